@@ -1,0 +1,9 @@
+"""The names by which a backend tells an agent who it is. Nothing else is handed over: no keys, no database."""
+
+AGENT_URL = "ATHANOR_AGENT_URL"  # base address of the agent API, without a trailing slash
+ATTEMPT_TOKEN = "ATHANOR_ATTEMPT_TOKEN"  # noqa: S105 - the name of a variable, not a secret
+NODE_RANK = "ATHANOR_NODE_RANK"  # 0 .. nodes-1
+NODE_ADDRESS = "ATHANOR_MASTER_ADDRESS"  # where node 0's rendezvous store is reached
+MASTER_PORT = "ATHANOR_MASTER_PORT"  # unset on one node: the store then picks a free port
+WORK_DIR = "ATHANOR_WORK_DIR"  # scratch of this attempt on this node: spool, data cache, stack dumps
+CACHE_DIR = "ATHANOR_CACHE_DIR"  # optional: node-local, shared by attempts, e.g. for prepared data

@@ -1,0 +1,173 @@
+"""What an attempt is told when it starts, and what its processes say while they run."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from trainer.contract.base import WireModel
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
+from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+
+
+class DatasetSource(WireModel):
+    """The text to train on. `builtin`: made on the node. `sealed`: parts sealed with the data set's key.
+    `plain`: objects of the user's own bucket, readable as they are. `prepared`: tokenised before, if so."""
+
+    dataset_id: str
+    name: str
+    origin: Literal["builtin", "sealed", "plain"]
+    raw: list[StoredFile] = []
+    prepared: DatasetManifest | None = None
+
+
+class RunConfig(WireModel):
+    """GET /run. `prefix` is the only part of the store in which this attempt may write."""
+
+    job_id: str
+    attempt_id: str
+    attempt_number: int
+    prefix: str
+    layout: ProcessLayout
+    training: TrainingSpec
+    checkpoint: CheckpointPolicy
+    dataset: DatasetSource
+    resume: CheckpointManifest | None = None
+    max_restarts_in_place: int = 0
+    heartbeat_seconds: float = 5.0
+    deadline: datetime | None = None
+
+
+class DataKeys(WireModel):
+    """GET /keys. Tink streaming keysets (JSON, base64): of the job, and of its data set."""
+
+    job: str
+    dataset: str
+
+
+class StopRequest(StrEnum):
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    DEADLINE = "deadline"
+
+
+class Heartbeat(WireModel):
+    """POST /heartbeat, by each node's agent. `step` is the last finished one, -1 before the first."""
+
+    node_rank: int
+    generation: int
+    phase: str
+    step: int = -1
+    processes_alive: int = 0
+
+
+class HeartbeatReply(WireModel):
+    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`."""
+
+    stop: StopRequest | None = None
+
+
+class MetricPoint(WireModel):
+    """Values of one step. A name is `[a-z0-9_/]+`; a value that is not finite is sent as null."""
+
+    step: Annotated[int, Field(ge=0)]
+    time: datetime
+    generation: int = 0
+    values: dict[str, float | None]
+
+
+class LogLine(WireModel):
+    time: datetime
+    rank: int
+    stream: Literal["stdout", "stderr", "agent"]
+    text: str
+
+
+class ProgressEvent(WireModel):
+    """A start-up phase that ended, a generation that began, a warning: what belongs on the job's timeline."""
+
+    time: datetime
+    type: Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$")]
+    data: dict[str, Any] = {}
+
+
+class Batch(WireModel):
+    """POST /metrics, /logs, /progress: exactly one of the lists is filled.
+
+    `sequence` counts a writer's batches from 0. The answer is `BatchReply`; a batch that was stored before is
+    acknowledged and ignored; one that leaves a gap is refused with 409 and `next_sequence`.
+    """
+
+    writer: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
+    sequence: Annotated[int, Field(ge=0)]
+    points: list[MetricPoint] = []
+    lines: list[LogLine] = []
+    events: list[ProgressEvent] = []
+
+
+class BatchReply(WireModel):
+    next_sequence: int
+
+
+class PresignRequest(WireModel):
+    """POST /storage:presign. For `put`, each key lies under `RunConfig.prefix` and `sizes` gives its bytes."""
+
+    operation: Literal["get", "put"]
+    keys: Annotated[list[str], Field(min_length=1, max_length=1000)]
+
+
+class PresignedUrl(WireModel):
+    key: str
+    url: str
+    expires_at: datetime
+
+
+class PresignReply(WireModel):
+    urls: list[PresignedUrl]
+
+
+class EndClass(StrEnum):
+    """Why an attempt's processes ended, as its agent saw it. The platform maps each to a reason."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    BAD_SPEC = "bad_spec"
+    DATA_ERROR = "data_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    LOSS_DIVERGED = "loss_diverged"
+    STORAGE_ERROR = "storage_error"
+    COLLECTIVE_TIMEOUT = "collective_timeout"
+    PROCESS_KILLED = "process_killed"
+    PLATFORM_UNREACHABLE = "platform_unreachable"
+    USER_ERROR = "user_error"
+    INTERNAL_ERROR = "internal_error"
+
+
+class AttemptEnd(WireModel):
+    """POST /end, and the end marker in the store, so that an end is provable when a scheduler has forgotten the job."""
+
+    end_class: EndClass
+    last_step: int
+    message: str = ""
+    node_rank: int = 0
+    exit_codes: dict[str, int] = {}
+    stopped_for: StopRequest | None = None
+    at: datetime
+
+
+# Exit statuses of `python -m trainer.agent`: what a scheduler shows when nothing else survived.
+EXIT_STATUS: dict[EndClass, int] = {
+    EndClass.COMPLETED: 0,
+    EndClass.USER_ERROR: 1,
+    EndClass.STOPPED: 64,
+    EndClass.BAD_SPEC: 65,
+    EndClass.DATA_ERROR: 66,
+    EndClass.OUT_OF_MEMORY: 67,
+    EndClass.LOSS_DIVERGED: 68,
+    EndClass.STORAGE_ERROR: 69,
+    EndClass.COLLECTIVE_TIMEOUT: 70,
+    EndClass.PROCESS_KILLED: 71,
+    EndClass.PLATFORM_UNREACHABLE: 72,
+    EndClass.INTERNAL_ERROR: 73,
+}

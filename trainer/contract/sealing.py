@@ -1,0 +1,81 @@
+"""Sealing of one stored object with Tink's streaming AEAD (AES256_GCM_HKDF_1MB).
+
+The object's key in the store is the associated data, so a part that is moved, renamed or swapped does not open.
+Parts are bounded (`manifest.PART_PLAINTEXT_BYTES`), so a part is opened whole: nothing of a damaged or
+truncated part is ever handed out.
+"""
+
+import base64
+import hashlib
+import io
+from typing import cast
+
+import tink
+from tink import secret_key_access, streaming_aead
+
+from trainer.contract.manifest import StoredPart
+
+streaming_aead.register()
+
+
+class SealError(ValueError):
+    """A stored object is damaged, truncated, not where it belongs, or sealed with another key."""
+
+
+class Sealer:
+    """Seals and opens parts with one data key. Safe to share between threads."""
+
+    def __init__(self, keyset: str) -> None:
+        """`keyset`: base64 of Tink's JSON form, as the platform hands it out."""
+        handle = tink.json_proto_keyset_format.parse(
+            base64.b64decode(keyset).decode(), secret_key_access.TOKEN
+        )
+        self._primitive = handle.primitive(streaming_aead.StreamingAead)
+
+    def seal(self, plaintext: bytes | memoryview, key: str) -> tuple[bytes, StoredPart]:
+        sink = _Uncloseable()
+        with self._primitive.new_encrypting_stream(sink, key.encode()) as stream:
+            stream.write(bytes(plaintext))
+        ciphertext = sink.getvalue()
+        part = StoredPart(
+            key=key,
+            size=len(ciphertext),
+            sha256=hashlib.sha256(ciphertext).hexdigest(),
+            plaintext_size=len(plaintext),
+        )
+        return ciphertext, part
+
+    def open(self, ciphertext: bytes, part: StoredPart) -> bytes:
+        """The plaintext of a part that a manifest names. Raises SealError on any difference."""
+        if len(ciphertext) != part.size:
+            raise SealError(
+                f"{part.key}: {len(ciphertext)} bytes where the manifest says {part.size}"
+            )
+        if hashlib.sha256(ciphertext).hexdigest() != part.sha256:
+            raise SealError(f"{part.key}: digest differs from the manifest's")
+        plaintext = self.open_unlisted(ciphertext, part.key)
+        if len(plaintext) != part.plaintext_size:
+            raise SealError(f"{part.key}: plaintext size differs from the manifest's")
+        return plaintext
+
+    def open_unlisted(self, ciphertext: bytes, key: str) -> bytes:
+        """The plaintext of an object that no manifest names (a manifest itself, an end marker)."""
+        try:
+            with self._primitive.new_decrypting_stream(io.BytesIO(ciphertext), key.encode()) as stream:
+                return cast(bytes, stream.read())
+        except tink.TinkError as error:
+            raise SealError(f"{key}: cannot be opened with this key ({error})") from error
+
+
+def new_keyset() -> str:
+    """A fresh data key, as base64 of Tink's JSON form."""
+    handle = tink.new_keyset_handle(streaming_aead.streaming_aead_key_templates.AES256_GCM_HKDF_1MB)
+    text = tink.json_proto_keyset_format.serialize(handle, secret_key_access.TOKEN)
+    return base64.b64encode(text.encode()).decode()
+
+
+class _Uncloseable(io.BytesIO):
+    """Tink closes its destination; the bytes are wanted afterwards."""
+
+    def close(self) -> None:
+        pass
