@@ -1,0 +1,200 @@
+"""`python -m deploy.local up|down|status|logs`."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from deploy.local.environment import REPOSITORY
+from deploy.local.errors import StackError
+from deploy.local.folder import DataFolder, read_json
+from deploy.local.processes import ProcessIdentity, proportional_memory_bytes
+from deploy.local.service import last_lines
+from deploy.local.stack import Stack
+from deploy.local.supervisor import Interrupted, Supervisor
+
+START_SECONDS = 180.0
+STOP_SECONDS = 90.0
+POLL_SECONDS = 0.1
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def up(folder: DataFolder) -> None:
+    """Run the stack in the foreground until Ctrl-C or SIGTERM."""
+    folder.open()
+    with folder.owned():
+        supervisor = Supervisor(folder, say)
+        supervisor.take_signals()
+        supervisor.stop_orphans()
+        try:
+            stack = Stack(folder)
+            stack.initialise()
+            say("starting the stores")
+            supervisor.start(stack.stores())
+            stack.prepare(say)
+            say("starting web, worker and beat")
+            supervisor.start(stack.platform())
+            say(f"ready: {stack.url}  (user and password in {folder.credentials})")
+            supervisor.run(stack.url)
+        except Interrupted:
+            say("interrupted")
+        finally:
+            say("stopping")
+            supervisor.stop()
+    say(f"stopped; data stays in {folder.root}")
+
+
+def up_in_background(folder: DataFolder) -> None:
+    """Return once the stack is ready. One that runs already is left as it is."""
+    folder.open()
+    log = folder.logs / "supervisor.log"
+    child: subprocess.Popen[bytes] | None = None
+    if not folder.is_owned():
+        log.unlink(missing_ok=True)
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "deploy.local", "up"],
+                cwd=REPOSITORY,
+                env={**os.environ, "ATHANOR_DATA_DIR": str(folder.root)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        state = _live_state(folder)
+        if state is not None and state["status"] == "ready":
+            say(f"ready: {state['url']}")
+            return
+        if child is not None:
+            try:
+                child.wait(POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+            raise StackError("the stack did not start", last_lines(log, 40))
+        if not folder.is_owned():
+            return up_in_background(folder)  # the one that was running has just stopped
+        time.sleep(POLL_SECONDS)
+    raise StackError(f"the stack was not ready within {START_SECONDS:.0f} s; see {log}", last_lines(log))
+
+
+def down(folder: DataFolder) -> None:
+    state = _live_state(folder)
+    supervisor = ProcessIdentity.from_json(state["supervisor"]) if state else None
+    if supervisor is None:
+        say(f"no stack runs on {folder.root}")
+        if folder.run.exists():
+            with folder.owned():
+                Supervisor(folder, say).stop_orphans()
+        return
+    supervisor.stop(signal.SIGTERM, STOP_SECONDS)
+    if folder.is_owned():
+        raise StackError(f"process {supervisor.pid} still holds {folder.root}: end it with kill -9")
+    say(f"stopped; data stays in {folder.root}")
+    _tell_of_jobs(folder)
+
+
+def _tell_of_jobs(folder: DataFolder) -> None:
+    """Trainers live in sessions of their own, so that a restart of the platform fails no job."""
+    import psutil  # noqa: PLC0415 - only this walk over all processes needs it here
+
+    marker = str(folder.jobs)
+    count = 0
+    for process in psutil.process_iter():
+        try:
+            count += process.environ().get("ATHANOR_WORK_DIR", "").startswith(marker)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    if count:
+        say(f"{count} processes of running jobs go on without the platform; the next `up` finds them again")
+
+
+def status(folder: DataFolder, *, as_json: bool) -> None:
+    state = _live_state(folder)
+    report: dict[str, Any] = {"data_dir": str(folder.root), "status": "stopped", "services": {}}
+    if state is not None:
+        report.update(status=state["status"], url=state["url"])
+        entries = {"supervisor": {"process": state["supervisor"], "restarts": 0}, **state["services"]}
+        for name, entry in entries.items():
+            identity = ProcessIdentity.from_json(entry["process"])
+            process = identity.process() if identity else None
+            memory = 0
+            if process is not None:
+                memory = proportional_memory_bytes(process, with_children=name != "supervisor")
+            report["services"][name] = {
+                "pid": identity.pid if identity else None,
+                "alive": process is not None,
+                "restarts": entry["restarts"],
+                "memory_bytes": memory,
+            }
+        report["memory_bytes"] = sum(entry["memory_bytes"] for entry in report["services"].values())
+    if as_json:
+        say(json.dumps(report, indent=2))
+        return
+    say(f"{report['status']}  {report.get('url', '')}  data in {report['data_dir']}")
+    for name, entry in report["services"].items():
+        alive = "alive" if entry["alive"] else "down"
+        memory = entry["memory_bytes"] / 1e6
+        say(f"  {name:<13} {alive:<6} pid {entry['pid']:<8} restarts {entry['restarts']:<3} {memory:6.0f} MB")
+    if report["services"]:
+        say(f"  {'all':<13} {report['memory_bytes'] / 1e6:38.0f} MB")
+
+
+def logs(folder: DataFolder, service: str | None, count: int) -> None:
+    found = sorted(folder.logs.glob("*.log")) if folder.logs.exists() else []
+    names = [path.stem for path in found]
+    if service is not None and service not in names:
+        raise StackError(f"no log of {service!r} in {folder.logs}; there are: {', '.join(names) or 'none'}")
+    for path in found:
+        if service in (None, path.stem):
+            say(f"== {path}")
+            say(last_lines(path, count))
+
+
+def _live_state(folder: DataFolder) -> dict[str, Any] | None:
+    state: dict[str, Any] | None = read_json(folder.state)
+    identity = ProcessIdentity.from_json(state["supervisor"]) if state else None
+    return state if identity is not None and identity.is_alive() else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser("up", help="start the stack and stay with it")
+    start.add_argument("--background", action="store_true", help="return when it is ready")
+    commands.add_parser("down", help="stop it; the data stays")
+    commands.add_parser("status").add_argument("--json", action="store_true")
+    show = commands.add_parser("logs", help="the last lines of each service's log")
+    show.add_argument("service", nargs="?")
+    show.add_argument("-n", "--lines", type=int, default=20)
+    options = parser.parse_args()
+    folder = DataFolder.from_environment()
+    try:
+        if options.command == "up" and options.background:
+            up_in_background(folder)
+        elif options.command == "up":
+            up(folder)
+        elif options.command == "down":
+            down(folder)
+        elif options.command == "status":
+            status(folder, as_json=options.json)
+        else:
+            logs(folder, options.service, options.lines)
+    except StackError as error:
+        if error.log:
+            print(error.log, file=sys.stderr)
+        print(f"athanor: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Which servers are embedded and which are the user's own, and what the platform's processes are told."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local import secret_values, valkey
+from deploy.local.errors import StackError
+from deploy.local.folder import DataFolder
+from deploy.local.postgres import Postgres
+
+BUCKET = "athanor"
+REGION = "us-east-1"
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Read here, by the Makefile or by the command line client: the server refuses ATHANOR_ names it does not know.
+NOT_FOR_THE_SERVER = {
+    "ATHANOR_DATA_DIR", "ATHANOR_PORT", "ATHANOR_TORCH", "ATHANOR_URL", "ATHANOR_TOKEN",
+    "ATHANOR_BOOTSTRAP_PASSWORD",
+}  # fmt: skip
+S3_NAMES = ("ATHANOR_S3_ENDPOINT", "ATHANOR_S3_ACCESS_KEY", "ATHANOR_S3_SECRET_KEY", "ATHANOR_S3_BUCKET")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What this stack brings itself; the rest is given by the environment."""
+
+    postgres: bool
+    valkey: bool
+    object_store: bool
+
+    @classmethod
+    def from_environment(cls) -> "Embedded":
+        given = [name for name in S3_NAMES if os.environ.get(name)]
+        if given and len(given) < len(S3_NAMES):
+            missing = ", ".join(name for name in S3_NAMES if name not in given)
+            raise StackError(f"{given[0]} is set without {missing}: set all four to use your own object store, or none")
+        return cls(
+            postgres=not os.environ.get("DATABASE_URL"),
+            valkey=not os.environ.get("CELERY_BROKER_URL"),
+            object_store=not given,
+        )
+
+    def port_names(self) -> list[str]:
+        return [name for name in ("postgres", "valkey", "object_store") if getattr(self, name)]
+
+
+def for_platform(
+    folder: DataFolder,
+    embedded: Embedded,
+    ports: dict[str, int],
+    secrets: dict[str, str],
+    postgres: Postgres | None,
+) -> dict[str, str]:
+    """The environment of manage.py, web, worker and beat."""
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_THE_SERVER}
+    environment.update(
+        PATH=f"{Path(sys.executable).parent}:{environment.get('PATH', '/usr/bin:/bin')}",
+        PYTHONUNBUFFERED="1",
+        ATHANOR_PUBLIC_URL=os.environ.get("ATHANOR_PUBLIC_URL") or f"http://127.0.0.1:{ports['web']}",
+        ATHANOR_LOCAL_BACKEND_DIR=str(folder.jobs),
+        ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
+    )
+    environment.setdefault("ATHANOR_SECRET_KEY", secrets["secret_key"])
+    environment.setdefault("ATHANOR_MASTER_KEY", secrets["master_key"])
+    environment.setdefault("ATHANOR_ALLOWED_HOSTS", "127.0.0.1,localhost")
+    if embedded.postgres:
+        assert postgres is not None
+        environment["DATABASE_URL"] = postgres.url
+    if embedded.valkey:
+        environment["CELERY_BROKER_URL"] = valkey.url(ports["valkey"], secrets["valkey_password"])
+    if embedded.object_store:
+        environment.update(
+            ATHANOR_S3_ENDPOINT=f"http://127.0.0.1:{ports['object_store']}",
+            ATHANOR_S3_REGION=REGION,
+            ATHANOR_S3_ACCESS_KEY=secret_values.S3_ACCESS_KEY,
+            ATHANOR_S3_SECRET_KEY=secrets["s3_secret_key"],
+            ATHANOR_S3_BUCKET=BUCKET,
+        )
+    return environment

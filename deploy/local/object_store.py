@@ -1,0 +1,218 @@
+"""A durable S3 endpoint on loopback: OpenStack Swift's proxy, account, container and object server in one process.
+
+Run as `python -m deploy.local.object_store FOLDER PORT`, the secret key in ATHANOR_S3_SECRET_KEY. One device, one
+replica; every object is fsynced before it is acknowledged, so the folder survives a kill at any moment.
+"""
+
+# The patch must come before anything imports socket or threading; hence the order of the imports below.
+import eventlet
+
+eventlet.monkey_patch()
+
+import argparse  # noqa: E402 - after the patch
+import os  # noqa: E402 - after the patch
+import secrets  # noqa: E402 - after the patch
+import socket  # noqa: E402 - after the patch
+import sys  # noqa: E402 - after the patch
+from collections.abc import Callable, Iterable  # noqa: E402 - after the patch
+from logging import NullHandler, getLogger  # noqa: E402 - after the patch
+from pathlib import Path  # noqa: E402 - after the patch
+from typing import Any  # noqa: E402 - after the patch
+
+from eventlet import wsgi  # noqa: E402 - after the patch
+from eventlet.semaphore import Semaphore  # noqa: E402 - after the patch
+from swift.common import bufferedhttp, utils  # noqa: E402 - after the patch
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+BACKENDS = ("account", "container", "object")
+PARTITION_POWER = 4  # 16 partitions: one device needs no more
+REGION_NAME = "us-east-1"
+BLOCK_BYTES = 1024 * 1024
+MOST_PARTS = 10_000  # of a multipart upload, as on AWS
+MOST_CONNECTIONS = 256
+PIPELINE = (
+    "catch_errors", "gatekeeper", "healthcheck", "listing_formats", "bulk", "s3api", "tempauth",
+    "copy", "slo", "dlo", "versioned_writes", "symlink",
+)  # fmt: skip
+OWN_HEADER = "X-Athanor-Own-Request"
+
+
+def write_configuration(folder: Path, access_key: str, secret_key: str) -> None:
+    """Swift's files below `folder`/etc. The hash salt places every object on disk: it is written only once."""
+    etc = folder / "etc"
+    etc.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "srv" / "d1").mkdir(mode=0o700, parents=True, exist_ok=True)
+    salt = etc / "swift.conf"
+    if not salt.exists():
+        temporary = etc / ".swift.conf.new"
+        temporary.write_text(
+            f"[swift-hash]\nswift_hash_path_suffix = {secrets.token_hex(16)}\n"
+            f"swift_hash_path_prefix = {secrets.token_hex(16)}\n"
+            "[storage-policy:0]\nname = single\ndefault = yes\n"
+        )
+        temporary.rename(salt)
+    for name in BACKENDS:
+        (etc / f"{name}-server.conf").write_text(
+            f"[DEFAULT]\nswift_dir = {etc}\ndevices = {folder / 'srv'}\nmount_check = false\n"
+            f"log_level = WARNING\n[pipeline:main]\npipeline = {name}-server\n"
+            f"[app:{name}-server]\nuse = egg:swift#{name}\n"
+            f"disk_chunk_size = {BLOCK_BYTES}\nnetwork_chunk_size = {BLOCK_BYTES}\n"
+        )
+    (etc / "proxy-server.conf").write_text(_proxy_configuration(etc, access_key, secret_key))
+
+
+def _proxy_configuration(etc: Path, access_key: str, secret_key: str) -> str:
+    account, _, user = access_key.partition(":")
+    options = {
+        "s3api": f"location = {REGION_NAME}\nmax_upload_part_num = {MOST_PARTS}\ndns_compliant_bucket_names = true\n",
+        "tempauth": f"user_{account}_{user} = {secret_key} .admin\n",
+        "slo": f"max_manifest_segments = {MOST_PARTS}\nmax_manifest_size = {8 * BLOCK_BYTES}\n",
+        "versioned_writes": "allow_versioned_writes = true\nallow_object_versioning = true\n",
+    }
+    filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n{options.get(name, '')}" for name in PIPELINE)
+    return (
+        f"[DEFAULT]\nswift_dir = {etc}\nlog_level = WARNING\n"
+        f"[pipeline:main]\npipeline = {' '.join(PIPELINE)} proxy-server\n"
+        "[app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n"
+        f"object_chunk_size = {BLOCK_BYTES}\nclient_chunk_size = {BLOCK_BYTES}\n{filters}"
+    )
+
+
+def write_rings(etc: Path, ports: dict[str, int]) -> None:
+    """Where each kind of server listens. One device each, so new ports do not move any data."""
+    # Swift reads swift.conf when this module is imported, so its folder must be known by then.
+    from swift.common.ring import RingBuilder  # noqa: PLC0415 - see above
+
+    for name, port in ports.items():
+        builder = RingBuilder(PARTITION_POWER, 1, 0)
+        builder.add_dev(
+            {
+                "id": 0, "region": 1, "zone": 1, "weight": 100.0, "ip": "127.0.0.1", "port": port,
+                "device": "d1", "replication_ip": "127.0.0.1", "replication_port": port, "meta": "",
+            }
+        )  # fmt: skip
+        builder.rebalance()
+        builder.get_ring().save(str(etc / f"{name}.ring.gz"))
+
+
+class OwnRequestsOnly:
+    """Guards the inner servers, which check no credentials: other users of the machine reach their ports too.
+
+    Every request this process sends inwards carries a word that only it knows; without it the answer is 403.
+    """
+
+    def __init__(self) -> None:
+        self._word = secrets.token_hex(32)
+
+    def mark_outgoing(self) -> None:
+        word = self._word
+
+        class OwnConnection(bufferedhttp.BufferedHTTPConnection):
+            def putrequest(self, *args: Any, **kwargs: Any) -> Any:
+                result = super().putrequest(*args, **kwargs)
+                self.putheader(OWN_HEADER, word)
+                return result
+
+        bufferedhttp.BufferedHTTPConnection = OwnConnection
+
+    def guard(self, application: Application) -> Application:
+        variable = "HTTP_" + OWN_HEADER.upper().replace("-", "_")
+
+        def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            if not secrets.compare_digest(environ.pop(variable, ""), self._word):
+                start_response("403 Forbidden", [("Content-Length", "0")])
+                return []
+            return application(environ, start_response)
+
+        return guarded
+
+
+def serialise_conditional_writes(application: Application) -> Application:
+    """Swift checks If-None-Match before it writes, not while: two writers of one key may both win.
+
+    A conditional write therefore holds its key, and other writers of that key wait for it.
+    """
+    held: dict[str, list[Any]] = {}  # path -> [semaphore, number of requests that use it]
+
+    def serialised(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        writes = environ["REQUEST_METHOD"] in ("PUT", "POST", "DELETE")
+        if not writes or not (environ.get("HTTP_IF_NONE_MATCH") or path in held):
+            return application(environ, start_response)
+        entry = held.setdefault(path, [Semaphore(1), 0])
+        entry[1] += 1
+        try:
+            with entry[0]:
+                return list(application(environ, start_response))
+        finally:
+            entry[1] -= 1
+            if not entry[1]:
+                held.pop(path, None)
+
+    return serialised
+
+
+def make_bucket(proxy: Application, account: str, bucket: str) -> None:
+    """Create the bucket by a request that never leaves this process; it is there already on later starts."""
+    from swift.common.swob import Request  # noqa: PLC0415 - needs swift.conf
+
+    request = Request.blank(f"/v1/AUTH_{account}/{bucket}", environ={"REQUEST_METHOD": "PUT"})
+    request.environ["swift.authorize_override"] = True
+    request.environ["swift.authorize"] = lambda _: None
+    response = request.get_response(proxy)
+    if response.status_int // 100 != 2:
+        sys.exit(f"bucket {bucket} cannot be made: {response.status} {response.body!r}")
+
+
+def listen(port: int) -> socket.socket:
+    bound = eventlet.listen(("127.0.0.1", port), backlog=512)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return bound
+
+
+def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str) -> None:
+    """Serve until the process is killed."""
+    write_configuration(folder, access_key, secret_key)
+    utils.set_swift_dir(str(folder / "etc"))
+    from swift.common.http_protocol import SwiftHttpProtocol  # noqa: PLC0415 - needs swift.conf
+    from swift.common.wsgi import loadapp  # noqa: PLC0415 - needs swift.conf
+
+    sockets = {name: listen(0) for name in BACKENDS}
+    write_rings(folder / "etc", {name: bound.getsockname()[1] for name, bound in sockets.items()})
+    own = OwnRequestsOnly()
+    own.mark_outgoing()
+    silent = getLogger("athanor.object_store")
+    silent.addHandler(NullHandler())
+    silent.propagate = False
+
+    def spawn(bound: socket.socket, application: Application) -> Any:
+        return eventlet.spawn(
+            wsgi.server, bound, application, silent, protocol=SwiftHttpProtocol, log_output=False,
+            capitalize_response_headers=False, keepalive=True, max_size=MOST_CONNECTIONS,
+        )  # fmt: skip
+
+    for name in BACKENDS:
+        spawn(sockets[name], own.guard(loadapp(f"{folder}/etc/{name}-server.conf", global_conf={})))
+    proxy = loadapp(f"{folder}/etc/proxy-server.conf", global_conf={})
+    make_bucket(proxy, access_key.partition(":")[0], bucket)
+    spawn(listen(port), serialise_conditional_writes(proxy)).wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m deploy.local.object_store")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("port", type=int)
+    options = parser.parse_args()
+    os.umask(0o077)
+    serve(
+        options.folder.absolute(),
+        options.port,
+        os.environ["ATHANOR_S3_ACCESS_KEY"],
+        os.environ["ATHANOR_S3_SECRET_KEY"],
+        os.environ["ATHANOR_S3_BUCKET"],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Processes known across restarts of the supervisor: a pid alone may have been given to a stranger since."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+START_TIME_FIELD = 19  # of /proc/PID/stat after the name, which may itself hold spaces
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A pid and when it started, in the kernel's ticks since boot (which no change of the clock moves)."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessIdentity | None":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return cls(pid, int(stat.rpartition(")")[2].split()[START_TIME_FIELD]))
+
+    @classmethod
+    def from_json(cls, value: dict[str, int] | None) -> "ProcessIdentity | None":
+        return cls(value["pid"], value["started"]) if value else None
+
+    def to_json(self) -> dict[str, int]:
+        return {"pid": self.pid, "started": self.started}
+
+    def process(self) -> psutil.Process | None:
+        """The process itself, or None when it has ended (a zombie has) or the pid is somebody else's now."""
+        if ProcessIdentity.of(self.pid) != self:
+            return None
+        try:
+            found = psutil.Process(self.pid)
+            return None if found.status() == psutil.STATUS_ZOMBIE else found
+        except psutil.NoSuchProcess:
+            return None
+
+    def is_alive(self) -> bool:
+        return self.process() is not None
+
+    def stop(self, stop_signal: int, grace_seconds: float) -> None:
+        """Ask, wait, then kill the whole process group. For processes that are not our children."""
+        found = self.process()
+        if found is None:
+            return
+        try:
+            found.send_signal(stop_signal)
+            found.wait(grace_seconds)
+        except psutil.NoSuchProcess:
+            return
+        except psutil.TimeoutExpired:
+            kill_group(self.pid)
+            psutil.wait_procs([found], timeout=grace_seconds)
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to what a service leaves behind. Each service leads a group of its own."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def proportional_memory_bytes(root: psutil.Process, *, with_children: bool) -> int:
+    """PSS of a process (and its descendants): shared pages are counted once among those that share them."""
+    total = 0
+    for process in [root, *(root.children(recursive=True) if with_children else [])]:
+        try:
+            total += process.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total

@@ -1,0 +1,172 @@
+"""Starts services in order, keeps them alive, stops them in reverse. One process, one thread, no polling of pids
+faster than it must: it wakes when a child ends or a signal arrives."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from deploy.local.errors import StackError
+from deploy.local.folder import DataFolder, read_json, write_json
+from deploy.local.processes import ProcessIdentity, kill_group
+from deploy.local.service import RunningService, Service, last_lines
+
+PROBE_INTERVAL_SECONDS = 0.05
+HOUSEKEEPING_SECONDS = 5.0
+QUICK_DEATHS = 4  # within the window below: while starting, the stack gives up
+QUICK_DEATH_WINDOW_SECONDS = 60.0
+FIRST_DELAY_SECONDS = 0.25
+LONGEST_DELAY_SECONDS = 30.0
+LOG_BYTES = 10 * 1024 * 1024
+ORPHAN_GRACE_SECONDS = 15.0
+
+
+class Interrupted(Exception):
+    """A person or `down` asked for the end."""
+
+
+class Supervisor:
+    """Runs the services of one data folder. `say` shows a line to the person who started it."""
+
+    def __init__(self, folder: DataFolder, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._running: list[RunningService] = []
+        self._status = "starting"
+        self._url = ""
+        self._stop_asked = False
+        self._wake_reader, self._wake_writer = os.pipe()
+        for end in (self._wake_reader, self._wake_writer):
+            os.set_blocking(end, False)
+
+    def take_signals(self) -> None:
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the wait below
+
+    def _on_stop(self, *_: Any) -> None:
+        self._stop_asked = True
+
+    def stop_orphans(self) -> None:
+        """End what a killed supervisor left behind, known by pid and start time."""
+        state = read_json(self._folder.state) or {}
+        for name, entry in reversed(list(state.get("services", {}).items())):
+            identity = ProcessIdentity.from_json(entry.get("process"))
+            if identity is not None and identity.is_alive():
+                self._say(f"{name}: ending process {identity.pid} of an earlier stack")
+                identity.stop(int(entry["stop_signal"]), ORPHAN_GRACE_SECONDS)
+
+    def start(self, services: list[Service]) -> None:
+        """Start them together and return when all are ready. A StackError names the one that is not."""
+        started = [RunningService(service) for service in services]
+        for running in started:
+            running.start()
+            self._running.append(running)
+        self._write_state()
+        deadlines = {r.service.name: time.monotonic() + r.service.ready_within_seconds for r in started}
+        waiting = list(started)
+        while waiting:
+            self._wait(PROBE_INTERVAL_SECONDS)
+            for running in list(waiting):
+                self._revive(running, starting=True)
+                if running.start_again_at is None and not running.has_ended() and running.service.ready():
+                    waiting.remove(running)
+                elif time.monotonic() > deadlines[running.service.name]:
+                    raise self._failure(running)
+        self._write_state()
+
+    def run(self, url: str) -> None:
+        """Keep everything alive until asked to stop."""
+        self._status, self._url = "ready", url
+        self._write_state()
+        while not self._stop_asked:
+            before = [(r.identity, r.restarts) for r in self._running]
+            for running in self._running:
+                self._revive(running, starting=False)
+            self._rotate_logs()
+            if [(r.identity, r.restarts) for r in self._running] != before:
+                self._write_state()
+            pending = [r.start_again_at for r in self._running if r.start_again_at is not None]
+            pause = min([HOUSEKEEPING_SECONDS, *(max(0.0, at - time.monotonic()) for at in pending)])
+            if not self._stop_asked:
+                self._sleep_until_woken(pause)
+
+    def stop(self) -> None:
+        """Stop all in reverse order: programs first, then the stores they write to."""
+        self._status = "stopping"
+        self._write_state()
+        for running in reversed(self._running):
+            running.ask_to_stop()
+            running.wait_stopped()
+        self._running.clear()
+        self._status = "stopped"
+        self._write_state()
+
+    def _revive(self, running: RunningService, *, starting: bool) -> None:
+        """Start a dead service again, later each time; while starting, give up after a few quick deaths."""
+        now = time.monotonic()
+        if running.start_again_at is not None:
+            if now >= running.start_again_at:
+                running.restarts += 1
+                running.start()
+            return
+        if not running.has_ended():
+            return
+        assert running.process is not None
+        kill_group(running.process.pid)  # children it left would hold its port or its files
+        running.deaths = [at for at in running.deaths if now - at < QUICK_DEATH_WINDOW_SECONDS] + [now]
+        if starting and len(running.deaths) >= QUICK_DEATHS:
+            raise self._failure(running)
+        delay = min(FIRST_DELAY_SECONDS * 2 ** (len(running.deaths) - 1), LONGEST_DELAY_SECONDS)
+        running.start_again_at = now + delay
+        self._say(f"{running.service.name}: {running.how_it_ended()}; starting it again")
+        if len(running.deaths) == QUICK_DEATHS:
+            self._say(f"{running.service.name} keeps ending. Its log, {running.service.log}, ends:")
+            self._say(last_lines(running.service.log))
+
+    def _failure(self, running: RunningService) -> StackError:
+        service = running.service
+        return StackError(
+            f"{service.name} does not start ({running.how_it_ended()}); its log is {service.log}",
+            last_lines(service.log),
+        )
+
+    def _wait(self, seconds: float) -> None:
+        if not self._stop_asked:
+            self._sleep_until_woken(seconds)
+        if self._stop_asked:
+            raise Interrupted
+
+    def _sleep_until_woken(self, seconds: float) -> None:
+        if select.select([self._wake_reader], [], [], seconds)[0]:
+            os.read(self._wake_reader, 4096)
+
+    def _rotate_logs(self) -> None:
+        """Keep one older copy. The services append, so truncating in place loses at most a line."""
+        for path in self._folder.logs.glob("*.log"):
+            if path.stat().st_size > LOG_BYTES:
+                path.with_suffix(".log.1").write_bytes(path.read_bytes())
+                os.truncate(path, 0)
+
+    def _write_state(self) -> None:
+        own = ProcessIdentity.of(os.getpid())
+        assert own is not None
+        write_json(
+            self._folder.state,
+            {
+                "supervisor": own.to_json(),
+                "status": self._status,
+                "url": self._url,
+                "services": {
+                    r.service.name: {
+                        "process": r.identity.to_json() if r.identity else None,
+                        "stop_signal": int(r.service.stop_signal),
+                        "restarts": r.restarts,
+                    }
+                    for r in self._running
+                },
+            },
+        )
