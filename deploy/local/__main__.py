@@ -81,7 +81,7 @@ def up_in_background(folder: DataFolder) -> None:
                 continue
             raise StackError("the stack did not start", last_lines(log, 40))
         if not folder.is_owned():
-            return up_in_background(folder)  # the one that was running has just stopped
+            raise StackError("the stack that ran here has just stopped: run the same command again")
         time.sleep(POLL_SECONDS)
     raise StackError(f"the stack was not ready within {START_SECONDS:.0f} s; see {log}", last_lines(log))
 

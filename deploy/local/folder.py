@@ -58,7 +58,7 @@ class DataFolder:
         if int(text) > FORMAT:
             raise StackError(
                 f"data folder {self.root} has format {text}, this version reads up to {FORMAT}: "
-                "update Athanor, or set ATHANOR_DATA_DIR to another folder"
+                "install a newer Athanor, or set ATHANOR_DATA_DIR to another folder"
             )
 
     def check_space(self) -> None:

@@ -1,0 +1,81 @@
+"""`athanor login`: remember a server and a token."""
+
+import socket
+import sys
+from typing import Annotated
+
+import httpx
+import typer
+
+from athanor.cli.client import TIMEOUT, Client
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson
+from athanor.cli.render import print_json
+from athanor.cli.settings import Account, check_url, write_account
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+
+
+@reports_errors
+def login(
+    url: Annotated[str, typer.Argument(help="The server's address.", envvar="ATHANOR_URL")] = DEFAULT_URL,
+    token: Annotated[str | None, typer.Option(help="A token, ath_...; `-` reads it from standard input.")] = None,
+    username: Annotated[str | None, typer.Option(help="Make a token with this user's password instead.")] = None,
+    team: Annotated[str | None, typer.Option(help="The new token's team; needed with several.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remember a server and a token in a file that only you can read."""
+    url = check_url(url)
+    if token == "-":  # noqa: S105 - means standard input
+        token = sys.stdin.readline().strip()
+    if token is None and username is not None:
+        password = typer.prompt("Password", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
+        token = _make_token(url, username, password.rstrip("\n"), team)
+    if token is None:
+        token = typer.prompt("Token (dashboard, Tokens)", hide_input=True)
+    account = Account(url, token)
+    Client(account).get("/jobs", limit=1)  # refuses a wrong token before it is written
+    path = write_account(account)
+    if as_json:
+        print_json({"url": url, "settings": str(path)})
+    else:
+        print(f"logged in to {url}; remembered in {path}")
+
+
+def _make_token(url: str, username: str, password: str, team: str | None) -> str:
+    """Sign in as the dashboard does, and make a token of this machine's name."""
+    try:
+        with httpx.Client(base_url=f"{url}/api/v1", timeout=TIMEOUT) as session:
+            csrf = session.get("/session").raise_for_status().json()["csrf_token"]
+            answer = session.post(
+                "/session", json={"username": username, "password": password}, headers=_csrf(url, csrf)
+            )
+            if answer.status_code == httpx.codes.UNAUTHORIZED:
+                raise CliError(ExitCode.AUTHENTICATION, f"user {username!r} and this password do not match: try again")
+            signed_in = answer.raise_for_status().json()
+            made = session.post(
+                "/tokens",
+                json={"name": f"cli on {socket.gethostname()}", "team": _team(signed_in["teams"], team)},
+                headers=_csrf(url, signed_in["csrf_token"]),
+            ).raise_for_status()
+    except httpx.HTTPStatusError as error:
+        raise CliError(
+            ExitCode.SERVER, f"{url} answered {error.response.status_code} to {error.request.url.path}"
+        ) from error
+    except (httpx.TransportError, ValueError) as error:
+        raise CliError(ExitCode.SERVER, f"{url} is not reached as an Athanor server ({error})") from error
+    return str(made.json()["token"])
+
+
+def _csrf(url: str, value: str) -> dict[str, str]:
+    return {"X-CSRFToken": value, "Referer": url}
+
+
+def _team(teams: list[dict[str, str]], asked: str | None) -> str:
+    for team in teams:
+        if asked in (team["id"], team["name"]):
+            return team["id"]
+    if asked is None and len(teams) == 1:
+        return teams[0]["id"]
+    names = ", ".join(team["name"] for team in teams) or "none"
+    raise CliError(ExitCode.USAGE, f"--team {asked or 'is needed'}: your teams are {names}")

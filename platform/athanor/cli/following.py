@@ -1,0 +1,73 @@
+"""watch and logs: what goes on for as long as the job does."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from athanor.cli.client import Client
+from athanor.cli.errors import reports_errors
+from athanor.cli.options import AsJson, JobId, connect
+from athanor.cli.render import console, job_lines, print_json
+from athanor.cli.watching import FINAL, PATIENCE_SECONDS, POLL_SECONDS, exit_code, watch
+
+PAGE_LINES = 500
+
+
+@reports_errors
+def watch_job(
+    job: JobId,
+    timeout: Annotated[float | None, typer.Option(help="Seconds; the job goes on after them.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job's progress until it ends. Ctrl-C leaves the job alone."""
+    last = watch(connect(), job, as_json=as_json, until_seconds=timeout)
+    if as_json:
+        print_json(last, one_line=True)
+    else:
+        for line in job_lines(last):
+            console.print(line, soft_wrap=True)
+    if last["status"] in FINAL:
+        raise typer.Exit(exit_code(last))
+
+
+@reports_errors
+def logs(
+    job: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    tail: Annotated[int | None, typer.Option(min=1, max=10_000, help="Only the last lines.")] = None,
+    attempt: Annotated[int | None, typer.Option()] = None,
+    rank: Annotated[int | None, typer.Option(help="Only this process's lines.")] = None,
+    grep: Annotated[str | None, typer.Option(help="Only lines that hold this text.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a job's processes wrote."""
+    client = connect()
+    filters: dict[str, Any] = {"attempt": attempt, "rank": rank, "grep": grep}
+    after = _print_page(client, job, as_json, {**filters, "tail": tail, "limit": PAGE_LINES})
+    while True:
+        ended = follow and client.get(f"/jobs/{job}", patience_seconds=PATIENCE_SECONDS)["status"] in FINAL
+        after = _print_rest(client, job, as_json, filters, after)
+        if ended or not follow:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _print_rest(client: Client, job: str, as_json: bool, filters: dict[str, Any], after: str | None) -> str | None:
+    """Everything after the cursor that is there now."""
+    while True:
+        newer = _print_page(client, job, as_json, {**filters, "after": after, "limit": PAGE_LINES})
+        if newer in (None, after):
+            return after
+        after = newer
+
+
+def _print_page(client: Client, job: str, as_json: bool, params: dict[str, Any]) -> str | None:
+    page = client.get(f"/jobs/{job}/logs", patience_seconds=PATIENCE_SECONDS, **params)
+    for line in page["items"]:
+        if as_json:
+            print_json(line, one_line=True)
+        else:
+            console.print(f"{line['time'][11:19]} [{line['rank']}] {line['text']}", markup=False, soft_wrap=True)
+    after: str | None = page.get("next_after")
+    return after

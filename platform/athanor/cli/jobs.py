@@ -1,0 +1,141 @@
+"""Submit, list, show, cancel; presets."""
+
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson, JobId, connect
+from athanor.cli.render import console, job_lines, jobs_table, print_json
+from athanor.cli.spec_file import apply_settings, read_preset, read_spec
+from athanor.cli.watching import exit_code, watch
+
+
+@reports_errors
+def submit(
+    file: Annotated[Path | None, typer.Argument(help="A job spec, YAML or JSON.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Start from a preset (`athanor presets`).")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: training.steps=50. Repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would run, and what it costs.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key never makes a second job. Made up when not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job from a file or a preset."""
+    if (file is None) == (preset is None):
+        raise CliError(ExitCode.USAGE, "give either a FILE or --preset NAME")
+    client = connect()
+    spec = read_spec(file) if file is not None else read_preset(client, str(preset))
+    changes = [*(settings or []), *([f"name={yaml.safe_dump(name).splitlines()[0]}"] if name else [])]
+    spec = apply_settings(spec, changes)
+    if plan:
+        _show_plan(client.post("/jobs:plan", spec), as_json=as_json)
+        return
+    key = idempotency_key or f"cli-{uuid.uuid4()}"
+    job: dict[str, Any] = client.post("/jobs", spec, headers={"Idempotency-Key": key})
+    if not as_json:
+        console.print(f"submitted {job['id']}  {client.url}/jobs/{job['id']}", soft_wrap=True)
+        for warning in job.get("warnings") or []:
+            console.print(f"warning: {warning['detail']}", markup=False, soft_wrap=True)
+    if wait:
+        job = watch(client, job["id"], as_json=as_json)
+    if as_json:
+        print_json(job, one_line=wait)
+    elif wait:
+        _print_job(job)
+    if wait:
+        raise typer.Exit(exit_code(job))
+
+
+@reports_errors
+def list_jobs(
+    status: Annotated[str | None, typer.Option(help="Comma-separated: running,queued.")] = None,
+    project: Annotated[str | None, typer.Option()] = None,
+    search: Annotated[str | None, typer.Option("--search", "-q", help="Part of a name or id.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the newest first."""
+    filters: dict[str, Any] = {"status": status, "project": project, "q": search, "limit": limit}
+    for pair in label or []:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise CliError(ExitCode.USAGE, f"--label {pair!r}: write KEY=VALUE")
+        filters[f"label.{key}"] = value
+    page = connect().get("/jobs", **filters)
+    if as_json:
+        print_json(page)
+    elif page["items"]:
+        console.print(jobs_table(page["items"]))
+    else:
+        console.print("no jobs")
+
+
+@reports_errors
+def show(job: JobId, as_json: AsJson = False) -> None:
+    """Show one job."""
+    found = connect().get(f"/jobs/{job}")
+    if as_json:
+        print_json(found)
+    else:
+        _print_job(found)
+
+
+@reports_errors
+def cancel(job: JobId, as_json: AsJson = False) -> None:
+    """Ask a job to stop. One that has ended already stays as it is."""
+    found = connect().post(f"/jobs/{job}:cancel")
+    if as_json:
+        print_json(found)
+    else:
+        console.print(f"{job} is {found['status']}")
+
+
+@reports_errors
+def presets(
+    spec: Annotated[str | None, typer.Option(help="Print this preset's spec, to start a file from.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets."""
+    found: list[dict[str, Any]] = connect().get("/presets")
+    if spec is not None:
+        chosen = [preset for preset in found if preset["name"] == spec]
+        if not chosen:
+            names = ", ".join(sorted(preset["name"] for preset in found))
+            raise CliError(ExitCode.USAGE, f"no preset {spec!r}: there are {names}")
+        if as_json:
+            print_json(chosen[0]["spec"])
+        else:
+            print(chosen[0]["spec_yaml"], end="")
+    elif as_json:
+        print_json(found)
+    else:
+        for preset in found:
+            fits = [cluster for cluster, fit in preset["fits"].items() if fit]
+            where = f"fits {', '.join(fits)}" if fits else "fits no cluster here"
+            console.print(f"[bold]{preset['name']:<12}[/bold] {preset['title']}  [dim]({where})[/dim]")
+
+
+def _print_job(job: dict[str, Any]) -> None:
+    for line in job_lines(job):
+        console.print(line, soft_wrap=True)
+
+
+def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(plan)
+        return
+    console.print(yaml.safe_dump(plan["resolved_spec"], sort_keys=False), markup=False, end="")
+    for name, value in plan["estimate"].items():
+        console.print(f"{name}: {value}", markup=False)
+    for warning in plan["warnings"]:
+        console.print(f"warning: {warning['detail']}", markup=False, soft_wrap=True)

@@ -1,0 +1,35 @@
+"""The `athanor` command: which subcommands there are."""
+
+import typer
+
+from athanor.cli import account, datasets, following, jobs, models
+
+app = typer.Typer(
+    name="athanor",
+    help="Training as a service: submit jobs, watch them, fetch the models they make.\n\n"
+    "Exit codes: 0 done, 1 job failed, 2 usage or refused spec, 3 not let in, 4 not found, "
+    "5 server unreachable or failed, 6 job cancelled, 130 interrupted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+app.command("login")(account.login)
+app.command("submit")(jobs.submit)
+app.command("list")(jobs.list_jobs)
+app.command("show")(jobs.show)
+app.command("cancel")(jobs.cancel)
+app.command("presets")(jobs.presets)
+app.command("watch")(following.watch_job)
+app.command("logs")(following.logs)
+app.command("download")(models.download)
+app.command("generate")(models.generate)
+app.add_typer(datasets.app, name="dataset", help="Text to train on.", no_args_is_help=True)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""What several commands share."""
+
+from typing import Annotated
+
+import typer
+
+from athanor.cli.client import Client
+from athanor.cli.settings import read_account
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JobId = Annotated[str, typer.Argument(help="The job's id, job_...", metavar="JOB")]
+
+
+def connect() -> Client:
+    return Client(read_account())

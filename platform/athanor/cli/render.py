@@ -1,0 +1,82 @@
+"""What a person sees. Nothing here is printed with --json."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+console = Console(highlight=False)
+COLOURS = {
+    "succeeded": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "running": "cyan",
+    "starting": "cyan", "dispatching": "cyan", "stopping": "yellow",
+}  # fmt: skip
+
+
+def print_json(value: Any, *, one_line: bool = False) -> None:
+    print(json.dumps(value, indent=None if one_line else 2), flush=True)
+
+
+def status_text(job: dict[str, Any]) -> str:
+    status = job["status"]
+    colour = COLOURS.get(status, "white")
+    reason = job.get("reason")
+    suffix = f" ({escape(reason['code'])})" if reason else ""
+    return f"[{colour}]{status}[/{colour}]{suffix}"
+
+
+def jobs_table(jobs: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("id", "name", "team", "status", "step", "loss", "created"):
+        table.add_column(name, overflow="fold", no_wrap=name == "id")
+    for job in jobs:
+        progress = job.get("progress") or {}
+        table.add_row(
+            job["id"],
+            escape(job["name"]),
+            escape(job["team"]["name"]),
+            status_text(job),
+            f"{progress['step']}/{progress['steps_total']}" if progress.get("step") is not None else "",
+            number(progress.get("loss"), ".3f"),
+            (job.get("created_at") or "")[:19].replace("T", " "),
+        )
+    return table
+
+
+def job_lines(job: dict[str, Any]) -> list[str]:
+    """A job in a few lines: what it is, how it stands, what it cost in time."""
+    progress = job.get("progress") or {}
+    lines = [
+        f"[bold]{escape(job['name'])}[/bold]  {job['id']}  {status_text(job)}",
+        f"team {escape(job['team']['name'])}, project {escape(job.get('project') or '')}, "
+        f"created {job['created_at']}, attempts {job.get('attempt_count', 0)}",
+    ]
+    reason = job.get("reason")
+    if reason:
+        remedy = f" {escape(reason['remedy'])}" if reason.get("remedy") else ""
+        lines.append(f"reason: {escape(reason.get('message') or reason['code'])}{remedy}")
+    if progress.get("step") is not None:
+        lines.append(
+            f"step {progress['step']} of {progress['steps_total']}, loss {number(progress.get('loss'), '.4f')}, "
+            f"{number(progress.get('tokens_per_second'), ',.0f')} tokens/s"
+        )
+    losses = job.get("validation_loss")
+    if losses:
+        lines.append(
+            f"validation loss {number(losses.get('before'), '.4f')} before, {number(losses.get('after'), '.4f')} after"
+        )
+    lines += [f"warning: {escape(w['detail'])}" for w in job.get("warnings") or []]
+    return lines
+
+
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

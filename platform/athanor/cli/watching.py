@@ -1,0 +1,123 @@
+"""Following a job to its end: a progress bar on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from athanor.cli.client import Client
+from athanor.cli.errors import ExitCode
+from athanor.cli.render import console, number, print_json
+
+FINAL = {"succeeded", "failed", "cancelled", "expired"}
+POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 900.0  # the server may be restarted or updated meanwhile; the job goes on
+PLAIN_LINE_SECONDS = 10.0
+Show = Callable[[dict[str, Any]], None]
+
+
+def exit_code(job: dict[str, Any]) -> ExitCode:
+    if job["status"] == "succeeded":
+        return ExitCode.OK
+    return ExitCode.CANCELLED if job["status"] == "cancelled" else ExitCode.JOB_FAILED
+
+
+def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | None = None) -> dict[str, Any]:
+    """Show progress until the job ends (or `until_seconds` are over) and return its last state."""
+    if as_json:
+        return _follow(client, job_id, _json_lines(), until_seconds)
+    if not console.is_terminal:
+        return _follow(client, job_id, _plain_lines(), until_seconds)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[step]}"),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("queued", total=None, step="", loss="", speed="", left="")
+        return _follow(client, job_id, _bar(progress, task), until_seconds)
+
+
+def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None) -> dict[str, Any]:
+    give_up_at = None if until_seconds is None else time.monotonic() + until_seconds
+    while True:
+        job: dict[str, Any] = client.get(f"/jobs/{job_id}", patience_seconds=PATIENCE_SECONDS)
+        show(job)
+        if job["status"] in FINAL or (give_up_at is not None and time.monotonic() > give_up_at):
+            return job
+        time.sleep(POLL_SECONDS)
+
+
+def _bar(progress: Progress, task: TaskID) -> Show:
+    def show(job: dict[str, Any]) -> None:
+        now = job.get("progress") or {}
+        total = now.get("steps_total")
+        progress.update(
+            task,
+            description=headline(job),
+            total=total,
+            completed=now.get("step") or 0,
+            step=f"{now.get('step')}/{total}" if now.get("step") is not None else "",
+            loss=f"loss {number(now.get('loss'), '.3f')}" if now.get("loss") is not None else "",
+            speed=f"{now['tokens_per_second']:,.0f} tokens/s" if now.get("tokens_per_second") else "",
+            left=f"{duration(now['eta_seconds'])} left" if now.get("eta_seconds") is not None else "",
+        )
+
+    return show
+
+
+def _plain_lines() -> Show:
+    last: tuple[str, float] = ("", 0.0)
+
+    def show(job: dict[str, Any]) -> None:
+        nonlocal last
+        head = headline(job)
+        if head == last[0] and time.monotonic() - last[1] < PLAIN_LINE_SECONDS:
+            return
+        last = (head, time.monotonic())
+        now = job.get("progress") or {}
+        line = head
+        if now.get("step") is not None:
+            line += f"  step {now['step']}/{now['steps_total']}  loss {number(now.get('loss'), '.3f')}"
+            line += f"  {number(now.get('tokens_per_second'), ',.0f')} tokens/s"
+        if now.get("eta_seconds") is not None:
+            line += f"  {duration(now['eta_seconds'])} left"
+        print(line, flush=True)
+
+    return show
+
+
+def _json_lines() -> Show:
+    """One object per change. `status`, `phase` and `progress` only: the whole job comes at the end."""
+    last: dict[str, Any] | None = None
+
+    def show(job: dict[str, Any]) -> None:
+        nonlocal last
+        now = {"id": job["id"], "status": job["status"], "progress": job.get("progress")}
+        if now != last and job["status"] not in FINAL:
+            print_json(now, one_line=True)
+        last = now
+
+    return show
+
+
+def headline(job: dict[str, Any]) -> str:
+    """`starting: data`, `running`, `queued: waiting_for_capacity`."""
+    phase = (job.get("progress") or {}).get("phase")
+    if job["status"] in ("starting", "running") and phase and phase != job["status"]:
+        return f"{job['status']}: {phase}"
+    if job["status"] == "queued" and job.get("reason"):
+        return f"queued: {job['reason']['code']}"
+    return str(job["status"])
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes}:{rest:02d}"
