@@ -44,6 +44,7 @@ def download(
                 "artifact": artifact["id"],
                 "folder": str(folder),
                 "size_bytes": artifact["size_bytes"],
+                "files": [{"path": file["path"], "size": file["size"]} for file in artifact["files"]],
                 "seconds": round(seconds, 3),
                 "already_there": not fresh,
             }

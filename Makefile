@@ -1,0 +1,72 @@
+# What a newcomer runs. Needs Python 3.11+ and make; everything else is brought along.
+# Each step is skipped when nothing it depends on has changed (deploy/local/install.py).
+
+SHELL := /bin/sh
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+VENV := .venv/bin
+INSTALL = $(PYTHON) -m deploy.local.install
+export ATHANOR_TORCH ATHANOR_PORT ATHANOR_DATA_DIR
+# An empty variable is no choice: pass on only what was given.
+ifeq ($(ATHANOR_TORCH),)
+unexport ATHANOR_TORCH
+endif
+ifeq ($(ATHANOR_PORT),)
+unexport ATHANOR_PORT
+endif
+ifeq ($(ATHANOR_DATA_DIR),)
+unexport ATHANOR_DATA_DIR
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help python setup setup-dev demo up down status test lint bench gen clean
+
+help:
+	@echo 'make demo     set everything up and train, download and try a model'
+	@echo 'make up       run the stack in the foreground (Ctrl-C stops it)'
+	@echo 'make down     stop a stack that runs in the background'
+	@echo 'make status   what runs, where, and how much memory it takes'
+	@echo 'make test     set everything up and run all checks and tests'
+	@echo 'make lint     only the static checks'
+	@echo 'make bench    measure, and print the figures'
+	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
+	@echo 'make setup    only install and build'
+	@echo 'make clean    remove what was built; the data in .athanor stays'
+	@echo
+	@echo 'ATHANOR_PORT, ATHANOR_DATA_DIR, ATHANOR_TORCH=cpu, PYTHON choose port, data folder, torch build, Python'
+
+python:
+	@test -n '$(PYTHON)' || { echo 'athanor: Python 3.11 or newer is needed: install it, or set PYTHON=' >&2; exit 1; }
+
+setup: python
+	@$(INSTALL) --extras server,trainer,local --dashboard
+
+setup-dev: python
+	@$(INSTALL) --extras server,trainer,local,dev --dashboard
+
+demo: setup
+	@$(VENV)/python -m deploy.local.demo
+
+up: setup
+	@exec $(VENV)/python -m deploy.local up
+
+down:
+	@test -x $(VENV)/python || { echo 'nothing is installed here'; exit 0; }; exec $(VENV)/python -m deploy.local down
+
+status:
+	@exec $(VENV)/python -m deploy.local status
+
+lint: setup-dev
+	@$(VENV)/python -m deploy.local.checks lint
+
+test: setup-dev
+	@$(VENV)/python -m deploy.local.checks test
+
+bench: setup-dev
+	@$(VENV)/python tests/bench/run.py
+
+gen: setup-dev
+	@$(VENV)/python -m deploy.local.checks gen
+
+clean:
+	rm -rf .venv frontend/node_modules frontend/dist build dist test-results .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,97 @@
+"""`make lint`, `make test`, `make gen`: every check by one command each, all of them run, failures named at the end."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deploy.local.install import FRONTEND, REPOSITORY, node_environment
+
+BINARIES = Path(sys.executable).parent
+RESULTS = REPOSITORY / "test-results"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# mypy's Django plugin and the OpenAPI generator load the settings; neither connects to anything.
+CHECK_ONLY = {
+    "ATHANOR_SECRET_KEY": "for static checks only",
+    "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none",
+}
+
+
+def lint_commands() -> list[tuple[str, list[str], Path]]:
+    return [
+        ("ruff check", [str(BINARIES / "ruff"), "check", "--quiet"], REPOSITORY),
+        ("ruff format", [str(BINARIES / "ruff"), "format", "--check", "--quiet"], REPOSITORY),
+        ("import contracts", [str(BINARIES / "lint-imports"), "--no-cache"], REPOSITORY),
+        ("mypy", [str(BINARIES / "mypy")], REPOSITORY),
+        ("dashboard types", ["npm", "run", "--silent", "typecheck"], FRONTEND),
+        ("dashboard lint", ["npm", "run", "--silent", "lint"], FRONTEND),
+    ]
+
+
+def test_commands() -> list[tuple[str, list[str], Path]]:
+    return [
+        ("dashboard tests", ["npm", "run", "--silent", "test"], FRONTEND),
+        ("pytest", [sys.executable, "-m", "pytest", "-q", f"--junitxml={RESULTS / 'pytest.xml'}"], REPOSITORY),
+    ]
+
+
+def gen_commands() -> list[tuple[str, list[str], Path]]:
+    schema = FRONTEND / "openapi.json"
+    spectacular = ["manage.py", "spectacular", "--format", "openapi-json", "--file", str(schema), "--fail-on-warn"]
+    return [
+        ("OpenAPI document", [sys.executable, *spectacular], REPOSITORY),
+        ("TypeScript types", ["npm", "run", "--silent", "gen"], FRONTEND),
+    ]
+
+
+def run_all(commands: list[tuple[str, list[str], Path]]) -> int:
+    """Run every command even after a failure: one run tells all there is to mend."""
+    RESULTS.mkdir(exist_ok=True)
+    environment = node_environment()
+    static = {**environment, **_settings_for_checks()}
+    outcomes: list[tuple[str, bool, float]] = []
+    for name, command, folder in commands:
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        # The tests start stacks of their own, which would take a database given by the environment for theirs.
+        chosen = environment if name == "pytest" else static
+        result = subprocess.run(command, cwd=folder, env=chosen, check=False)
+        outcomes.append((name, result.returncode == 0, time.monotonic() - began))
+    print()
+    for name, passed, seconds in outcomes:
+        print(f"{'passed' if passed else 'FAILED'}  {name:<18} {seconds:6.1f} s")
+    return 0 if all(passed for _, passed, _ in outcomes) else 1
+
+
+def _settings_for_checks() -> dict[str, str]:
+    """The settings' keys, for tools that only load them. The tests bring their own database and keys."""
+    command = [sys.executable, "manage.py", "generate_master_key"]
+    given = {**CHECK_ONLY, **os.environ}
+    key = subprocess.run(command, cwd=REPOSITORY, env=given, capture_output=True, text=True, check=False).stdout.strip()
+    return {**CHECK_ONLY, "ATHANOR_MASTER_KEY": key} if key else {}
+
+
+def _say_browser() -> None:
+    if any(shutil.which(name) for name in BROWSERS):
+        return
+    print("no Chromium is installed: the browser tests were SKIPPED (Debian: apt-get install chromium)")
+
+
+def main() -> int:
+    what = sys.argv[1] if len(sys.argv) > 1 else ""
+    if what == "lint":
+        return run_all(lint_commands())
+    if what == "gen":
+        return run_all(gen_commands())
+    if what == "test":
+        code = run_all([*lint_commands(), *test_commands()])
+        _say_browser()
+        return code
+    print("athanor: say lint, test or gen", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
