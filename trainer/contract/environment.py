@@ -7,3 +7,4 @@ NODE_ADDRESS = "ATHANOR_MASTER_ADDRESS"  # where node 0's rendezvous store is re
 MASTER_PORT = "ATHANOR_MASTER_PORT"  # unset on one node: the store then picks a free port
 WORK_DIR = "ATHANOR_WORK_DIR"  # scratch of this attempt on this node: spool, data cache, stack dumps
 CACHE_DIR = "ATHANOR_CACHE_DIR"  # optional: node-local, shared by attempts, e.g. for prepared data
+DIE_WITH_PARENT = "ATHANOR_DIE_WITH_PARENT"  # "1": the agent ends with the process that started it

@@ -1,0 +1,56 @@
+"""`python -m trainer job.yaml [--output DIR]`: the trainer alone, on this machine, without any platform."""
+
+import argparse
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from trainer.agent.environment import keep_only_known
+from trainer.resilience.forking import start_fork_server
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trainer", description="Train as a job file says, on this machine.")
+    parser.add_argument(
+        "job", type=Path, help="job spec (YAML); of it training, checkpoint, resources and retry are read"
+    )
+    parser.add_argument("--output", type=Path, help="folder of the run (default: the job's name); again: resume")
+    parser.add_argument("--data", type=Path, nargs="+", default=[], help="train on these text or JSONL files instead")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    keep_only_known()
+    start_fork_server()
+    # Only now what takes time to import: torch is on its way in the fork server meanwhile.
+    from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
+    from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415
+    from trainer.errors import TrainerError  # noqa: PLC0415
+    from trainer.jobfile import read_job  # noqa: PLC0415
+    from trainer.local_platform import LocalPlatform  # noqa: PLC0415
+    from trainer.resilience.assignment import FolderConnection  # noqa: PLC0415
+    from trainer.terminal import Terminal  # noqa: PLC0415
+
+    try:
+        name, settings = read_job(arguments.job)
+    except TrainerError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_STATUS[EndClass.BAD_SPEC]
+    output = (arguments.output or Path(name)).absolute()
+    terminal = Terminal(settings.training.steps)
+    place = NodePlace(work=output / "work", local_files=[path.absolute() for path in arguments.data])
+    platform = LocalPlatform(output, settings, terminal.show)
+    supervisor = Supervisor(FolderConnection(output), platform, place)
+
+    def interrupted(*_: object) -> None:
+        supervisor.request_stop(None)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait for the checkpoint
+
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, interrupted)
+    end_class = supervisor.run()
+    terminal.finish(end_class, output)
+    return EXIT_STATUS[end_class]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""`python -m trainer.agent`: started once per node by a backend, told by the variables of contract/environment."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from trainer.agent.environment import keep_only_known, require
+from trainer.contract import environment as names
+from trainer.resilience.forking import start_fork_server
+from trainer.resilience.lifelines import die_with_parent
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    if os.environ.get(names.DIE_WITH_PARENT) == "1":
+        die_with_parent()
+    url, token, work = require(names.AGENT_URL), require(names.ATTEMPT_TOKEN), Path(require(names.WORK_DIR))
+    node_rank = int(os.environ.get(names.NODE_RANK, "0"))
+    keep_only_known()
+    start_fork_server()
+    # Only now what takes time to import: torch is on its way in the fork server meanwhile.
+    from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
+    from trainer.contract.run import EXIT_STATUS  # noqa: PLC0415
+    from trainer.platform_client import PlatformClient  # noqa: PLC0415
+    from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415
+
+    cache = os.environ.get(names.CACHE_DIR)
+    place = NodePlace(
+        work=work,
+        cache=Path(cache) if cache else None,
+        node_rank=node_rank,
+        store_host=os.environ.get(names.NODE_ADDRESS, "127.0.0.1"),
+        store_port=int(os.environ.get(names.MASTER_PORT, "0")),
+    )
+    supervisor = Supervisor(HttpConnection(url, token), PlatformClient(url, token), place)
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))
+    signal.signal(signal.SIGINT, lambda *_: supervisor.request_stop(None))
+    return EXIT_STATUS[supervisor.run()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""What the agent reads from its environment, and what of it the workers may see."""
+
+import os
+
+from trainer.contract import environment as names
+
+_KNOWN = {
+    names.AGENT_URL, names.ATTEMPT_TOKEN, names.NODE_RANK, names.NODE_ADDRESS, names.MASTER_PORT, names.WORK_DIR,
+    names.CACHE_DIR, names.DIE_WITH_PARENT,
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "COLUMNS", "LINES",
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HOSTNAME",
+    "CC", "CXX", "TRITON_CACHE_DIR", "MASTER_ADDR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+}  # fmt: skip
+_KNOWN_PREFIXES = (
+    "PYTHON", "LC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "MALLOC_", "TORCH", "PYTORCH_", "GLOO_", "NCCL_",
+    "UCX_", "FI_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "RAYON_",
+)  # fmt: skip
+
+
+def require(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise SystemExit(
+            f"{name} is not set; `python -m trainer.agent` is started by a backend, which sets it. "
+            "To train without a platform use `python -m trainer job.yaml`"
+        )
+    return value
+
+
+def keep_only_known() -> None:
+    """Drop every variable that is not known to be harmless: a node's shell may hold keys of cloud or database.
+
+    The processes started later inherit what is left. Also keeps numpy's BLAS from starting a thread pool in the
+    fork server, where its threads would be lost at the fork.
+    """
+    for name in list(os.environ):
+        if name not in _KNOWN and not name.startswith(_KNOWN_PREFIXES):
+            del os.environ[name]
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -1,0 +1,111 @@
+"""One generation of worker processes on this node: started together, watched, ended together."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+
+from trainer.agent.logs import LogFollower
+from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
+from trainer.resilience.assignment import Assignment
+from trainer.resilience.board import Board
+from trainer.resilience.entry import run_worker
+from trainer.resilience.failures import Failure, first_cause, killed, oom_kills, read_failures
+from trainer.resilience.forking import Forked, fork
+
+PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
+STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
+_LOOK_SECONDS = 0.2
+_GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    end_class: EndClass
+    message: str
+    last_step: int
+    exit_codes: dict[str, int]
+
+
+class Generation:
+    def __init__(self, assignments: list[Assignment], follower: LogFollower) -> None:
+        """Starts the processes; `assignments` are those of this node, in order of local rank."""
+        self._assignments = assignments
+        self.board = Board(assignments[0].board, len(assignments), create=True)
+        self._oom_kills = oom_kills()
+        self._forked: list[Forked] = []
+        for assignment in assignments:
+            forked = fork(f"rank-{assignment.rank}", run_worker, assignment)
+            self._forked.append(forked)
+            follower.follow(forked, assignment.rank)
+
+    def watch(self, stop_wanted: Callable[[], StopRequest | None], over: Callable[[], bool]) -> Outcome:
+        """Until all processes have ended. `over`: end them at once, without a checkpoint."""
+        deadline: float | None = None
+        while True:
+            connection.wait([f.process.sentinel for f in self._forked if f.process.is_alive()], _LOOK_SECONDS)
+            if over():
+                self.kill()
+                return self._outcome(EndClass.STOPPED, "the attempt was ended from outside")
+            stop = stop_wanted()
+            if stop is not None:
+                self.board.request_stop(stop)
+                deadline = deadline or time.monotonic() + STOP_GRACE_SECONDS
+                if time.monotonic() > deadline:
+                    self.kill()
+                    return self._outcome(
+                        EndClass.STOPPED, f"no checkpoint within {STOP_GRACE_SECONDS:.0f} s of the request"
+                    )
+            codes = self._exit_codes()
+            ended = [code for code in codes if code is not None]
+            if len(ended) == len(codes) and all(code in _GOOD_EXITS for code in ended):
+                return self._outcome(_GOOD_EXITS[max(ended)], "")
+            if any(code not in _GOOD_EXITS for code in ended):
+                return self._conclude()
+
+    def progress(self) -> tuple[int, str, int]:
+        """(last finished step, phase, processes alive) for a heartbeat."""
+        step, phase = self.board.read(0)
+        return step, phase, sum(forked.process.is_alive() for forked in self._forked)
+
+    def kill(self) -> None:
+        for forked in self._forked:
+            forked.process.kill()
+        for forked in self._forked:
+            forked.process.join()
+
+    def _conclude(self) -> Outcome:
+        """A process has failed: find what failed first, end the rest."""
+        deadline = time.monotonic() + PEER_GRACE_SECONDS
+        while True:
+            failures = self._failures()
+            alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
+            if any(not failure.because_of_peer for failure in failures) or not alive or time.monotonic() > deadline:
+                break
+            connection.wait(alive, _LOOK_SECONDS)
+        cause = first_cause(failures)
+        codes = self._exit_codes()
+        self.kill()
+        named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
+        return Outcome(cause.end_class, cause.message, self._last_step(), named)
+
+    def _failures(self) -> list[Failure]:
+        reported = read_failures(self._assignments[0].failures)
+        told = {failure.rank for failure in reported}
+        short_of_memory = oom_kills() > self._oom_kills
+        for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
+            if code is not None and code not in _GOOD_EXITS and assignment.rank not in told:
+                reported.append(killed(assignment.rank, code, kernel_was_short_of_memory=short_of_memory))
+        return reported
+
+    def _outcome(self, end_class: EndClass, message: str) -> Outcome:
+        codes = {f"rank-{a.rank}": f.process.exitcode for a, f in zip(self._assignments, self._forked, strict=True)}
+        return Outcome(
+            end_class, message, self._last_step(), {name: code for name, code in codes.items() if code is not None}
+        )
+
+    def _exit_codes(self) -> list[int | None]:
+        return [forked.process.exitcode for forked in self._forked]
+
+    def _last_step(self) -> int:
+        return max(self.board.read(slot)[0] for slot in range(len(self._assignments)))

@@ -1,0 +1,72 @@
+"""Follows what worker processes print, line by line, into the log spool."""
+
+import os
+import selectors
+import threading
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from typing import Literal
+
+from trainer.contract.run import LogLine
+from trainer.resilience.forking import Forked
+from trainer.spool import SpoolWriter
+
+LONGEST_LINE = 8_192  # bytes; a longer line is cut into several
+_FLUSH_SECONDS = 0.5
+_READ_BYTES = 65_536
+
+
+class _Tail:
+    """One stream of one process and its unfinished last line."""
+
+    def __init__(self, pipe: Connection, rank: int, stream: Literal["stdout", "stderr"]) -> None:
+        self.pipe, self.rank, self.stream = pipe, rank, stream
+        self.rest = b""
+
+
+class LogFollower:
+    def __init__(self, writer: SpoolWriter) -> None:
+        self._writer = writer
+        self._selector = selectors.DefaultSelector()
+        self._open: set[int] = set()
+        self._idle = threading.Condition()
+        threading.Thread(target=self._loop, name="logs", daemon=True).start()
+
+    def follow(self, forked: Forked, rank: int) -> None:
+        for tail in (_Tail(forked.stdout, rank, "stdout"), _Tail(forked.stderr, rank, "stderr")):
+            with self._idle:
+                self._open.add(tail.pipe.fileno())
+            self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
+
+    def say(self, text: str) -> None:
+        """A line of the agent's own."""
+        self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text[:LONGEST_LINE]))
+
+    def drain(self, patience_seconds: float) -> None:
+        """Wait until every followed process has closed its streams (they end with it), then flush."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._open, patience_seconds)
+        self._writer.flush()
+
+    def _loop(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=_FLUSH_SECONDS):
+                self._read(key.data)
+            self._writer.flush()
+
+    def _read(self, tail: _Tail) -> None:
+        chunk = os.read(tail.pipe.fileno(), _READ_BYTES)
+        *lines, tail.rest = (tail.rest + chunk).split(b"\n")
+        if not chunk or len(tail.rest) > LONGEST_LINE:
+            lines, tail.rest = [*lines, tail.rest], b""
+        for line in filter(None, lines):
+            for start in range(0, len(line), LONGEST_LINE):
+                text = line[start : start + LONGEST_LINE].decode(errors="replace").rstrip("\r")
+                self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=text))
+        if not chunk:
+            descriptor = tail.pipe.fileno()
+            self._selector.unregister(descriptor)
+            tail.pipe.close()
+            with self._idle:
+                self._open.discard(descriptor)
+                self._idle.notify_all()

@@ -1,0 +1,211 @@
+"""The life of an attempt on one node, from the first question to the platform to the end marker."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+
+from trainer.agent.dataset import DatasetRoom
+from trainer.agent.generation import Generation, Outcome
+from trainer.agent.logs import LogFollower
+from trainer.agent.shipper import Shipper
+from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
+from trainer.contract.sealing import Sealer, SealError
+from trainer.data.shards import DatasetIndex
+from trainer.errors import TrainerError
+from trainer.platform_client import AttemptOver, Platform
+from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
+from trainer.resilience.failures import RESTARTABLE
+from trainer.resilience.forking import Forked
+from trainer.resilience.rendezvous import StoreAddress, start_store
+from trainer.spool import SpoolWriter
+
+logger = logging.getLogger(__name__)
+
+DELIVERY_PATIENCE_SECONDS = 300.0  # for reports still waiting at the end, should the platform be away
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """Which node this is, and where its agent may write. `store_port` 0: any free one (single node only)."""
+
+    work: Path
+    cache: Path | None = None
+    node_rank: int = 0
+    store_host: str = "127.0.0.1"
+    store_port: int = 0
+    local_files: list[Path] = field(default_factory=list)
+
+
+class Supervisor:
+    """Call `run` once, from the main thread; `request_stop` from anywhere, signal handlers included."""
+
+    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, place: NodePlace) -> None:
+        self._connection, self._platform, self._place = connection, platform, place
+        self._stamp = f"{int(time.time()):x}"
+        spool = place.work / "spool"
+        self._events = SpoolWriter(spool, "progress", f"agent{place.node_rank}-{self._stamp}")
+        self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{place.node_rank}-{self._stamp}"))
+        self._shipper = Shipper(spool, platform)
+        self._stop: StopRequest | None = None
+        self._stop_reported: StopRequest | None = None
+        self._over = threading.Event()
+        self._ended = threading.Event()
+        self._number = 0
+        self._generation: Generation | None = None
+        self._upload: threading.Thread | None = None
+        self._store: Forked | None = None
+
+    def request_stop(self, stop: StopRequest | None) -> None:
+        """Checkpoint and end. None: a signal asked, not the platform."""
+        self._stop = self._stop or stop or StopRequest.CANCEL
+        self._stop_reported = self._stop_reported or stop
+
+    def run(self) -> EndClass:
+        """Returns the class that the process's exit status tells. Never raises for what an attempt can die of."""
+        try:
+            run, keys = self._platform.run(), self._platform.keys()
+        except TrainerError as error:
+            logger.warning("%s", error)
+            return error.end_class
+        self._shipper.start()
+        threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
+        try:
+            outcome = self._train(run, keys)
+        except (TrainerError, SealError) as error:
+            end_class = error.end_class if isinstance(error, TrainerError) else EndClass.STORAGE_ERROR
+            outcome = Outcome(end_class, str(error), -1, {})
+        if self._store is not None:
+            self._store.process.kill()
+        return self._close(run, keys, outcome)
+
+    def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
+        _, storage = self._connection.connect(run)
+        begin = time.monotonic()
+        room = DatasetRoom(self._place.cache or self._place.work / "datasets", run, keys, self._platform, storage)
+        if self._place.node_rank > 0:
+            room.wait_for_prepared(self._over)
+        index = room.obtain(self._place.local_files)
+        self._tell("phase.finished", phase="data", seconds=time.monotonic() - begin)
+        is_new = run.dataset.prepared is None and isinstance(self._connection, HttpConnection)
+        if is_new and self._place.node_rank == 0:
+            # Beside the training: the first step does not wait for a copy that only later attempts need.
+            self._upload = threading.Thread(target=self._upload_dataset, args=(room, index), daemon=True)
+            self._upload.start()
+        address = StoreAddress(self._place.store_host, self._place.store_port)
+        if self._place.node_rank == 0:
+            self._store, address = start_store(address.host, address.port)
+            self._logs.follow(self._store, -1)
+        while True:
+            if self._stop is not None or self._over.is_set():
+                return Outcome(EndClass.STOPPED, "stopped before training began", -1, {})
+            outcome = self._run_generation(run, keys, room.folder, address)
+            may_restart = self._number < run.max_restarts_in_place and run.layout.nodes == 1
+            if outcome.end_class not in RESTARTABLE or not may_restart or self._over.is_set():
+                return outcome
+            self._number += 1
+            self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
+            self._tell("generation.started", generation=self._number, because=outcome.message)
+            run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _run_generation(self, run: RunConfig, keys: DataKeys, dataset: Path, address: StoreAddress) -> Outcome:
+        first = self._place.node_rank * run.layout.processes_per_node
+        model_folder = None
+        if isinstance(self._connection, FolderConnection):
+            model_folder = self._connection.output / "model"
+        assignments = [
+            Assignment(
+                run=run,
+                job_key=keys.job,
+                connection=self._connection,
+                generation=self._number,
+                rank=first + local_rank,
+                local_rank=local_rank,
+                store=address,
+                dataset_folder=dataset,
+                work=self._place.work,
+                stamp=self._stamp,
+                model_folder=model_folder,
+            )
+            for local_rank in range(run.layout.processes_per_node)
+        ]
+        self._generation = Generation(assignments, self._logs)
+        return self._generation.watch(lambda: self._stop_by(run.deadline), self._over.is_set)
+
+    def _stop_by(self, deadline: datetime | None) -> StopRequest | None:
+        if self._stop is None and deadline is not None and datetime.now(UTC) >= deadline:
+            self.request_stop(StopRequest.DEADLINE)
+        return self._stop
+
+    def _upload_dataset(self, room: DatasetRoom, index: DatasetIndex) -> None:
+        try:
+            room.upload(index)
+        except TrainerError as error:
+            # Nothing of this run depends on it; a later attempt prepares the data again.
+            self._logs.say(f"the prepared data set was not stored: {error}")
+
+    def _tell(self, kind: str, **data: object) -> None:
+        rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
+        self._events.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded))
+        self._events.flush()
+
+    def _beat(self, run: RunConfig) -> None:
+        while True:
+            step, phase, alive = self._generation.progress() if self._generation else (-1, "data", 0)
+            beat = Heartbeat(
+                node_rank=self._place.node_rank, generation=self._number, phase=phase, step=step, processes_alive=alive
+            )
+            try:
+                reply = self._platform.heartbeat(beat)
+            except AttemptOver:
+                self._over.set()
+                return
+            except httpx.HTTPError as error:
+                logger.warning("heartbeat: %s", error)  # training goes on while the platform is away
+            else:
+                if reply.stop is not None:
+                    self.request_stop(reply.stop)
+            if self._shipper.over is not None:
+                self._over.set()
+            if self._ended.wait(run.heartbeat_seconds):
+                return
+
+    def _close(self, run: RunConfig, keys: DataKeys, outcome: Outcome) -> EndClass:
+        """Everything reported, then the end itself, last."""
+        if outcome.end_class not in (EndClass.COMPLETED, EndClass.STOPPED):
+            self._logs.say(f"{outcome.end_class}: {outcome.message}")
+        self._logs.drain(5.0)
+        end = AttemptEnd(
+            end_class=outcome.end_class,
+            last_step=outcome.last_step,
+            message=outcome.message,
+            node_rank=self._place.node_rank,
+            exit_codes=outcome.exit_codes,
+            stopped_for=self._stop_reported if outcome.end_class is EndClass.STOPPED else None,
+            at=datetime.now(UTC),
+        )
+        if self._over.is_set():
+            self._ended.set()
+            return outcome.end_class
+        if self._upload is not None:
+            self._upload.join(DELIVERY_PATIENCE_SECONDS)
+        if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
+            logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
+        try:
+            if self._place.node_rank == 0:
+                self._put_end_marker(run, keys, end)
+            self._platform.end(end)
+        except TrainerError as error:
+            logger.warning("the end could not be reported: %s", error)
+        self._ended.set()
+        return outcome.end_class
+
+    def _put_end_marker(self, run: RunConfig, keys: DataKeys, end: AttemptEnd) -> None:
+        _, storage = self._connection.connect(run)
+        key = f"{run.prefix}attempts/{run.attempt_number}/end.json"
+        ciphertext, _ = Sealer(keys.job).seal(end.model_dump_json().encode(), key)
+        storage.put(key, ciphertext)

@@ -1,0 +1,123 @@
+"""Asynchronous saves: the loop waits for a copy to host memory, a thread does the rest."""
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import torch
+from torch.distributed import PrefixStore, TCPStore
+
+from trainer.checkpoint.state import Shard, copy_to_host, encode, rng_states
+from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, StoredFile
+from trainer.contract.sealing import Sealer
+from trainer.metrics.reporter import Reporter
+from trainer.parallel.mesh import Mesh
+from trainer.platform_client import Platform
+from trainer.resilience.assignment import Assignment
+from trainer.storage.base import Storage
+from trainer.storage.sealed import put_sealed
+
+SHARDS_TIMEOUT = timedelta(minutes=30)  # for the slowest rank's upload, retries included
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint must agree with to be read again."""
+
+    spec_digest: str
+    dataset_fingerprint: str
+
+
+class CheckpointWriter:
+    """One save at a time; the next waits for the one before. A failed save is raised at the next call."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        mesh: Mesh,
+        platform: Platform,
+        storage: Storage,
+        identity: Identity,
+        reporter: Reporter,
+    ) -> None:
+        self._assignment, self._mesh, self._identity = assignment, mesh, identity
+        self._platform, self._storage, self._reporter = platform, storage, reporter
+        self._sealer = Sealer(assignment.job_key)
+        # A connection of its own: a wait on the process group's would hold up the collectives.
+        store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=SHARDS_TIMEOUT)
+        self._store = PrefixStore(f"checkpoints{assignment.generation}/", store)
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self.last_step = assignment.run.resume.step if assignment.run.resume else -1
+
+    def save(self, step: int, shards: dict[str, Shard], metrics: dict[str, float]) -> float:
+        """Begin to save the state after `step` finished steps; returns the seconds that training stood still."""
+        begin = time.monotonic()
+        self.wait()
+        snapshot, rng = copy_to_host(shards), rng_states(self._mesh.device)
+        self._thread = threading.Thread(target=self._run, args=(step, snapshot, rng, metrics), name="checkpoint")
+        self._thread.start()
+        self.last_step = step
+        return time.monotonic() - begin
+
+    def wait(self) -> None:
+        """Until the save under way is durable and registered. Raises what it failed of."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(
+        self, step: int, snapshot: dict[str, Shard], rng: dict[str, torch.Tensor], metrics: dict[str, float]
+    ) -> None:
+        begin = time.monotonic()
+        try:
+            prefix = self._prefix(step)
+            content = encode(snapshot, rng)
+            snapshot.clear()
+            mine = put_sealed(self._storage, self._sealer, prefix, f"rank{self._mesh.rank}", content)
+            self._store.set(f"{step}/{self._mesh.rank}", mine.model_dump_json())
+            if self._mesh.rank == 0:
+                files = self._all_files(step)
+                self._commit(prefix, step, files, metrics)
+                size = sum(part.size for file in files for part in file.parts)
+                self._reporter.event("checkpoint.saved", step=step, seconds=time.monotonic() - begin, bytes=size)
+        except BaseException as error:  # noqa: BLE001 - raised again in the training thread, at its next check
+            self._failure = error
+
+    def _all_files(self, step: int) -> list[StoredFile]:
+        keys = [f"{step}/{rank}" for rank in range(self._mesh.world_size)]
+        self._store.wait(keys, SHARDS_TIMEOUT)
+        return [StoredFile.model_validate_json(self._store.get(key)) for key in keys]
+
+    def _commit(self, prefix: str, step: int, files: list[StoredFile], metrics: dict[str, float]) -> None:
+        run = self._assignment.run
+        manifest = CheckpointManifest(
+            job_id=run.job_id,
+            attempt_id=run.attempt_id,
+            generation=self._assignment.generation,
+            step=step,
+            tokens_seen=step * run.training.tokens_per_step,
+            data_position=step,
+            world_size=self._mesh.world_size,
+            mesh=self._mesh.axes,
+            spec_digest=self._identity.spec_digest,
+            dataset_fingerprint=self._identity.dataset_fingerprint,
+            torch_version=str(torch.__version__),
+            metrics=metrics,
+            created_at=datetime.now(UTC),
+            files=files,
+        )
+        key = prefix + MANIFEST_NAME
+        ciphertext, _ = self._sealer.seal(manifest.model_dump_json().encode(), key)
+        self._storage.put(key, ciphertext)
+        self._platform.register_checkpoint(manifest)
+
+    def _prefix(self, step: int) -> str:
+        run = self._assignment.run
+        return f"{run.prefix}checkpoints/step-{step:08d}-{run.attempt_number}-{self._assignment.generation}/"

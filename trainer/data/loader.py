@@ -1,0 +1,116 @@
+"""Batches for one rank: micro-batches of (inputs, targets), gathered ahead of need by a thread."""
+
+import queue
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.data.sampler import Sampler, num_sequences, share
+from trainer.data.shards import open_split
+
+MicroBatch = tuple[Tensor, Tensor]
+_AHEAD = 2  # steps gathered ahead
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """What part of each step a rank computes, in how many micro-batches (the same number on every rank)."""
+
+    rank: int
+    world_size: int
+    num_micro_batches: int
+
+
+class Loader:
+    """`next_step(step)` gives the rank's micro-batches of a step; asked in order, they are ready beforehand."""
+
+    def __init__(
+        self,
+        folder: Path,
+        sampler: Sampler,
+        part: RankShare,
+        sequence_length: int,
+        device: torch.device,
+        first_step: int,
+    ) -> None:
+        self._tokens = open_split(folder, "train")
+        self._sampler, self._part, self._length, self._device = sampler, part, sequence_length, device
+        self._ready: queue.Queue[tuple[int, list[MicroBatch]] | BaseException] = queue.Queue(maxsize=_AHEAD)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._fill, args=(first_step,), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def next_step(self, step: int) -> list[MicroBatch]:
+        """Micro-batches on the device, each ([b, S], [b, S]) of int64. Steps are asked for one after another."""
+        item = self._ready.get()
+        if isinstance(item, BaseException):
+            raise item
+        prepared, batches = item
+        assert prepared == step, f"step {step} asked for, {prepared} prepared"
+        return [
+            (inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True))
+            for inputs, targets in batches
+        ]
+
+    def close(self) -> None:
+        self._closed.set()
+        while self._thread.is_alive():
+            try:
+                self._ready.get_nowait()
+            except queue.Empty:
+                self._thread.join(0.05)
+
+    def _fill(self, step: int) -> None:
+        try:
+            while not self._closed.is_set():
+                self._ready.put((step, self._gather(step)))
+                step += 1
+        except Exception as error:  # noqa: BLE001 - raised again where the batch is asked for
+            self._ready.put(error)
+
+    def _gather(self, step: int) -> list[MicroBatch]:
+        start, stop = share(self._sampler.sequences_per_step, self._part.world_size, self._part.rank)
+        batches = []
+        for number in range(self._part.num_micro_batches):
+            low, high = share(stop - start, self._part.num_micro_batches, number)
+            chosen = self._sampler.sequences(step, start + low, start + high)
+            batches.append(gather_sequences(self._tokens, chosen, self._length, pin=self._device.type == "cuda"))
+        return batches
+
+
+def gather_sequences(
+    tokens: NDArray[np.integer], chosen: NDArray[np.int64], length: int, *, pin: bool = False
+) -> MicroBatch:
+    """Sequences `chosen` as inputs and next-token targets, each [len(chosen), length], int64 on the CPU."""
+    offsets = chosen[:, None] * length + np.arange(length + 1, dtype=np.int64)
+    batch = torch.from_numpy(tokens[offsets].astype(np.int64))
+    if pin:
+        batch = batch.pin_memory()
+    return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+
+
+def validation_batches(
+    folder: Path, count: int, part: RankShare, sequence_length: int, batch_size: int
+) -> list[tuple[MicroBatch, int]]:
+    """This rank's share of `count` evenly spaced validation sequences, as (micro-batch, sequences that count).
+
+    Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences repeats one
+    and says that it does not count.
+    """
+    tokens = open_split(folder, "validation")
+    available = num_sequences(len(tokens), sequence_length)
+    count = min(count, available)
+    chosen = (np.arange(count, dtype=np.int64) * available) // count
+    start, stop = share(count, part.world_size, part.rank)
+    mine, longest = chosen[start:stop], -(-count // part.world_size)
+    batches = []
+    for low in range(0, longest, batch_size):
+        wanted = mine[low : min(low + batch_size, longest)]
+        filled = wanted if len(wanted) else chosen[:1]
+        batches.append((gather_sequences(tokens, filled, sequence_length), len(wanted)))
+    return batches

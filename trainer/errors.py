@@ -1,0 +1,11 @@
+"""The one exception of the trainer that carries its own verdict."""
+
+from trainer.contract.run import EndClass
+
+
+class TrainerError(Exception):
+    """Ends the attempt with `end_class`. The message names what is wrong and what to do about it."""
+
+    def __init__(self, end_class: EndClass, message: str) -> None:
+        super().__init__(message)
+        self.end_class = end_class

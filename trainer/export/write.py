@@ -1,0 +1,116 @@
+"""The finished model: gathered from all ranks, written as files, sealed, stored and registered."""
+
+import json
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from trainer.build import Session
+from trainer.contract.manifest import ModelManifest
+from trainer.data.shards import TOKENIZER_NAME
+from trainer.data.tokenizer import END_OF_TEXT
+from trainer.export.names import hugging_face_config, hugging_face_name
+from trainer.parallel.data import full_tensor
+from trainer.storage.sealed import put_sealed_path
+
+LARGEST_FILE_BYTES = 4 * 2**30
+
+
+def export_model(session: Session) -> None:
+    """Collective: every rank takes part in gathering, the first one writes."""
+    begin = time.monotonic()
+    dtype = torch.bfloat16 if session.training.precision == "bf16" else torch.float32
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in session.model.named_parameters():
+        whole = full_tensor(parameter.detach())
+        if session.mesh.rank == 0:
+            tensors[hugging_face_name(name)] = whole.to("cpu", dtype, copy=True)
+    if session.mesh.rank != 0:
+        return
+    assignment = session.assignment
+    folder = assignment.model_folder or assignment.folder / "export"
+    building = folder.with_name(f"{folder.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    write_files(session, tensors, building)
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+    if assignment.model_folder is None:
+        _store(session, folder)
+        shutil.rmtree(folder)
+    session.reporter.event("export.finished", seconds=time.monotonic() - begin)
+
+
+def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Everything that `transformers` loads a model and its tokenizer from."""
+    shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
+    end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    length = session.training.sequence_length
+    config = hugging_face_config(session.training.model.resolve(), session.index.vocab_size, length, dtype, end_of_text)
+    write_weights(tensors, folder, LARGEST_FILE_BYTES)
+    _write_json(folder / "config.json", config)
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": END_OF_TEXT,
+            "bos_token": END_OF_TEXT,
+            "model_max_length": length,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    _write_json(
+        folder / "generation_config.json",
+        {"bos_token_id": end_of_text, "eos_token_id": end_of_text, "do_sample": True, "temperature": 0.8},
+    )
+
+
+def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) -> None:
+    """`model.safetensors`, or numbered files with an index where that would exceed `largest_bytes`."""
+    groups: list[dict[str, Tensor]] = [{}]
+    filled = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and filled + tensor.nbytes > largest_bytes:
+            groups.append({})
+            filled = 0
+        groups[-1][name] = tensor
+        filled += tensor.nbytes
+    if len(groups) == 1:
+        save_file(groups[0], folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    where = {}
+    for number, group in enumerate(groups, start=1):
+        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        save_file(group, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(group, file)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def _store(session: Session, folder: Path) -> None:
+    run = session.assignment.run
+    prefix = f"{run.prefix}model/{run.attempt_number}-{session.assignment.generation}/"
+    files = [
+        put_sealed_path(session.storage, session.sealer, prefix, path.name, path) for path in sorted(folder.iterdir())
+    ]
+    manifest = ModelManifest(
+        job_id=run.job_id,
+        attempt_id=run.attempt_id,
+        step=session.training.steps,
+        num_parameters=session.training.model.resolve().num_parameters(session.index.vocab_size),
+        metrics=session.final_metrics,
+        created_at=datetime.now(UTC),
+        files=files,
+    )
+    session.platform.register_model(manifest)
+
+
+def _write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,54 @@
+"""The part of a job file that a standalone run heeds; the platform's own fields are left to the platform."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from trainer.contract.run import EndClass
+from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+from trainer.errors import TrainerError
+from trainer.local_platform import LocalSettings
+
+
+def read_job(path: Path) -> tuple[str, LocalSettings]:
+    """(name, settings). Raises TrainerError (BAD_SPEC) that names each wrong field and its value."""
+    try:
+        job = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise _bad(f"{path}: {error.strerror}; give the path of a job file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _bad(f"{path} is not YAML: {error}") from error
+    if not isinstance(job, dict) or "training" not in job:
+        raise _bad(f"{path} has no field `training`: it must be a job file, a mapping with what to train below it")
+    problems: list[str] = []
+    training = _section(TrainingSpec, "training", job["training"], problems)
+    resources = job.get("resources") or {}
+    layout_fields = {name: resources[name] for name in ("nodes", "processes_per_node") if name in resources}
+    layout = _section(ProcessLayout, "resources", layout_fields, problems)
+    checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
+    if layout is not None and layout.nodes > 1:
+        problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run has 1")
+    restarts = (job.get("retry") or {}).get("restarts_in_place", 1)
+    if not isinstance(restarts, int) or restarts < 0:
+        problems.append(f"retry.restarts_in_place: {restarts!r} must be a whole number, 0 or more")
+    if problems:
+        raise _bad("\n".join([f"{path} cannot be run:", *(f"  {problem}" for problem in problems)]))
+    assert training is not None and layout is not None and checkpoint is not None
+    return str(job.get("name") or path.stem), LocalSettings(training, layout, checkpoint, restarts)
+
+
+def _section(model: type[BaseModel], name: str, content: Any, problems: list[str]) -> Any:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        for detail in error.errors():
+            place = ".".join([name, *map(str, detail["loc"])])
+            value = "" if isinstance(detail["input"], dict) else f" (it is {detail['input']!r})"
+            problems.append(f"{place}: {detail['msg']}{value}")
+        return None
+
+
+def _bad(message: str) -> TrainerError:
+    return TrainerError(EndClass.BAD_SPEC, message)

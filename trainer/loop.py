@@ -1,0 +1,187 @@
+"""The training loop, to be read from top to bottom."""
+
+import resource
+import sys
+import time
+
+import torch
+from torch import Tensor
+
+from trainer.build import Session
+from trainer.checkpoint.state import live_shards
+from trainer.contract.run import EndClass
+from trainer.data.loader import MicroBatch
+from trainer.errors import TrainerError
+from trainer.metrics.stats import StatsPipe, StepStats
+from trainer.metrics.throughput import model_flops_utilisation, peak_of
+from trainer.optim.schedule import learning_rate_factor
+from trainer.parallel.data import inference, set_gradient_sync
+from trainer.parallel.mesh import sum_over_ranks
+
+MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
+
+
+def train(session: Session) -> EndClass:
+    """Train to the last step or to a stop request, with state durable or on its way there at the end."""
+    training, reporter = session.training, session.reporter
+    monitor = Monitor(session)
+    pipe = StatsPipe(session.mesh.device)
+    stopping = False
+    if training.compile:
+        compile_ahead(session)
+    if session.first_step == 0:
+        monitor.evaluated(0, evaluate(session))
+    reporter.enter("training")
+    monitor.resume_clock()
+    for step in range(session.first_step, training.steps):
+        batches = session.loader.next_step(step)
+        loss = forward_backward(session, batches)
+        stats, gradient_norm, is_finite = reduce_statistics(session, loss)
+        rate = training.optimizer.learning_rate * learning_rate_factor(training.schedule, step, training.steps)
+        session.optimizer.step(rate, gradient_norm, is_finite)
+        session.optimizer.zero_gradients()
+        for ready in pipe.push(step, stats):
+            monitor.step(ready, rate)
+            stopping = stopping or ready.ranks_stopping > 0
+        done = step + 1
+        reporter.finished_step(done)
+        session.writer.check()
+        if done % training.evaluation.every_steps == 0 or done == training.steps:
+            monitor.evaluated(done, evaluate(session))
+        if done % session.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
+            for late in pipe.drain():
+                monitor.step(late, rate)
+            monitor.saved(done, save(session, done, monitor.latest))
+        if stopping and done < training.steps:
+            return EndClass.STOPPED
+    session.final_metrics.update(monitor.latest)
+    return EndClass.COMPLETED
+
+
+def forward_backward(session: Session, batches: list[MicroBatch]) -> Tensor:
+    """This rank's part of the mean loss over the step's tokens; its gradients are left on the parameters.
+
+    Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
+    however the step is cut into ranks and micro-batches.
+    """
+    total = torch.zeros((), device=session.mesh.device)
+    for number, (inputs_BS, targets_BS) in enumerate(batches, start=1):
+        set_gradient_sync(session.model, is_last=number == len(batches))
+        loss = session.model(inputs_BS, targets_BS) / session.training.tokens_per_step
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """([loss, gradient norm, is finite, ranks that want to stop], gradient norm, is finite), over all ranks.
+
+    One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
+    """
+    wants_stop = torch.full((), float(session.reporter.stop_requested()), device=loss.device)
+    sums = torch.stack([loss, session.optimizer.gradient_square_sum(), wants_stop])
+    loss, square_sum, stopping = sum_over_ranks(sums, session.mesh).unbind()
+    gradient_norm = square_sum.sqrt()
+    is_finite = gradient_norm.isfinite() & loss.isfinite()
+    return torch.stack([loss, gradient_norm, is_finite.float(), stopping]), gradient_norm, is_finite
+
+
+def compile_ahead(session: Session) -> None:
+    """Run one micro-batch through, so that compiling has its own line in the start-up times."""
+    with session.reporter.phase("compile"):
+        (inputs_BS, targets_BS), _ = session.validation[0]
+        device = session.mesh.device
+        forward_backward(session, [(inputs_BS.to(device), targets_BS.to(device))])
+        for parameter in session.model.parameters():
+            parameter.grad = None
+
+
+def evaluate(session: Session) -> float:
+    """Mean loss over the validation sequences, the same on every rank."""
+    session.reporter.enter("evaluation")
+    sums = torch.zeros(2, dtype=torch.float64, device=session.mesh.device)
+    with inference(session.model):
+        for (inputs_BS, targets_BS), counted in session.validation:
+            loss = session.model(inputs_BS.to(session.mesh.device), targets_BS.to(session.mesh.device))
+            if counted:
+                sums += torch.stack([loss.double(), torch.full_like(loss, targets_BS.numel(), dtype=torch.float64)])
+    loss_sum, tokens = sum_over_ranks(sums, session.mesh).tolist()
+    session.reporter.enter("training")
+    return loss_sum / tokens
+
+
+def save(session: Session, step: int, metrics: dict[str, float]) -> float:
+    """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
+    if session.writer.last_step == step:
+        return 0.0
+    return session.writer.save(step, live_shards(session.model, session.optimizer, session.mesh), metrics)
+
+
+class Monitor:
+    """Turns step statistics into reports, and ends a run whose loss is lost."""
+
+    def __init__(self, session: Session) -> None:
+        self._reporter, self._training, self._mesh = session.reporter, session.training, session.mesh
+        self._vocab_size = session.index.vocab_size
+        self._peak = peak_of(session.mesh.device)
+        self._skipped = 0
+        self._seen_first = False
+        self._since = time.monotonic()
+        self.latest: dict[str, float] = {}
+
+    def resume_clock(self) -> None:
+        """Step time starts here: evaluation and the wait for a snapshot are not part of it."""
+        self._since = time.monotonic()
+
+    def step(self, stats: StepStats, learning_rate: float) -> None:
+        """Report one finished step. Raises TrainerError (LOSS_DIVERGED) after too many skipped in a row."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        self.resume_clock()
+        if not self._seen_first:
+            self._seen_first = True
+            self._reporter.phase_finished("first_step", seconds)
+        tokens_per_second = self._training.tokens_per_step / seconds
+        values = {
+            "train/loss": stats.loss,
+            "train/learning_rate": learning_rate,
+            "train/gradient_norm": stats.gradient_norm,
+            "time/step_seconds": seconds,
+            "throughput/tokens_per_second": tokens_per_second,
+            "memory/peak_bytes": float(peak_memory_bytes(self._mesh.device)),
+        }
+        values |= model_flops_utilisation(
+            self._training.model.resolve(), self._vocab_size, self._training.sequence_length,
+            tokens_per_second, self._mesh.world_size, self._peak,
+        )  # fmt: skip
+        self._reporter.metrics(stats.step + 1, values)
+        self.latest["train/loss"] = stats.loss
+        self._count_skips(stats)
+
+    def evaluated(self, step: int, loss: float) -> None:
+        self._reporter.metrics(step, {"evaluation/loss": loss})
+        self._reporter.event("evaluation", step=step, loss=loss)
+        self.latest["evaluation/loss"] = loss
+        self.resume_clock()
+
+    def saved(self, step: int, stall_seconds: float) -> None:
+        self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
+        self.resume_clock()
+
+    def _count_skips(self, stats: StepStats) -> None:
+        self._skipped = 0 if stats.is_finite else self._skipped + 1
+        if not stats.is_finite:
+            self._reporter.event("step.skipped", step=stats.step + 1, because="the loss or its gradient is not finite")
+        if self._skipped >= MOST_SKIPPED_STEPS:
+            raise TrainerError(
+                EndClass.LOSS_DIVERGED,
+                f"the loss or its gradient was not finite in {self._skipped} steps running, up to step {stats.step + 1}; "
+                "lower training.optimizer.learning_rate or lengthen training.schedule.warmup_steps",
+            )
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory held so far: of the device, or of the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,1 @@
+"""The model as plain single-device mathematics. May import torch and `trainer.contract`; knows no mesh."""

@@ -1,0 +1,73 @@
+"""All that a worker process is told. Passed through the fork server's pipe: no key is in any environment."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.contract.run import RunConfig
+from trainer.local_platform import LocalPlatform, LocalSettings
+from trainer.platform_client import Platform, PlatformClient
+from trainer.resilience.rendezvous import StoreAddress
+from trainer.storage.base import Storage
+from trainer.storage.presigned import PresignedStorage
+
+
+@dataclass(frozen=True)
+class HttpConnection:
+    url: str
+    token: str = field(repr=False)
+
+    def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
+        client = PlatformClient(self.url, self.token)
+        return client, PresignedStorage(client)
+
+
+@dataclass(frozen=True)
+class FolderConnection:
+    output: Path
+
+    def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
+        settings = LocalSettings(run.training, run.layout, run.checkpoint, run.max_restarts_in_place)
+        platform = LocalPlatform(self.output, settings)
+        return platform, platform.storage
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One rank of one generation."""
+
+    run: RunConfig
+    job_key: str = field(repr=False)
+    connection: HttpConnection | FolderConnection
+    generation: int
+    rank: int
+    local_rank: int
+    store: StoreAddress
+    dataset_folder: Path
+    work: Path
+    stamp: str  # of the agent's process: tells its files and writers from those of an earlier agent
+    model_folder: Path | None  # where a standalone run leaves its export in the clear
+
+    @property
+    def folder(self) -> Path:
+        return generation_folder(self.work, self.stamp, self.generation)
+
+    @property
+    def board(self) -> Path:
+        return self.folder / "board"
+
+    @property
+    def failures(self) -> Path:
+        return self.folder / "failures"
+
+    @property
+    def spool(self) -> Path:
+        return self.work / "spool"
+
+    @property
+    def writer(self) -> str:
+        """Name under which this process reports."""
+        return f"rank{self.rank}-g{self.generation}-{self.stamp}"
+
+
+def generation_folder(work: Path, stamp: str, generation: int) -> Path:
+    return work / f"generation-{generation}-{stamp}"

@@ -1,0 +1,72 @@
+"""The warm fork server (Python's own), and what a forked process does before its real work."""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from trainer.resilience.lifelines import die_with_parent
+
+_context = multiprocessing.get_context("forkserver")
+
+
+def start_fork_server() -> None:
+    """Begin importing torch in the background. Call from the main thread, whose end ends the server."""
+    _context.set_forkserver_preload(["trainer.resilience.warm"])
+    forkserver.ensure_running()
+
+
+@dataclass
+class Forked:
+    """A started process, and the reading ends of its standard output and error."""
+
+    process: BaseProcess
+    stdout: Connection
+    stderr: Connection
+
+
+def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
+    """Run `target(*arguments)` in a warm process. Waits for the import of torch if that is still going on."""
+    stdout, stdout_writer = _context.Pipe(duplex=False)
+    stderr, stderr_writer = _context.Pipe(duplex=False)
+    process = _context.Process(
+        target=_run, args=(target, arguments, stdout_writer, stderr_writer, time.monotonic()), name=name, daemon=True
+    )
+    process.start()
+    stdout_writer.close()
+    stderr_writer.close()
+    return Forked(process, stdout, stderr)
+
+
+def make_pipe() -> tuple[Connection, Connection]:
+    """(reading end, writing end), both fit to be passed to `fork`."""
+    return _context.Pipe(duplex=False)
+
+
+def _run(
+    target: Callable[..., None], arguments: tuple[Any, ...], stdout: Connection, stderr: Connection, asked_at: float
+) -> None:
+    from trainer.resilience import warm  # noqa: PLC0415 - loads torch: only ever inside the fork server's children
+
+    die_with_parent(warm.SERVER_PID)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop_signal, signal.SIG_IGN)
+    os.dup2(stdout.fileno(), 1)
+    os.dup2(stderr.fileno(), 2)
+    stdout.close()
+    stderr.close()
+    faulthandler.enable()
+    FORK_TIMES["import"] = warm.IMPORT_SECONDS
+    FORK_TIMES["fork"] = time.monotonic() - asked_at
+    target(*arguments)
+
+
+FORK_TIMES: dict[str, float] = {}
+"""In a forked process: seconds its server took to import, and seconds from the request to the first line here."""

@@ -1,0 +1,45 @@
+"""The key-value store by which the ranks of all nodes find each other, in a process of its own.
+
+It outlives every generation of workers; each generation uses keys under its own prefix, so that no address of a
+dead process is ever read again.
+"""
+
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+from trainer.contract.run import EndClass
+from trainer.errors import TrainerError
+from trainer.resilience.forking import Forked, fork, make_pipe
+
+STORE_TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    host: str
+    port: int
+
+
+def start_store(host: str, port: int) -> tuple[Forked, StoreAddress]:
+    """Serve on `port` of this node; 0 takes a free one. Raises TrainerError where the port is taken."""
+    reader, writer = make_pipe()
+    forked = fork("rendezvous", _serve, host, port, writer)
+    writer.close()
+    try:
+        bound = int(reader.recv())
+    except EOFError as error:
+        raise TrainerError(
+            EndClass.INTERNAL_ERROR, f"the rendezvous store could not listen on {host} port {port}; is it in use?"
+        ) from error
+    return forked, StoreAddress(host, bound)
+
+
+def _serve(host: str, port: int, report: Connection) -> None:
+    from torch.distributed import TCPStore  # noqa: PLC0415 - runs in a forked process; the agent stays free of torch
+
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
+    report.send(store.port)
+    report.close()
+    threading.Event().wait()  # until the agent ends it

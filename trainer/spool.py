@@ -1,0 +1,59 @@
+"""Reports on disk until the platform has acknowledged them.
+
+A writer puts numbered batches as whole files below `<spool>/<kind>/`; the agent's shipper sends them in order
+and deletes what was acknowledged. Writers and shipper share nothing else, so either may die at any time.
+"""
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
+
+Kind = Literal["metrics", "logs", "progress"]
+KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
+LARGEST_BATCH = 500  # records
+MOST_LOG_FILES = 2_000  # about 100 MB of waiting log lines; metrics and progress are never dropped
+_FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
+
+
+class SpoolWriter:
+    """Batches of one kind from one writer. Records wait in memory until `flush`; safe between threads."""
+
+    def __init__(self, spool: Path, kind: Kind, name: str) -> None:
+        """`name` tells writers of this kind apart and must be new for each process (it holds the generation)."""
+        self._folder = spool / kind
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._kind: Kind = kind
+        self._writer = f"{kind}-{name}"
+        self._records: list[MetricPoint | LogLine | ProgressEvent] = []
+        self._sequence = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+
+    def add(self, record: MetricPoint | LogLine | ProgressEvent) -> None:
+        with self._lock:
+            self._records.append(record)
+
+    def flush(self) -> None:
+        """Everything added so far is in files afterwards."""
+        with self._lock:
+            while self._records:
+                records, self._records = self._records[:LARGEST_BATCH], self._records[LARGEST_BATCH:]
+                self._write(records)
+
+    def _write(self, records: list[MetricPoint | LogLine | ProgressEvent]) -> None:
+        if self._kind == "logs" and sum(1 for _ in self._folder.iterdir()) >= MOST_LOG_FILES:
+            self._dropped += len(records)
+            return
+        if self._dropped:
+            notice = f"{self._dropped} log lines were dropped here: the platform was away and the spool was full"
+            records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=notice), *records]
+            self._dropped = 0
+        batch = Batch.model_validate({"writer": self._writer, "sequence": self._sequence, _FIELDS[self._kind]: records})
+        final = self._folder / f"{self._writer}.{self._sequence:09d}.json"
+        partial = final.with_suffix(".partial")
+        partial.write_text(batch.model_dump_json())
+        partial.replace(final)
+        self._sequence += 1

@@ -1,0 +1,44 @@
+"""Objects as files below one folder: the store of a standalone run."""
+
+import os
+import shutil
+from pathlib import Path
+
+from trainer.storage.base import MissingObject, StorageError
+
+
+class FolderStorage:
+    """`key` is a relative path. A file appears under its name only when it is whole and on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error}; free space or choose another folder") from error
+
+    def get(self, key: str) -> bytes:
+        path = self._path(key)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError as error:
+            raise MissingObject(f"{path} does not exist") from error
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+
+    def delete_prefix(self, prefix: str) -> None:
+        shutil.rmtree(self._path(prefix.rstrip("/")), ignore_errors=True)
+
+    def _path(self, key: str) -> Path:
+        if key.startswith("/") or ".." in key.split("/"):
+            raise StorageError(f"object key {key!r} leaves the store")
+        return self._root / key

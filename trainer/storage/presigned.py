@@ -1,0 +1,66 @@
+"""Objects behind presigned URLs: the store of a run on the platform, whose nodes hold no storage keys."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import httpx
+
+from trainer.contract.run import PresignReply
+from trainer.storage.base import MissingObject, StorageError
+
+RETRY_SECONDS = 120.0  # a store that is away for 20 s, or restarts in a minute, must lose nothing
+_LONGEST_PAUSE = 5.0
+_TRANSFER_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+
+class Presigner(Protocol):
+    def presign(self, operation: str, keys: list[str]) -> PresignReply: ...
+
+
+class PresignedStorage:
+    """Each try asks for a fresh URL, so that one that ran out during an outage does no harm."""
+
+    def __init__(
+        self, presigner: Presigner, retry_seconds: float = RETRY_SECONDS, wait: Callable[[float], object] | None = None
+    ) -> None:
+        """`wait` pauses between tries and exists for tests; its default can be cut short by nothing."""
+        self._presigner = presigner
+        self._retry_seconds = retry_seconds
+        self._wait = wait or threading.Event().wait
+        self._http = httpx.Client(timeout=_TRANSFER_TIMEOUT, trust_env=False)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._retry("put", key, lambda url: self._http.put(url, content=data))
+
+    def get(self, key: str) -> bytes:
+        return self._retry("get", key, self._http.get).content
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Retention is the platform's: an attempt's token cannot delete."""
+
+    def _retry(self, operation: str, key: str, send: Callable[[str], httpx.Response]) -> httpx.Response:
+        deadline = time.monotonic() + self._retry_seconds
+        pause = 0.1
+        while True:
+            problem = ""
+            try:
+                url = self._presigner.presign(operation, [key]).urls[0].url
+                response = send(url)
+            except httpx.TransportError as error:
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                if response.is_success:
+                    return response
+                if response.status_code == httpx.codes.NOT_FOUND and operation == "get":
+                    raise MissingObject(f"{key}: the store has no such object")
+                problem = f"HTTP {response.status_code}: {response.text[:200]}"
+            if time.monotonic() + pause > deadline:
+                raise StorageError(
+                    f"cannot {operation} {key} for {self._retry_seconds:.0f} s ({problem}); "
+                    "check that the object store is up and reachable from the nodes"
+                )
+            self._wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+            pause = min(pause * 2, _LONGEST_PAUSE)

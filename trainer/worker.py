@@ -1,0 +1,58 @@
+"""One rank of a run: joins the others, builds, trains, exports. Runs in a process that the fork server started."""
+
+import os
+
+import torch
+from torch.distributed import PrefixStore, TCPStore
+
+from trainer.build import build
+from trainer.contract.run import EndClass
+from trainer.export.write import export_model
+from trainer.loop import train
+from trainer.metrics.reporter import Reporter
+from trainer.parallel.mesh import Mesh, join, leave
+from trainer.resilience.assignment import Assignment
+from trainer.resilience.forking import FORK_TIMES
+from trainer.resilience.rendezvous import STORE_TIMEOUT
+
+
+def work(assignment: Assignment) -> EndClass:
+    """COMPLETED or STOPPED; anything else is raised."""
+    run = assignment.run
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // run.layout.processes_per_node))
+    reporter = Reporter(assignment)
+    for phase, seconds in FORK_TIMES.items():
+        reporter.phase_finished(phase, seconds)
+    with reporter.phase("rendezvous", shown="rendezvous"):
+        mesh = _join(assignment)
+    try:
+        return _train_and_export(assignment, mesh, reporter)
+    finally:
+        reporter.enter("done")
+        reporter.close()
+
+
+def _join(assignment: Assignment) -> Mesh:
+    store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=STORE_TIMEOUT)
+    return join(
+        assignment.rank,
+        assignment.run.layout.world_size,
+        assignment.local_rank,
+        PrefixStore(f"generation{assignment.generation}/", store),
+        single_node=assignment.run.layout.nodes == 1,
+    )
+
+
+def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:
+    session = build(assignment, mesh, reporter)
+    try:
+        end_class = train(session)
+        if end_class is EndClass.COMPLETED:
+            reporter.enter("export")
+            export_model(session)
+        session.writer.wait()
+    finally:
+        session.loader.close()
+    del session
+    leave()
+    return end_class
