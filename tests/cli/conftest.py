@@ -1,0 +1,113 @@
+"""A small HTTP server that answers from a table, and the command line run against it as a program."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Answer:
+    body: Any = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Seen:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class ScriptedServer:
+    """For each `METHOD /path`, a list of answers; the last one is given again and again."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[Answer]] = {}
+        self.seen: list[Seen] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path = self.path.partition("?")[0]
+                outer.seen.append(Seen(self.command, self.path, dict(self.headers), body))
+                answers = outer.answers.get(f"{self.command} {path}", [Answer({"code": "not_found"}, 404)])
+                answer = answers.pop(0) if len(answers) > 1 else answers[0]
+                raw = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+                self.send_response(answer.status)
+                for name, value in {"Content-Length": str(len(raw)), **answer.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(raw)
+
+            do_GET = do_POST = _serve
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def answer(self, request: str, *answers: Answer) -> None:
+        self.answers[request] = list(answers)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    running = ScriptedServer()
+    yield running
+    running.close()
+
+
+class Program:
+    """`athanor` as a subprocess, with a home of its own."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self.home = home
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("ATHANOR_")},
+            "HOME": str(home),
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            "ATHANOR_URL": url,
+            "ATHANOR_TOKEN": "ath_test",
+        }
+
+    def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(Path(sys.executable).with_name("athanor")), *arguments],
+            env=self.environment,
+            cwd=self.home,
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def athanor(server: ScriptedServer, tmp_path: Path) -> Program:
+    return Program(tmp_path, server.url)
+
+
+@pytest.fixture
+def answer() -> type[Answer]:
+    """One row of the server's table."""
+    return Answer

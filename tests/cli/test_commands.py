@@ -1,0 +1,142 @@
+"""Exit codes, output and retries of the commands, seen from outside."""
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOB: dict[str, Any] = {
+    "id": "job_1", "name": "tiny", "team": {"id": "team_1", "name": "demo"}, "project": "default",
+    "status": "queued", "reason": None, "created_at": "2026-01-02T03:04:05Z", "attempt_count": 0,
+    "progress": None, "warnings": [], "validation_loss": None,
+}  # fmt: skip
+SPEC = "version: 1\nname: tiny\ntraining: {steps: 5}\n"
+
+
+def ended(status: str) -> dict[str, Any]:
+    return {**JOB, "status": status, "reason": {"code": "completed", "message": "done", "remedy": None}}
+
+
+def test_submit_sends_a_key_and_the_token_and_prints_the_job(server, athanor, answer) -> None:
+    server.answer("POST /api/v1/jobs", answer(JOB, 201))
+    Path(athanor.home / "job.yaml").write_text(SPEC)
+    result = athanor("submit", "job.yaml", "--set", "training.steps=7", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["id"] == "job_1"
+    sent = server.seen[-1]
+    assert sent.headers["Authorization"] == "Bearer ath_test"
+    assert re.fullmatch(r"cli-[0-9a-f-]{36}", sent.headers["Idempotency-Key"])
+    assert json.loads(sent.body)["training"]["steps"] == 7
+
+
+def test_submit_is_repeated_with_the_same_key_after_a_failure_in_between(server, athanor, answer) -> None:
+    server.answer("POST /api/v1/jobs", answer({}, 503), answer({}, 502), answer(JOB, 201))
+    Path(athanor.home / "job.yaml").write_text(SPEC)
+    assert athanor("submit", "job.yaml", "--json").returncode == 0
+    keys = [seen.headers["Idempotency-Key"] for seen in server.seen]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 1), ("expired", 1), ("cancelled", 6)])
+def test_waiting_ends_with_the_exit_code_of_the_job(server, athanor, answer, status: str, code: int) -> None:
+    server.answer("POST /api/v1/jobs", answer(JOB, 201))
+    running = {**JOB, "status": "running", "progress": {
+        "step": 3, "steps_total": 5, "loss": 2.5, "tokens_per_second": 1000.0, "eta_seconds": 2.0, "phase": "training",
+    }}  # fmt: skip
+    server.answer("GET /api/v1/jobs/job_1", answer(JOB), answer({}, 503), answer(running), answer(ended(status)))
+    Path(athanor.home / "job.yaml").write_text(SPEC)
+    result = athanor("submit", "job.yaml", "--wait")
+    assert result.returncode == code, result.stderr
+    assert "step 3/5  loss 2.500  1,000 tokens/s  0:02 left" in result.stdout
+
+
+def test_with_json_every_line_of_a_wait_is_an_object(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/jobs/job_1", answer(JOB), answer({**JOB, "status": "running"}), answer(ended("failed")))
+    result = athanor("watch", "job_1", "--json")
+    assert result.returncode == 1
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["status"] for line in lines] == ["queued", "running", "failed"]
+
+
+def test_a_refused_spec_lists_every_field_and_exits_with_2(server, athanor, answer) -> None:
+    problem = {
+        "status": 422, "code": "invalid_spec", "detail": "The spec has 2 errors.", "remedy": "Mend them.",
+        "errors": [
+            {"pointer": "/training/stepz", "code": "unknown_field", "detail": "unknown; did you mean steps?"},
+            {"pointer": "/name", "code": "missing", "detail": "is required"},
+        ],
+    }  # fmt: skip
+    server.answer("POST /api/v1/jobs", answer(problem, 422))
+    Path(athanor.home / "job.yaml").write_text(SPEC)
+    result = athanor("submit", "job.yaml")
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "athanor: The spec has 2 errors: Mend them.",
+        "  /training/stepz: unknown; did you mean steps?",
+        "  /name: is required",
+    ]
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 3), (403, 3), (404, 4), (409, 2), (422, 2), (500, 5)])
+def test_an_error_of_the_server_has_its_exit_code_and_one_line(server, athanor, answer, status, code) -> None:
+    server.answer("GET /api/v1/jobs/job_1", answer({"detail": "No.", "code": "c", "remedy": "Do it."}, status))
+    result = athanor("show", "job_1")
+    assert result.returncode == code
+    assert result.stderr.startswith("athanor: No: Do it.")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_without_a_server_or_token_the_remedy_is_named(athanor) -> None:
+    del athanor.environment["ATHANOR_TOKEN"]
+    result = athanor("list")
+    assert result.returncode == 3
+    assert "athanor login" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["submit"], ["submit", "--preset", "x", "y.yaml"], ["nosuch"], ["list", "--limit", "0"]]
+)
+def test_wrong_usage_exits_with_2(athanor, arguments: list[str]) -> None:
+    assert athanor(*arguments).returncode == 2
+
+
+def test_login_keeps_the_token_in_a_file_only_its_owner_reads(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/jobs", answer({"items": [], "next_cursor": None}))
+    url = athanor.environment.pop("ATHANOR_URL")
+    del athanor.environment["ATHANOR_TOKEN"]
+    assert athanor("login", url, "--token", "-", given="ath_secret\n").returncode == 0
+    path = athanor.home / ".config" / "athanor" / "config.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    result = athanor("list")
+    assert result.returncode == 0, result.stderr
+    assert server.seen[-1].headers["Authorization"] == "Bearer ath_secret"
+    assert "ath_secret" not in result.stdout + result.stderr
+
+
+def test_login_refuses_a_wrong_token_and_writes_nothing(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/jobs", answer({"detail": "The token is not valid."}, 401))
+    result = athanor("login", athanor.environment["ATHANOR_URL"], "--token", "ath_wrong")
+    assert result.returncode == 3
+    assert not (athanor.home / ".config" / "athanor" / "config.json").exists()
+
+
+def test_logs_follow_to_the_last_line_of_an_ended_job(server, athanor, answer) -> None:
+    def page(*texts: str, after: str) -> Any:
+        items = [
+            {"cursor": after, "time": "2026-01-02T03:04:05Z", "attempt": 1, "rank": 0, "stream": "stdout", "text": t}
+            for t in texts
+        ]
+        return answer({"items": items, "next_after": after})
+
+    server.answer(
+        "GET /api/v1/jobs/job_1/logs",
+        page("one", after="1"), page("two [x]", after="2"), page(after="2"), page("three", after="3"), page(after="3"),
+    )  # fmt: skip
+    server.answer("GET /api/v1/jobs/job_1", answer({**JOB, "status": "running"}), answer(ended("succeeded")))
+    result = athanor("logs", "job_1", "-f")
+    assert result.returncode == 0, result.stderr
+    assert [line.split("] ", 1)[1] for line in result.stdout.splitlines()] == ["one", "two [x]", "three"]

@@ -1,0 +1,116 @@
+"""Fetching a sealed model: whole or not at all, damage refused, an interrupted download goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.contract.sealing import Sealer, new_keyset
+
+WEIGHTS = bytes(range(256)) * 40
+PIECES = [WEIGHTS[:4096], WEIGHTS[4096:8192], WEIGHTS[8192:]]
+
+
+@pytest.fixture
+def model(server, answer) -> Any:
+    """A model of two files, the weights in three parts, offered by the server. Returns the parts' keys."""
+    keyset = new_keyset()
+    sealer = Sealer(keyset)
+    files, keys = [], []
+    for path, pieces in (("config.json", [b"{}"]), ("weights/model.safetensors", PIECES)):
+        parts = []
+        for index, piece in enumerate(pieces):
+            key = f"jobs/job_1/{path}-{index}"
+            ciphertext, part = sealer.seal(piece, key)
+            server.answer(f"GET /store/{key}", answer(ciphertext))
+            parts.append({**part.model_dump(), "url": f"{server.url}/store/{key}"})
+            keys.append(key)
+        files.append({"path": path, "size": sum(map(len, pieces)), "parts": parts})
+    artifact = {
+        "id": "art_1", "job": "job_1", "kind": "model", "name": "tiny", "step": 5, "created_at": "2026-01-02T03:04:05Z",
+        "size_bytes": len(WEIGHTS) + 2, "files": [{"path": f["path"], "size": f["size"]} for f in files], "metrics": {},
+    }  # fmt: skip
+    server.answer("GET /api/v1/jobs/job_1/artifacts", answer({"items": [artifact], "next_cursor": None}))
+    server.answer(
+        "POST /api/v1/artifacts/art_1:download",
+        answer({"artifact": artifact, "files": files, "data_key": keyset, "expires_at": "2026-01-02T04:04:05Z"}),
+    )
+    return keys
+
+
+def fetched(server) -> list[str]:
+    return [seen.path.removeprefix("/store/") for seen in server.seen if seen.path.startswith("/store/")]
+
+
+def test_a_model_arrives_decrypted_and_a_second_run_fetches_nothing(server, athanor, model) -> None:
+    result = athanor("download", "job_1", "--output", "out", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["files"][1] == {"path": "weights/model.safetensors", "size": len(WEIGHTS)}
+    assert (athanor.home / "out" / "weights" / "model.safetensors").read_bytes() == WEIGHTS
+    count = len(fetched(server))
+    again = athanor("download", "job_1", "--output", "out", "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["already_there"] is True
+    assert len(fetched(server)) == count
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "swapped"])
+def test_a_damaged_part_is_refused_and_nothing_bears_the_final_name(server, athanor, answer, model, damage) -> None:
+    victim = f"GET /store/{model[2]}"
+    ciphertext = server.answers[victim][0].body
+    changed = {
+        "flipped": ciphertext[:100] + bytes([ciphertext[100] ^ 1]) + ciphertext[101:],
+        "truncated": ciphertext[:-1],
+        "swapped": server.answers[f"GET /store/{model[1]}"][0].body,
+    }[damage]
+    server.answer(victim, answer(changed))
+    result = athanor("download", "job_1", "--output", "out")
+    assert result.returncode == 5
+    assert "damaged" in result.stderr
+    assert not (athanor.home / "out").exists()
+
+
+def test_an_interrupted_download_goes_on_behind_the_last_whole_part(server, athanor, answer, model) -> None:
+    victim = f"GET /store/{model[3]}"
+    whole = server.answers[victim]
+    server.answer(victim, answer(whole[0].body[:10]))
+    assert athanor("download", "job_1", "--output", "out").returncode == 5
+    partial = athanor.home / "out.partial" / "weights" / "model.safetensors"
+    with partial.open("ab") as handle:
+        handle.write(b"half of a part")
+    server.answer(victim, *whole)
+    server.seen.clear()
+    assert athanor("download", "job_1", "--output", "out").returncode == 0
+    assert fetched(server) == [model[3]]
+    assert (athanor.home / "out" / "weights" / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_an_expired_link_is_asked_for_again(server, athanor, answer, model) -> None:
+    victim = f"GET /store/{model[1]}"
+    server.answer(victim, answer(b"", 403), *server.answers[victim])
+    assert athanor("download", "job_1", "--output", "out").returncode == 0
+    asked = [seen for seen in server.seen if seen.path.endswith("art_1:download")]
+    assert len(asked) == 2
+
+
+def test_a_folder_with_other_files_is_left_alone(athanor, model) -> None:
+    Path(athanor.home / "out").mkdir()
+    Path(athanor.home / "out" / "mine.txt").write_text("mine")
+    result = athanor("download", "job_1", "--output", "out")
+    assert result.returncode == 2
+    assert [path.name for path in (athanor.home / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_job_without_a_model_says_how_to_wait_for_it(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/jobs/job_1/artifacts", answer({"items": [], "next_cursor": None}))
+    server.answer("GET /api/v1/jobs/job_1", answer({"id": "job_1", "status": "running"}))
+    result = athanor("download", "job_1")
+    assert result.returncode == 4
+    assert "athanor watch job_1" in result.stderr
+
+
+def test_generate_names_a_folder_that_holds_no_model(athanor) -> None:
+    result = athanor("generate", "nowhere")
+    assert result.returncode == 2
+    assert "nowhere" in result.stderr
