@@ -1,0 +1,74 @@
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
+
+import { request } from "@/api/client";
+import type { Job, JobSummary, JsonObject, Page, Plan, Preset } from "@/api/types";
+import { isFinal } from "@/lib/status";
+
+export interface JobFilters {
+  status: string;
+  team: string;
+  q: string;
+}
+
+export const jobKeys = {
+  all: ["jobs"] as const,
+  lists: ["jobs", "list"] as const,
+  list: (filters: JobFilters) => ["jobs", "list", filters] as const,
+  detail: (id: string) => ["jobs", "detail", id] as const,
+  part: (id: string, part: string, ...rest: unknown[]) => ["jobs", "detail", id, part, ...rest] as const,
+};
+
+export const JOBS_PER_PAGE = 50;
+const LIVE_LIST_MS = 3_000;
+const QUIET_LIST_MS = 15_000;
+const LIVE_JOB_MS = 1_500;
+
+function anyLive(pages: Page<JobSummary>[] | undefined): boolean {
+  return pages?.some((page) => page.items.some((job) => !isFinal(job.status))) ?? false;
+}
+
+/** Polls quickly only while something on the screen can still change. */
+export function jobsQuery(filters: JobFilters) {
+  return infiniteQueryOptions({
+    queryKey: jobKeys.list(filters),
+    queryFn: ({ pageParam, signal }) =>
+      request<Page<JobSummary>>("/jobs", {
+        query: { ...filters, limit: JOBS_PER_PAGE, cursor: pageParam },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    placeholderData: keepPreviousData,
+    refetchInterval: (query) => (anyLive(query.state.data?.pages) ? LIVE_LIST_MS : QUIET_LIST_MS),
+  });
+}
+
+export function jobQuery(id: string) {
+  return queryOptions({
+    queryKey: jobKeys.detail(id),
+    queryFn: ({ signal }) => request<Job>(`/jobs/${encodeURIComponent(id)}`, { signal }),
+    refetchInterval: (query) =>
+      query.state.data && isFinal(query.state.data.status) ? false : LIVE_JOB_MS,
+  });
+}
+
+export function presetsQuery() {
+  return queryOptions({
+    queryKey: ["presets"],
+    queryFn: ({ signal }) => request<Preset[]>("/presets", { signal }),
+    staleTime: 300_000,
+  });
+}
+
+export function planJob(spec: JsonObject, signal: AbortSignal): Promise<Plan> {
+  return request<Plan>("/jobs:plan", { method: "POST", json: spec, signal });
+}
+
+/** `key` is made once per form: a second click, or a retry after a cut connection, gives the same job. */
+export function submitJob(spec: JsonObject, key: string): Promise<Job> {
+  return request<Job>("/jobs", { method: "POST", json: spec, headers: { "Idempotency-Key": key } });
+}
+
+export function cancelJob(id: string): Promise<Job> {
+  return request<Job>(`/jobs/${encodeURIComponent(id)}:cancel`, { method: "POST", json: {} });
+}

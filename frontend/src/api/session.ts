@@ -1,0 +1,30 @@
+import { queryOptions } from "@tanstack/react-query";
+
+import { rememberCsrfToken, request } from "@/api/client";
+import type { Session } from "@/api/types";
+
+export const sessionKey = ["session"] as const;
+
+async function readSession(signal: AbortSignal): Promise<Session> {
+  const session = await request<Session>("/session", { signal });
+  rememberCsrfToken(session.csrf_token);
+  return session;
+}
+
+export function sessionQuery() {
+  return queryOptions({
+    queryKey: sessionKey,
+    queryFn: ({ signal }) => readSession(signal),
+    staleTime: 60_000,
+  });
+}
+
+export async function signIn(credentials: { username: string; password: string }): Promise<Session> {
+  const session = await request<Session>("/session", { method: "POST", json: credentials });
+  rememberCsrfToken(session.csrf_token);
+  return session;
+}
+
+export async function signOut(): Promise<void> {
+  await request("/session", { method: "DELETE" });
+}

@@ -1,0 +1,53 @@
+import type { ComponentType } from "react";
+import { createBrowserRouter, Navigate } from "react-router";
+
+import { ErrorPage, LoadingPage, NotFoundPage } from "@/app/outcome-pages";
+import { Shell } from "@/app/shell";
+import { SignInPage } from "@/features/session/components/sign-in-page";
+
+/** Each page is a chunk of its own: the jobs table does not wait for the editor and the charts. */
+const page = (load: () => Promise<ComponentType>) => ({
+  lazy: async () => ({ Component: await load() }),
+});
+
+export const router = createBrowserRouter([
+  {
+    errorElement: <ErrorPage />,
+    hydrateFallbackElement: <LoadingPage />,
+    children: [
+      { path: "/sign-in", Component: SignInPage },
+      {
+        Component: Shell,
+        children: [
+          {
+            errorElement: <ErrorPage />,
+            children: [
+              { index: true, element: <Navigate to="/jobs" replace /> },
+              {
+                path: "/jobs",
+                ...page(async () => (await import("@/features/jobs/components/jobs-page")).JobsPage),
+              },
+              {
+                path: "/jobs/new",
+                ...page(async () => (await import("@/features/submit/components/submit-page")).SubmitPage),
+              },
+              {
+                path: "/jobs/:jobId",
+                ...page(async () => (await import("@/features/job/components/job-page")).JobPage),
+              },
+              {
+                path: "/datasets",
+                ...page(async () => (await import("@/features/datasets/components/datasets-page")).DatasetsPage),
+              },
+              {
+                path: "/tokens",
+                ...page(async () => (await import("@/features/tokens/components/tokens-page")).TokensPage),
+              },
+              { path: "*", Component: NotFoundPage },
+            ],
+          },
+        ],
+      },
+    ],
+  },
+]);

@@ -1,0 +1,98 @@
+import uPlot from "uplot";
+
+import { axisValue, count, duration } from "@/lib/format";
+
+export type Axis = "step" | "time";
+
+export interface Line {
+  label: string;
+  /** A custom property of tokens.css, so that a line follows the colour scheme. */
+  color: string;
+  /** The raw values behind a smoothed line. */
+  faint?: boolean;
+  /** Sparse measurements are marked: between two of them nothing was measured. */
+  marked?: boolean;
+}
+
+export interface PlotLook {
+  axis: Axis;
+  logarithmic: boolean;
+  lines: Line[];
+  /** Charts of one group move their cursors and zoom together. */
+  group: string;
+}
+
+function property(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function withAlpha(color: string, alpha: number): string {
+  return `color-mix(in srgb, ${color} ${alpha * 100}%, transparent)`;
+}
+
+function line(look: Line): uPlot.Series {
+  const color = property(look.color);
+  const series: uPlot.Series = {
+    label: look.label,
+    stroke: look.faint ? withAlpha(color, 0.28) : color,
+    width: look.faint ? 1 : 1.75,
+  };
+  if (look.marked) series.points = { show: true, size: 6, width: 1.5, fill: property("--surface") };
+  else if (look.faint) series.points = { show: false };
+  return series;
+}
+
+/** A flat or single-valued series still gets a readable range: half a percent around it. */
+function range(_plot: uPlot, low: number, high: number): uPlot.Range.MinMax {
+  if (!Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
+  const pad = (high - low) * 0.08 || Math.abs(high) * 0.005 || 1;
+  // No axis below zero for what cannot be negative.
+  return [low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];
+}
+
+export function plotOptions(
+  look: PlotLook,
+  size: { width: number; height: number },
+  onCursor: (index: number | null) => void,
+): uPlot.Options {
+  const ink = property("--ink-soft");
+  const rule = { stroke: property("--line"), width: 1 };
+  const font = '11px "Geist Variable", system-ui, sans-serif';
+  const showX = look.axis === "step" ? count : duration;
+  return {
+    ...size,
+    legend: { show: false },
+    padding: [10, 12, 0, 0],
+    cursor: {
+      sync: { key: look.group, setSeries: false },
+      drag: { x: true, y: false },
+      points: { size: 7 },
+    },
+    scales: {
+      x: { time: false },
+      y: look.logarithmic ? { distr: 3 } : { range },
+    },
+    axes: [
+      {
+        stroke: ink,
+        font,
+        grid: { show: false },
+        ticks: { ...rule, size: 4 },
+        size: 30,
+        space: 64,
+        values: (_plot, ticks) => ticks.map((tick) => (tick < 0 ? "" : showX(tick))),
+      },
+      {
+        stroke: ink,
+        font,
+        grid: rule,
+        ticks: { show: false },
+        size: 54,
+        // A logarithmic axis passes null for the ticks it leaves blank.
+        values: (_plot, ticks) => ticks.map((tick: number | null) => axisValue(tick)),
+      },
+    ],
+    series: [{}, ...look.lines.map(line)],
+    hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)] },
+  };
+}

@@ -1,0 +1,69 @@
+import { useComputedColorScheme } from "@mantine/core";
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+
+import type { PlotLook } from "@/charts/plot-options";
+import { plotOptions } from "@/charts/plot-options";
+import type { Column } from "@/lib/series";
+
+import classes from "./plot.module.css";
+
+interface PlotProps {
+  look: PlotLook;
+  data: [number[], ...Column[]];
+  height: number;
+  /** Read out in place of the picture. */
+  summary: string;
+  onCursor: (index: number | null) => void;
+}
+
+/** Whether the reader has zoomed in: then new points must not move what is looked at. */
+function isZoomed(plot: uPlot): boolean {
+  const axis = plot.data[0];
+  const { min, max } = plot.scales.x ?? {};
+  if (axis.length < 2 || min == null || max == null) return false;
+  return min > (axis[0] as number) || max < (axis[axis.length - 1] as number);
+}
+
+/** uPlot, made once per look and fed with data: only a change of axes or colours draws it anew. */
+export function Plot({ look, data, height, summary, onCursor }: PlotProps) {
+  const frame = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot>(null);
+  const newest = useRef(data);
+  const report = useRef(onCursor);
+  const scheme = useComputedColorScheme("light");
+  // The look is rebuilt by each render of the page; only its content decides.
+  const lookKey = JSON.stringify(look);
+
+  useEffect(() => {
+    report.current = onCursor;
+  }, [onCursor]);
+
+  useEffect(() => {
+    const element = frame.current;
+    if (element === null) return;
+    const made = new uPlot(
+      plotOptions(JSON.parse(lookKey) as PlotLook, { width: element.clientWidth, height }, (index) =>
+        report.current(index),
+      ),
+      newest.current,
+      element,
+    );
+    plot.current = made;
+    const observer = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [lookKey, height, scheme]);
+
+  useEffect(() => {
+    newest.current = data;
+    if (plot.current === null) return;
+    plot.current.setData(data, !isZoomed(plot.current));
+  }, [data]);
+
+  return <div ref={frame} className={classes.frame} style={{ height }} role="img" aria-label={summary} />;
+}

@@ -1,0 +1,11 @@
+import { ago, moment } from "@/lib/format";
+
+/** `now` comes from the page, so that a table of a thousand rows has one clock. */
+export function TimeAgo({ time, now }: { time: string | null; now: number }) {
+  if (time === null) return <span className="soft">–</span>;
+  return (
+    <time dateTime={time} title={moment(time)} className="numeric">
+      {ago(time, now)}
+    </time>
+  );
+}

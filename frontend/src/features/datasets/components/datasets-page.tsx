@@ -1,0 +1,90 @@
+import { Badge, Button, Text } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { useQuery } from "@tanstack/react-query";
+
+import { datasetsQuery } from "@/api/datasets";
+import { sessionQuery } from "@/api/session";
+import type { Dataset } from "@/api/types";
+import { CopyButton } from "@/components/copy-button";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { UploadIcon } from "@/components/icons";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { UploadDialog } from "@/features/datasets/components/upload-dialog";
+import { bytes, count, moment } from "@/lib/format";
+import { label } from "@/lib/status";
+import { teamName } from "@/lib/team";
+
+const COLORS: Record<string, string> = { ready: "teal", failed: "red" };
+
+const COLUMNS: Column<Dataset>[] = [
+  {
+    name: "Name",
+    cell: (dataset) => (
+      <Text size="sm" fw={550} component="span">
+        {dataset.name}
+      </Text>
+    ),
+  },
+  {
+    name: "In a spec",
+    cell: (dataset) => (
+      <>
+        <span className="mono">dataset:{dataset.name}</span>{" "}
+        <CopyButton value={`dataset:${dataset.name}`} label={`Copy the source of ${dataset.name}`} />
+      </>
+    ),
+  },
+  { name: "Team", cell: (dataset) => teamName(dataset.team) },
+  {
+    name: "State",
+    cell: (dataset) => (
+      <Badge color={COLORS[dataset.status] ?? "yellow"} variant="light" tt="none">
+        {label(dataset.status)}
+      </Badge>
+    ),
+  },
+  { name: "Format", quiet: true, cell: (dataset) => dataset.format },
+  { name: "Documents", end: true, cell: (dataset) => count(dataset.documents) },
+  { name: "Size", end: true, cell: (dataset) => bytes(dataset.size_bytes) },
+  { name: "Created", end: true, quiet: true, cell: (dataset) => moment(dataset.created_at) },
+];
+
+export function DatasetsPage() {
+  const datasets = useQuery(datasetsQuery());
+  const session = useQuery(sessionQuery());
+  const [uploading, { open, close }] = useDisclosure(false);
+  const upload = (
+    <Button leftSection={<UploadIcon size={16} />} onClick={open}>
+      Upload
+    </Button>
+  );
+  return (
+    <Page
+      title="Datasets"
+      lead={
+        <>
+          Text to train on. <code className="mono">builtin:python-stdlib</code> is always there.
+        </>
+      }
+      actions={upload}
+    >
+      {datasets.error ? <ProblemNotice error={datasets.error} onRetry={() => void datasets.refetch()} /> : null}
+      {datasets.data ? (
+        <Panel flush>
+          {datasets.data.items.length > 0 ? (
+            <DataTable label="Datasets" rows={datasets.data.items} columns={COLUMNS} rowKey={(one) => one.id} />
+          ) : (
+            <EmptyState title="Nothing uploaded yet">
+              Upload plain text, or JSON lines with a text field. It is stored encrypted with the team's key.
+            </EmptyState>
+          )}
+        </Panel>
+      ) : null}
+      <UploadDialog opened={uploading} teams={session.data?.teams ?? []} onClose={close} />
+    </Page>
+  );
+}

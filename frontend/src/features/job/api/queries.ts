@@ -1,0 +1,127 @@
+import type { QueryClient } from "@tanstack/react-query";
+import { keepPreviousData, queryOptions } from "@tanstack/react-query";
+
+import { request } from "@/api/client";
+import { jobKeys } from "@/api/jobs";
+import type { Artifact, Checkpoint, Job, JobEvent, LogLine, Metrics, Page, Window } from "@/api/types";
+import { longest, spliceMetrics } from "@/lib/series";
+import { isFinal } from "@/lib/status";
+
+/** All that is drawn; asked for by name, so that a job with a thousand series stays quick. */
+export const METRICS = [
+  "train/loss",
+  "evaluation/loss",
+  "throughput/tokens_per_second",
+  "train/learning_rate",
+  "train/gradient_norm",
+  "throughput/mfu_causal",
+  "time/step_seconds",
+  "memory/peak_bytes",
+];
+
+const POINTS = 800;
+/** An evaluation arrives after the training step it belongs to: the last steps are asked for again. */
+const OVERLAP_STEPS = 20;
+const POLL_MS = 2_000;
+const LOG_POLL_MS = 1_500;
+/** The last lines and values reach the server a little after the job's end. */
+const SETTLING_MS = 15_000;
+const LOG_TAIL = 500;
+const LOG_LINES_KEPT = 5_000;
+
+export function isSettling(job: Job): boolean {
+  if (!isFinal(job.status)) return true;
+  return job.finished_at !== null && Date.now() - Date.parse(job.finished_at) < SETTLING_MS;
+}
+
+const poll = (job: Job, every: number) => () => (isSettling(job) ? every : false);
+
+function path(job: Job, part: string): string {
+  return `/jobs/${encodeURIComponent(job.id)}/${part}`;
+}
+
+/** Reads only what is new, and everything again when the parts have grown too many or another attempt began. */
+export function metricsQuery(job: Job, client: QueryClient) {
+  const key = jobKeys.part(job.id, "metrics", job.attempt_count, isFinal(job.status));
+  return queryOptions({
+    queryKey: key,
+    queryFn: async ({ signal }): Promise<Metrics> => {
+      const before = client.getQueryData<Metrics>(key);
+      const query = { names: METRICS.join(","), points: POINTS };
+      if (!before || before.last_step === null || longest(before) > 2 * POINTS) {
+        return request<Metrics>(path(job, "metrics"), { query, signal });
+      }
+      const after = Math.max(0, before.last_step - OVERLAP_STEPS);
+      const tail = await request<Metrics>(path(job, "metrics"), {
+        query: { ...query, after_step: after },
+        signal,
+      });
+      return spliceMetrics(before, tail);
+    },
+    placeholderData: keepPreviousData,
+    refetchInterval: poll(job, POLL_MS),
+  });
+}
+
+export function eventsQuery(job: Job, client: QueryClient) {
+  const key = jobKeys.part(job.id, "events");
+  return queryOptions({
+    queryKey: key,
+    queryFn: async ({ signal }): Promise<JobEvent[]> => {
+      const before = client.getQueryData<JobEvent[]>(key) ?? [];
+      const after = before.at(-1)?.seq ?? 0;
+      const fresh = await request<Window<JobEvent>>(path(job, "events"), {
+        query: { after, limit: 200 },
+        signal,
+      });
+      return fresh.items.length === 0 ? before : [...before, ...fresh.items];
+    },
+    refetchInterval: poll(job, POLL_MS),
+  });
+}
+
+export interface LogFilter {
+  grep: string;
+  rank: string;
+}
+
+export interface LogView {
+  lines: LogLine[];
+  next: string | number | null;
+}
+
+export function logsQuery(job: Job, filter: LogFilter, client: QueryClient) {
+  const key = jobKeys.part(job.id, "logs", filter);
+  return queryOptions({
+    queryKey: key,
+    queryFn: async ({ signal }): Promise<LogView> => {
+      const before = client.getQueryData<LogView>(key) ?? { lines: [], next: null };
+      const from = before.next === null ? { tail: LOG_TAIL } : { after: before.next, limit: LOG_TAIL };
+      const fresh = await request<Window<LogLine>>(path(job, "logs"), {
+        query: { ...filter, ...from },
+        signal,
+      });
+      return {
+        lines: [...before.lines, ...fresh.items].slice(-LOG_LINES_KEPT),
+        next: fresh.next_after ?? before.next,
+      };
+    },
+    refetchInterval: poll(job, LOG_POLL_MS),
+  });
+}
+
+export function checkpointsQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "checkpoints"),
+    queryFn: ({ signal }) => request<Page<Checkpoint>>(path(job, "checkpoints"), { query: { limit: 200 }, signal }),
+    refetchInterval: poll(job, 2 * POLL_MS),
+  });
+}
+
+export function artifactsQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "artifacts"),
+    queryFn: ({ signal }) => request<Page<Artifact>>(path(job, "artifacts"), { query: { limit: 200 }, signal }),
+    refetchInterval: poll(job, 2 * POLL_MS),
+  });
+}

@@ -1,0 +1,153 @@
+import { Group, SegmentedControl, Stack, Switch } from "@mantine/core";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+
+import type { Job, Metrics, Series } from "@/api/types";
+import { ChartCard } from "@/charts/chart-card";
+import type { Axis } from "@/charts/plot-options";
+import { ProblemNotice } from "@/components/problem-notice";
+import { metricsQuery } from "@/features/job/api/queries";
+import { axisValue, bytes, count, duration, loss, percent } from "@/lib/format";
+import { firstTime, overTime } from "@/lib/series";
+
+import classes from "./charts-panel.module.css";
+
+const SMOOTHING = 0.9;
+const EMPTY: Series = { steps: [], values: [], times: [] };
+
+interface LineOf {
+  metric: string;
+  label: string;
+  color: string;
+  marked?: boolean;
+}
+
+interface ChartOf {
+  title: string;
+  lines: LineOf[];
+  format: (value: number | null | undefined) => string;
+  wide?: boolean;
+  /** Shown only once it has values; the others hold their place from the start. */
+  optional?: boolean;
+}
+
+const rate = (value: number | null | undefined) => axisValue(value ?? null);
+
+const CHARTS: ChartOf[] = [
+  {
+    title: "Loss",
+    wide: true,
+    format: loss,
+    lines: [
+      { metric: "train/loss", label: "training", color: "--series-1" },
+      { metric: "evaluation/loss", label: "evaluation", color: "--series-2", marked: true },
+    ],
+  },
+  {
+    title: "Throughput (tokens/s)",
+    format: count,
+    lines: [{ metric: "throughput/tokens_per_second", label: "tokens/s", color: "--series-3" }],
+  },
+  {
+    title: "Learning rate",
+    format: rate,
+    lines: [{ metric: "train/learning_rate", label: "learning rate", color: "--series-4" }],
+  },
+  {
+    title: "Gradient norm",
+    optional: true,
+    format: rate,
+    lines: [{ metric: "train/gradient_norm", label: "gradient norm", color: "--series-1" }],
+  },
+  {
+    title: "Step time",
+    optional: true,
+    format: duration,
+    lines: [{ metric: "time/step_seconds", label: "seconds", color: "--series-2" }],
+  },
+  {
+    title: "Model FLOPs utilisation",
+    optional: true,
+    format: percent,
+    lines: [{ metric: "throughput/mfu_causal", label: "MFU, causal", color: "--series-3" }],
+  },
+  {
+    title: "Peak memory per process",
+    optional: true,
+    format: bytes,
+    lines: [{ metric: "memory/peak_bytes", label: "bytes", color: "--series-4" }],
+  },
+];
+
+function hasValues(metrics: Metrics | undefined, chart: ChartOf): boolean {
+  return chart.lines.some((line) =>
+    (metrics?.series[line.metric]?.values ?? []).some((value) => value !== null),
+  );
+}
+
+export function ChartsPanel({ job }: { job: Job }) {
+  const metrics = useQuery(metricsQuery(job, useQueryClient()));
+  const [axis, setAxis] = useState<Axis>("step");
+  const [smoothed, setSmoothed] = useState(false);
+  const [logarithmic, setLogarithmic] = useState(false);
+  const data = metrics.data;
+
+  const charts = useMemo(() => {
+    const origin = firstTime(Object.values(data?.series ?? {}));
+    const place = (series: Series) => (axis === "step" ? series : overTime(series, origin));
+    return CHARTS.filter((chart) => !chart.optional || hasValues(data, chart)).map((chart) => ({
+      ...chart,
+      lines: chart.lines
+        .filter((line) => !line.marked || data?.series[line.metric] !== undefined)
+        .map((line) => ({ ...line, series: place(data?.series[line.metric] ?? EMPTY) })),
+    }));
+  }, [data, axis]);
+
+  return (
+    <Stack gap="md">
+      <Group justify="space-between" gap="sm">
+        <SegmentedControl
+          size="xs"
+          aria-label="Horizontal axis"
+          value={axis}
+          onChange={(value) => setAxis(value === "time" ? "time" : "step")}
+          data={[
+            { value: "step", label: "Steps" },
+            { value: "time", label: "Time" },
+          ]}
+        />
+        <Group gap="md">
+          <Switch
+            size="xs"
+            label="Smooth"
+            checked={smoothed}
+            onChange={(event) => setSmoothed(event.currentTarget.checked)}
+          />
+          <Switch
+            size="xs"
+            label="Log loss"
+            checked={logarithmic}
+            onChange={(event) => setLogarithmic(event.currentTarget.checked)}
+          />
+        </Group>
+      </Group>
+      {metrics.error ? <ProblemNotice error={metrics.error} onRetry={() => void metrics.refetch()} /> : null}
+      <div className={classes.grid}>
+        {charts.map((chart) => (
+          <div key={chart.title} className={chart.wide ? classes.wide : undefined}>
+            <ChartCard
+              title={chart.title}
+              lines={chart.lines}
+              axis={axis}
+              group={job.id}
+              format={chart.format}
+              smoothing={smoothed ? SMOOTHING : 0}
+              logarithmic={logarithmic && chart.title === "Loss"}
+              height={chart.wide ? 290 : 200}
+            />
+          </div>
+        ))}
+      </div>
+    </Stack>
+  );
+}

@@ -1,0 +1,64 @@
+import { Button, Text } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { notifications } from "@mantine/notifications";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { Link } from "react-router";
+
+import { cancelJob, jobKeys } from "@/api/jobs";
+import type { Job } from "@/api/types";
+import { Confirm } from "@/components/confirm";
+import { ForkIcon, StopIcon } from "@/components/icons";
+import { canCancel } from "@/lib/status";
+
+export function JobActions({ job }: { job: Job }) {
+  const [asking, { open, close }] = useDisclosure(false);
+  const client = useQueryClient();
+  const cancel = useMutation({
+    mutationFn: () => cancelJob(job.id),
+    onSuccess: (after) => {
+      close();
+      notifications.show({ message: `${job.name} is being cancelled.`, color: "gray" });
+      client.setQueryData(jobKeys.detail(job.id), after);
+      void client.invalidateQueries({ queryKey: jobKeys.lists });
+    },
+  });
+  const stopping = job.desired === "stop";
+  return (
+    <>
+      <Button
+        variant="default"
+        component={Link}
+        to={`/jobs/new?fork=${encodeURIComponent(job.id)}`}
+        leftSection={<ForkIcon size={16} />}
+      >
+        Fork
+      </Button>
+      {canCancel(job.status) ? (
+        <Button
+          variant="light"
+          color="red"
+          leftSection={<StopIcon size={16} />}
+          onClick={open}
+          disabled={stopping}
+        >
+          {stopping ? "Cancelling" : "Cancel"}
+        </Button>
+      ) : null}
+      <Confirm
+        opened={asking}
+        title={`Cancel ${job.name}?`}
+        yes="Cancel the job"
+        no="Keep it running"
+        busy={cancel.isPending}
+        error={cancel.error}
+        onYes={() => cancel.mutate()}
+        onNo={close}
+      >
+        <Text size="sm">
+          A running job writes a checkpoint first and then ends. What was saved stays; the run itself does not
+          continue, but it can be forked.
+        </Text>
+      </Confirm>
+    </>
+  );
+}

@@ -1,0 +1,62 @@
+import { Stack, Tabs } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useParams } from "react-router";
+
+import { jobQuery } from "@/api/jobs";
+import { ProblemNotice } from "@/components/problem-notice";
+import { Page } from "@/components/page";
+import { JobActions } from "@/features/job/components/job-actions";
+import { JobFacts, JobOutcome } from "@/features/job/components/job-header";
+import { LogsTab } from "@/features/job/components/logs-tab";
+import { OutputsTab } from "@/features/job/components/outputs-tab";
+import { OverviewTab } from "@/features/job/components/overview-tab";
+import { ProgressPanel } from "@/features/job/components/progress-panel";
+import { SpecTab } from "@/features/job/components/spec-tab";
+import { useTab } from "@/features/job/hooks/use-tab";
+
+const LABELS = { overview: "Overview", logs: "Logs", outputs: "Outputs", spec: "Spec" };
+
+export function JobPage() {
+  const { jobId = "" } = useParams();
+  const query = useQuery(jobQuery(jobId));
+  const [tab, setTab] = useTab();
+  const job = query.data;
+  if (!job) {
+    if (query.error === null) return null;
+    return (
+      <Page title="Job">
+        <ProblemNotice error={query.error} onRetry={() => void query.refetch()} />
+      </Page>
+    );
+  }
+  return (
+    <Page title={job.name} lead={<JobFacts job={job} />} actions={<JobActions job={job} />}>
+      {query.error ? <ProblemNotice error={query.error} onRetry={() => void query.refetch()} /> : null}
+      <JobOutcome job={job} />
+      <ProgressPanel job={job} />
+      <Tabs value={tab} onChange={setTab} keepMounted={false}>
+        <Tabs.List>
+          {Object.entries(LABELS).map(([name, text]) => (
+            <Tabs.Tab key={name} value={name}>
+              {text}
+            </Tabs.Tab>
+          ))}
+        </Tabs.List>
+        <Stack pt="lg">
+          <Tabs.Panel value="overview">
+            <OverviewTab job={job} />
+          </Tabs.Panel>
+          <Tabs.Panel value="logs">
+            <LogsTab job={job} />
+          </Tabs.Panel>
+          <Tabs.Panel value="outputs">
+            <OutputsTab job={job} />
+          </Tabs.Panel>
+          <Tabs.Panel value="spec">
+            <SpecTab job={job} />
+          </Tabs.Panel>
+        </Stack>
+      </Tabs>
+    </Page>
+  );
+}

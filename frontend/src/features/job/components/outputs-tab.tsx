@@ -1,0 +1,112 @@
+import { Button, Stack, Text } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+
+import { address } from "@/api/client";
+import type { Artifact, Checkpoint, Job } from "@/api/types";
+import { CopyButton } from "@/components/copy-button";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { DownloadIcon } from "@/components/icons";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
+import { bytes, loss, moment, NOTHING, shortId } from "@/lib/format";
+import { isFinal } from "@/lib/status";
+
+const ARTIFACT_COLUMNS: Column<Artifact>[] = [
+  {
+    name: "Name",
+    cell: (artifact) => (
+      <>
+        <Text size="sm" fw={550} component="span">
+          {artifact.name}
+        </Text>{" "}
+        <Text size="xs" c="dimmed" component="span">
+          {artifact.kind}
+        </Text>
+      </>
+    ),
+  },
+  { name: "Step", end: true, cell: (artifact) => artifact.step?.toLocaleString("en") ?? NOTHING },
+  { name: "Files", end: true, cell: (artifact) => artifact.files.length },
+  { name: "Size", end: true, cell: (artifact) => bytes(artifact.size_bytes) },
+  { name: "Created", end: true, quiet: true, cell: (artifact) => moment(artifact.created_at) },
+  {
+    name: "(Download)",
+    end: true,
+    cell: (artifact) => (
+      <Button
+        component="a"
+        href={address(`/artifacts/${encodeURIComponent(artifact.id)}/archive`)}
+        download
+        size="xs"
+        variant={artifact.kind === "model" ? "filled" : "default"}
+        leftSection={<DownloadIcon size={15} />}
+        aria-label={`Download ${artifact.name}`}
+      >
+        Download
+      </Button>
+    ),
+  },
+];
+
+const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
+  {
+    name: "Checkpoint",
+    cell: (checkpoint) => (
+      <>
+        <span className="mono">{shortId(checkpoint.id)}</span>{" "}
+        <CopyButton value={checkpoint.id} label={`Copy the id of the checkpoint of step ${checkpoint.step}`} />
+      </>
+    ),
+  },
+  { name: "Step", end: true, cell: (checkpoint) => checkpoint.step.toLocaleString("en") },
+  {
+    name: "Loss",
+    end: true,
+    cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"] ?? checkpoint.metrics["train/loss"]),
+  },
+  { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size },
+  { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
+  { name: "Created", end: true, quiet: true, cell: (checkpoint) => moment(checkpoint.created_at) },
+];
+
+export function OutputsTab({ job }: { job: Job }) {
+  const artifacts = useQuery(artifactsQuery(job));
+  const checkpoints = useQuery(checkpointsQuery(job));
+  const models = artifacts.data?.items ?? [];
+  const saved = [...(checkpoints.data?.items ?? [])].sort((a, b) => b.step - a.step);
+  return (
+    <Stack gap="lg">
+      <Panel title="Artifacts" flush>
+        {artifacts.error ? <ProblemNotice error={artifacts.error} onRetry={() => void artifacts.refetch()} /> : null}
+        {models.length > 0 ? (
+          <DataTable label="Artifacts" rows={models} columns={ARTIFACT_COLUMNS} rowKey={(one) => one.id} />
+        ) : artifacts.isSuccess ? (
+          <EmptyState title="No artifacts">
+            {isFinal(job.status)
+              ? "The job ended before it exported a model."
+              : "The model appears here when the job has exported it."}
+          </EmptyState>
+        ) : null}
+      </Panel>
+      {models.length > 0 ? (
+        <Text size="sm" c="dimmed">
+          Stored encrypted; the server decrypts while it sends. In a script:{" "}
+          <code className="mono">athanor download {job.id}</code>
+        </Text>
+      ) : null}
+      <Panel title="Checkpoints" flush>
+        {checkpoints.error ? (
+          <ProblemNotice error={checkpoints.error} onRetry={() => void checkpoints.refetch()} />
+        ) : null}
+        {saved.length > 0 ? (
+          <DataTable label="Checkpoints" rows={saved} columns={CHECKPOINT_COLUMNS} rowKey={(one) => one.id} />
+        ) : checkpoints.isSuccess ? (
+          <EmptyState title="No checkpoints">The spec says after how many steps the first is written.</EmptyState>
+        ) : null}
+      </Panel>
+    </Stack>
+  );
+}

@@ -1,0 +1,85 @@
+import type { ReactNode } from "react";
+
+import type { Job } from "@/api/types";
+import { Panel } from "@/components/panel";
+import { count, duration, elapsed, loss, percent } from "@/lib/format";
+import { isFinal, label } from "@/lib/status";
+import { useNow } from "@/lib/use-now";
+
+import classes from "./progress-panel.module.css";
+
+interface Figure {
+  name: string;
+  value: string;
+  note?: string;
+}
+
+function figures(job: Job, now: number): Figure[] {
+  const { progress, validation_loss: held } = job;
+  const done = isFinal(job.status);
+  const list: Figure[] = [
+    { name: "Training loss", value: loss(progress?.loss) },
+    {
+      name: "Validation loss",
+      value: loss(held?.after ?? progress?.validation_loss),
+      ...(held?.before != null ? { note: `from ${loss(held.before)}` } : {}),
+    },
+    {
+      name: "Tokens per second",
+      value: count(progress?.tokens_per_second),
+      ...(progress?.mfu != null ? { note: `MFU ${percent(progress.mfu)}` } : {}),
+    },
+    { name: "Tokens seen", value: count(progress?.tokens_seen) },
+    { name: done ? "Ran for" : "Running for", value: duration(elapsed(job.started_at, job.finished_at, now)) },
+  ];
+  if (!done) list.push({ name: "Time left", value: duration(progress?.eta_seconds) });
+  return list;
+}
+
+function headline(job: Job): ReactNode {
+  const { progress } = job;
+  if (progress === null) return label(job.status);
+  const phase = isFinal(job.status) || progress.phase === "" ? "" : ` · ${progress.phase.replaceAll("_", " ")}`;
+  return (
+    <>
+      Step {progress.step.toLocaleString("en")} of {progress.steps_total.toLocaleString("en")}
+      <span className="soft">{phase}</span>
+    </>
+  );
+}
+
+export function ProgressPanel({ job }: { job: Job }) {
+  const now = useNow(!isFinal(job.status));
+  const { progress } = job;
+  const total = progress?.steps_total ?? 0;
+  const share = progress && total > 0 ? Math.min(1, progress.step / total) : 0;
+  return (
+    <Panel>
+      <div className={classes.line}>
+        <span className={classes.headline}>{headline(job)}</span>
+        <span className="soft numeric">{total > 0 ? `${Math.floor(share * 100)}%` : ""}</span>
+      </div>
+      <div
+        className={classes.track}
+        role="progressbar"
+        aria-label="Steps done"
+        aria-valuemin={0}
+        aria-valuemax={total || 1}
+        aria-valuenow={progress?.step ?? 0}
+      >
+        <div className={classes.fill} data-live={job.status === "running"} style={{ width: `${share * 100}%` }} />
+      </div>
+      <dl className={classes.figures}>
+        {figures(job, now).map((figure) => (
+          <div key={figure.name}>
+            <dt>{figure.name}</dt>
+            <dd>
+              {figure.value}
+              {figure.note ? <small>{figure.note}</small> : null}
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </Panel>
+  );
+}

@@ -1,0 +1,68 @@
+import { Button } from "@mantine/core";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { Link } from "react-router";
+
+import { jobsQuery } from "@/api/jobs";
+import { sessionQuery } from "@/api/session";
+import { EmptyState } from "@/components/empty-state";
+import { PlusIcon } from "@/components/icons";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { FilterBar } from "@/features/jobs/components/filter-bar";
+import { JobsTable, JobsTableSkeleton } from "@/features/jobs/components/jobs-table";
+import { useJobFilters } from "@/features/jobs/hooks/use-job-filters";
+
+export function JobsPage() {
+  const { state, filters, change } = useJobFilters();
+  const session = useQuery(sessionQuery());
+  const jobs = useInfiniteQuery(jobsQuery(filters));
+  const rows = jobs.data?.pages.flatMap((page) => page.items) ?? [];
+  const filtered = state.group !== "all" || state.team !== "" || state.q !== "";
+  const create = (
+    <Button component={Link} to="/jobs/new" leftSection={<PlusIcon size={16} />}>
+      New job
+    </Button>
+  );
+  return (
+    <Page title="Jobs" actions={create}>
+      <FilterBar state={state} teams={session.data?.teams ?? []} onChange={change} />
+      {jobs.error ? <ProblemNotice error={jobs.error} onRetry={() => void jobs.refetch()} /> : null}
+      {jobs.isPending ? (
+        <JobsTableSkeleton />
+      ) : rows.length > 0 ? (
+        <JobsTable jobs={rows} stale={jobs.isPlaceholderData} />
+      ) : jobs.error ? null : (
+        <Panel>
+          {filtered ? (
+            <EmptyState
+              title="No job matches"
+              action={
+                <Button variant="default" onClick={() => change({ group: "all", team: "", q: "" })}>
+                  Show all jobs
+                </Button>
+              }
+            >
+              Nothing fits the search and the filters together.
+            </EmptyState>
+          ) : (
+            <EmptyState title="Nothing in the furnace yet" action={create}>
+              Pick a preset, look at what it will take, and submit it. It can also be done with{" "}
+              <code>athanor submit</code> or the REST API.
+            </EmptyState>
+          )}
+        </Panel>
+      )}
+      {jobs.hasNextPage ? (
+        <Button
+          variant="default"
+          style={{ alignSelf: "center" }}
+          loading={jobs.isFetchingNextPage}
+          onClick={() => void jobs.fetchNextPage()}
+        >
+          Load more
+        </Button>
+      ) : null}
+    </Page>
+  );
+}

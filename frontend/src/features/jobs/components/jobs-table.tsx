@@ -1,0 +1,138 @@
+import { Skeleton, Stack } from "@mantine/core";
+import type { KeyboardEvent } from "react";
+import { Link } from "react-router";
+
+import type { JobSummary } from "@/api/types";
+import { Panel } from "@/components/panel";
+import { StatusBadge } from "@/components/status-badge";
+import { TimeAgo } from "@/components/time-ago";
+import { count, duration, elapsed, loss, NOTHING, shortId } from "@/lib/format";
+import { isFinal } from "@/lib/status";
+import { useNow } from "@/lib/use-now";
+
+import classes from "./jobs-table.module.css";
+
+/** Arrow keys walk the rows, as in any list; Enter follows the link that has the focus. */
+function walkRows(event: KeyboardEvent<HTMLTableSectionElement>): void {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (step === undefined) return;
+  const links = [...event.currentTarget.querySelectorAll<HTMLAnchorElement>("a[data-row]")];
+  const at = links.indexOf(document.activeElement as HTMLAnchorElement);
+  const next = links[at + step];
+  if (at < 0 || next === undefined) return;
+  event.preventDefault();
+  next.focus();
+}
+
+export function JobsTable({ jobs, stale }: { jobs: JobSummary[]; stale: boolean }) {
+  const live = jobs.some((job) => !isFinal(job.status));
+  const now = useNow(live);
+  return (
+    <Panel flush>
+      <table className={classes.table} data-stale={stale} aria-label="Jobs">
+        <thead>
+          <tr>
+            <th scope="col">Job</th>
+            <th scope="col">Status</th>
+            <th scope="col">Progress</th>
+            <th scope="col" className={classes.right}>
+              Loss
+            </th>
+            <th scope="col" className={classes.right}>
+              Tokens/s
+            </th>
+            <th scope="col" className={classes.right}>
+              Duration
+            </th>
+            <th scope="col" className={classes.right}>
+              Submitted
+            </th>
+          </tr>
+        </thead>
+        <tbody onKeyDown={walkRows}>
+          {jobs.map((job) => (
+            <JobRow key={job.id} job={job} now={now} />
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}
+
+function JobRow({ job, now }: { job: JobSummary; now: number }) {
+  const { progress } = job;
+  const waiting = job.status === "queued" || job.status === "failed";
+  return (
+    <tr>
+      <td className={classes.name}>
+        <Link to={`/jobs/${job.id}`} data-row className={classes.link}>
+          {job.name}
+        </Link>
+        <div className={classes.under}>
+          {job.team.name} / {job.project} <span className="mono">{shortId(job.id)}</span>
+        </div>
+      </td>
+      <td className={classes.status}>
+        <StatusBadge status={job.status} />
+        {waiting && job.reason ? (
+          <div className={classes.under} title={job.reason.message}>
+            {job.reason.code.replaceAll("_", " ")}
+          </div>
+        ) : null}
+      </td>
+      <td className={classes.progress}>
+        <RowProgress job={job} />
+      </td>
+      <td className={classes.number} data-label="loss">
+        {loss(job.validation_loss?.after ?? progress?.loss)}
+      </td>
+      <td className={classes.number} data-label="tokens/s">
+        {count(progress?.tokens_per_second)}
+      </td>
+      <td className={classes.number} data-label="ran">
+        {duration(elapsed(job.started_at, job.finished_at, now))}
+      </td>
+      <td className={classes.number} data-label="">
+        <TimeAgo time={job.created_at} now={now} />
+      </td>
+    </tr>
+  );
+}
+
+function RowProgress({ job }: { job: JobSummary }) {
+  const { progress } = job;
+  if (progress === null || progress.steps_total === 0) return <span className="soft">{NOTHING}</span>;
+  const share = Math.min(1, progress.step / progress.steps_total);
+  return (
+    <div className={classes.meter}>
+      <div
+        className={classes.track}
+        role="progressbar"
+        aria-label={`Progress of ${job.name}`}
+        aria-valuemin={0}
+        aria-valuemax={progress.steps_total}
+        aria-valuenow={progress.step}
+      >
+        <div className={classes.fill} data-done={isFinal(job.status)} style={{ width: `${share * 100}%` }} />
+      </div>
+      <span className={classes.under}>
+        {progress.step.toLocaleString("en")} of {progress.steps_total.toLocaleString("en")}
+        {!isFinal(job.status) && progress.eta_seconds !== null
+          ? ` · ${duration(progress.eta_seconds)} left`
+          : ""}
+      </span>
+    </div>
+  );
+}
+
+export function JobsTableSkeleton() {
+  return (
+    <Panel>
+      <Stack gap="md" aria-busy="true" aria-label="Loading the jobs">
+        {[0, 1, 2, 3].map((row) => (
+          <Skeleton key={row} height={34} />
+        ))}
+      </Stack>
+    </Panel>
+  );
+}

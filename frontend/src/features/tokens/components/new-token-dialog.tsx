@@ -1,0 +1,118 @@
+import { Alert, Button, Group, Modal, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+
+import { Problem } from "@/api/problem";
+import type { Team } from "@/api/types";
+import { CopyButton } from "@/components/copy-button";
+import { ProblemNotice } from "@/components/problem-notice";
+import { createToken, tokensKey } from "@/features/tokens/api/tokens";
+
+import classes from "./new-token-dialog.module.css";
+
+const LIFETIMES = [
+  { value: "30", label: "30 days" },
+  { value: "90", label: "90 days" },
+  { value: "365", label: "One year" },
+  { value: "", label: "Does not expire" },
+];
+
+interface NewTokenDialogProps {
+  opened: boolean;
+  teams: Team[];
+  onClose: () => void;
+}
+
+export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) {
+  const client = useQueryClient();
+  const create = useMutation({
+    mutationFn: createToken,
+    onSuccess: () => client.invalidateQueries({ queryKey: tokensKey }),
+  });
+  const submit = (event: SubmitEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget);
+    const field = (name: string) => {
+      const value = form.get(name);
+      return typeof value === "string" ? value : "";
+    };
+    const days = field("days");
+    create.mutate({
+      name: field("name"),
+      team: field("team"),
+      ...(days === "" ? {} : { expires_in_days: Number(days) }),
+    });
+  };
+  // The secret leaves the memory of the page with the dialog.
+  const close = () => {
+    create.reset();
+    onClose();
+  };
+  const errorAt = (pointer: string) =>
+    create.error instanceof Problem
+      ? create.error.fields.find((field) => field.pointer === pointer)?.detail
+      : undefined;
+  const made = create.data;
+  return (
+    <Modal
+      opened={opened}
+      onClose={close}
+      title={made ? "Copy the token now" : "New token"}
+      centered
+      closeOnClickOutside={!made}
+    >
+      {made ? (
+        <Stack>
+          <Group gap="xs" wrap="nowrap" className={classes.secret ?? ""}>
+            <code>{made.token}</code>
+            <CopyButton value={made.token} label="Copy the token" />
+          </Group>
+          <Alert color="yellow" variant="light">
+            It is shown this once: the server keeps only a hash of it.
+          </Alert>
+          <Group justify="flex-end">
+            <Button onClick={close}>Done</Button>
+          </Group>
+        </Stack>
+      ) : (
+        <form onSubmit={submit}>
+          <Stack>
+            <TextInput
+              name="name"
+              label="Name"
+              description="What will use it, such as ci or laptop"
+              error={errorAt("/name")}
+              required
+              withAsterisk={false}
+              maxLength={100}
+              data-autofocus
+            />
+            <NativeSelect
+              name="team"
+              label="Team"
+              error={errorAt("/team")}
+              data={teams.map((team) => team.name)}
+              required
+              withAsterisk={false}
+            />
+            <NativeSelect name="days" label="Lifetime" error={errorAt("/expires_in_days")} data={LIFETIMES} />
+            {create.error ? <ProblemNotice error={create.error} /> : null}
+            {teams.length === 0 ? (
+              <Text size="sm" c="dimmed">
+                A token belongs to a team, and you are in none yet.
+              </Text>
+            ) : null}
+            <Group justify="flex-end">
+              <Button variant="default" onClick={close}>
+                Back
+              </Button>
+              <Button type="submit" loading={create.isPending} disabled={teams.length === 0}>
+                Create
+              </Button>
+            </Group>
+          </Stack>
+        </form>
+      )}
+    </Modal>
+  );
+}

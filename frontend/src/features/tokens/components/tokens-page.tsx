@@ -1,0 +1,119 @@
+import { Badge, Button, Text } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+
+import { sessionQuery } from "@/api/session";
+import type { ApiToken } from "@/api/types";
+import { Confirm } from "@/components/confirm";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { PlusIcon } from "@/components/icons";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { TimeAgo } from "@/components/time-ago";
+import { revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
+import { NewTokenDialog } from "@/features/tokens/components/new-token-dialog";
+import { moment } from "@/lib/format";
+import { teamName } from "@/lib/team";
+import { useNow } from "@/lib/use-now";
+
+function condition(token: ApiToken, now: number): { text: string; color: string } {
+  if (token.revoked_at !== null) return { text: "Revoked", color: "gray" };
+  if (token.expires_at !== null && Date.parse(token.expires_at) <= now) return { text: "Expired", color: "gray" };
+  return { text: "Valid", color: "teal" };
+}
+
+export function TokensPage() {
+  const tokens = useQuery(tokensQuery());
+  const session = useQuery(sessionQuery());
+  const [creating, { open, close }] = useDisclosure(false);
+  const [doomed, setDoomed] = useState<ApiToken | null>(null);
+  const client = useQueryClient();
+  const now = useNow(true, 10_000);
+  const revoke = useMutation({
+    mutationFn: (token: ApiToken) => revokeToken(token.id),
+    onSuccess: () => setDoomed(null),
+    onSettled: () => client.invalidateQueries({ queryKey: tokensKey }),
+  });
+
+  const columns: Column<ApiToken>[] = [
+    {
+      name: "Name",
+      cell: (token) => (
+        <Text size="sm" fw={550} component="span">
+          {token.name}
+        </Text>
+      ),
+    },
+    { name: "Token", cell: (token) => <span className="mono">{token.prefix}…</span> },
+    { name: "Team", cell: (token) => teamName(token.team) },
+    {
+      name: "State",
+      cell: (token) => {
+        const state = condition(token, now);
+        return (
+          <Badge color={state.color} variant="light" tt="none">
+            {state.text}
+          </Badge>
+        );
+      },
+    },
+    { name: "Last used", quiet: true, cell: (token) => <TimeAgo time={token.last_used_at} now={now} /> },
+    { name: "Expires", quiet: true, cell: (token) => (token.expires_at ? moment(token.expires_at) : "never") },
+    {
+      name: "(Revoke)",
+      end: true,
+      cell: (token) =>
+        token.revoked_at === null ? (
+          <Button
+            size="compact-sm"
+            variant="subtle"
+            color="red"
+            onClick={() => setDoomed(token)}
+            aria-label={`Revoke ${token.name}`}
+          >
+            Revoke
+          </Button>
+        ) : null,
+    },
+  ];
+  const create = (
+    <Button leftSection={<PlusIcon size={16} />} onClick={open}>
+      New token
+    </Button>
+  );
+  return (
+    <Page title="Tokens" lead="For pipelines and the command line, each for one team." actions={create}>
+      {tokens.error ? <ProblemNotice error={tokens.error} onRetry={() => void tokens.refetch()} /> : null}
+      {tokens.data ? (
+        <Panel flush>
+          {tokens.data.items.length > 0 ? (
+            <DataTable label="Tokens" rows={tokens.data.items} columns={columns} rowKey={(token) => token.id} />
+          ) : (
+            <EmptyState title="No tokens yet">
+              Create one and give it to <code>athanor login</code> or to a pipeline.
+            </EmptyState>
+          )}
+        </Panel>
+      ) : null}
+      <NewTokenDialog opened={creating} teams={session.data?.teams ?? []} onClose={close} />
+      <Confirm
+        opened={doomed !== null}
+        title={`Revoke ${doomed?.name ?? ""}?`}
+        yes="Revoke it"
+        no="Keep it"
+        busy={revoke.isPending}
+        error={revoke.error}
+        onYes={() => {
+          if (doomed) revoke.mutate(doomed);
+        }}
+        onNo={() => setDoomed(null)}
+      >
+        <Text size="sm">Whatever uses this token is refused from now on. This cannot be undone.</Text>
+      </Confirm>
+    </Page>
+  );
+}

@@ -1,0 +1,95 @@
+import { isMap, isScalar, isSeq, LineCounter, parseDocument } from "yaml";
+
+import type { FieldProblem, Json, JsonObject } from "@/api/types";
+
+/** A remark about a place of the text, by characters from its start. */
+export interface Remark {
+  from: number;
+  to: number;
+  message: string;
+  severity: "error" | "warning";
+}
+
+export interface ParsedSpec {
+  /** Null when the text is no YAML mapping; `remarks` then says why. */
+  spec: JsonObject | null;
+  remarks: Remark[];
+}
+
+/** YAML 1.2 as the server reads it: `no` and `on` are words, duplicate keys an error. */
+export function parseSpec(text: string): ParsedSpec {
+  const document = parseDocument(text, { lineCounter: new LineCounter(), prettyErrors: false });
+  const remarks: Remark[] = document.errors.map((error) => ({
+    from: error.pos[0],
+    to: Math.max(error.pos[1], error.pos[0] + 1),
+    message: error.message,
+    severity: "error",
+  }));
+  if (remarks.length > 0) return { spec: null, remarks };
+  if (!isMap(document.contents)) {
+    const message = "The spec must be a mapping of fields, such as `name: my-job`.";
+    return { spec: null, remarks: [{ from: 0, to: Math.max(1, text.length), message, severity: "error" }] };
+  }
+  return { spec: document.toJS() as JsonObject, remarks };
+}
+
+export function pointerPath(pointer: string): string[] {
+  if (pointer === "" || pointer === "/") return [];
+  return pointer
+    .replace(/^\//, "")
+    .split("/")
+    .map((piece) => piece.replaceAll("~1", "/").replaceAll("~0", "~"));
+}
+
+/** Where a JSON pointer points in the text; the deepest part that exists when the field itself is missing. */
+export function locate(text: string, pointer: string): { from: number; to: number } {
+  const document = parseDocument(text);
+  let node: unknown = document.contents;
+  let range: [number, number] = [0, Math.max(1, text.indexOf("\n"))];
+  for (const piece of pointerPath(pointer)) {
+    if (isMap(node)) {
+      const pair = node.items.find((item) => isScalar(item.key) && String(item.key.value) === piece);
+      if (!pair) break;
+      if (isScalar(pair.key) && pair.key.range) range = [pair.key.range[0], pair.key.range[1]];
+      node = pair.value;
+      if (isScalar(node) && node.range) range = [range[0], node.range[1]];
+    } else if (isSeq(node)) {
+      node = node.items[Number(piece)];
+      if (isScalar(node) && node.range) range = [node.range[0], node.range[1]];
+    } else break;
+  }
+  return { from: range[0], to: Math.max(range[1], range[0] + 1) };
+}
+
+export function remarksFor(text: string, problems: FieldProblem[], severity: Remark["severity"]): Remark[] {
+  return problems.map((problem) => {
+    const field = pointerPath(problem.pointer).join(".");
+    const message = field === "" ? problem.detail : `${field}: ${problem.detail}`;
+    return { ...locate(text, problem.pointer), message, severity };
+  });
+}
+
+/** The text with one field changed and all else, comments included, as the author wrote it. */
+export function setField(text: string, path: string[], value: Json | undefined): string {
+  const document = parseDocument(text);
+  if (document.errors.length > 0) return text;
+  if (document.contents === null) document.contents = document.createNode({}) as never;
+  if (value === undefined) document.deleteIn(path);
+  else document.setIn(path, value);
+  return document.toString({ lineWidth: 0, flowCollectionPadding: false });
+}
+
+export function fieldAt(spec: JsonObject | null, path: string[]): Json | undefined {
+  let value: Json | undefined = spec ?? undefined;
+  for (const piece of path) {
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return undefined;
+    value = value[piece];
+  }
+  return value;
+}
+
+export function toYaml(value: unknown): string {
+  const document = parseDocument("{}");
+  document.contents = document.createNode(value) as never;
+  return document.toString({ lineWidth: 0 });
+}
