@@ -1,0 +1,17 @@
+from django.urls import path
+
+from athanor.api.agent import views
+
+urlpatterns = [
+    path("run", views.RunView.as_view()),
+    path("keys", views.KeysView.as_view()),
+    path("heartbeat", views.HeartbeatView.as_view()),
+    path("metrics", views.BatchView.as_view(kind="metrics")),
+    path("logs", views.BatchView.as_view(kind="logs")),
+    path("progress", views.BatchView.as_view(kind="progress")),
+    path("storage:presign", views.PresignView.as_view()),
+    path("checkpoints", views.CheckpointsView.as_view()),
+    path("artifacts", views.ArtifactsView.as_view()),
+    path("datasets", views.DatasetsView.as_view()),
+    path("end", views.EndView.as_view()),
+]

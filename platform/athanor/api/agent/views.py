@@ -1,0 +1,150 @@
+"""One endpoint an act. Parses the contract's types, calls one service, answers."""
+
+from typing import Any, TypeVar
+
+from drf_spectacular.utils import extend_schema
+from pydantic import BaseModel, ValidationError
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.artifacts import keys, services, storage
+from athanor.artifacts.models import Dataset
+from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
+from athanor.core.logging import bound
+from athanor.dispatch import tokens
+from athanor.dispatch.services import run_config_of, stop_request_of
+from athanor.jobs.models import Attempt
+from athanor.telemetry import ingest
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest
+from trainer.contract.run import (
+    AttemptEnd,
+    Batch,
+    BatchReply,
+    DataKeys,
+    Heartbeat,
+    HeartbeatReply,
+    PresignedUrl,
+    PresignReply,
+    PresignRequest,
+)
+
+Wire = TypeVar("Wire", bound=BaseModel)
+
+
+class AttemptAuthentication(BaseAuthentication):
+    """`Authorization: Bearer att_...`, good while the attempt lives."""
+
+    def authenticate(self, request: Request) -> tuple[None, Attempt]:
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secret:
+            raise Unauthenticated("token_missing", "an attempt's token is needed", remedy="send it as a bearer token")
+        return None, tokens.recognise(secret.strip())
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+class HasAttempt(BasePermission):
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return isinstance(request.auth, Attempt)
+
+
+@extend_schema(exclude=True)
+class AgentView(APIView):
+    authentication_classes = (AttemptAuthentication,)
+    permission_classes = (HasAttempt,)
+
+    def attempt(self, request: Request) -> Attempt:
+        assert isinstance(request.auth, Attempt)
+        return request.auth
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt_id = request.headers.get("Authorization", "").removeprefix("Bearer ").partition(".")[0]
+        with bound(attempt=attempt_id[:40]):
+            return super().dispatch(request, *args, **kwargs)
+
+
+class RunView(AgentView):
+    def get(self, request: Request) -> Response:
+        return Response(run_config_of(self.attempt(request)).model_dump(mode="json"))
+
+
+class KeysView(AgentView):
+    def get(self, request: Request) -> Response:
+        job = self.attempt(request).job
+        dataset = Dataset.objects.select_related("team").get(pk=job.dataset_id)
+        answer = DataKeys(job=keys.data_key(job.id, job.team), dataset=keys.data_key(dataset.id, dataset.team))
+        return Response(answer.model_dump(mode="json"))
+
+
+class HeartbeatView(AgentView):
+    def post(self, request: Request) -> Response:
+        attempt = self.attempt(request)
+        ingest.heartbeat(attempt, parse(Heartbeat, request.data))
+        return Response(HeartbeatReply(stop=stop_request_of(attempt)).model_dump(mode="json"))
+
+
+class BatchView(AgentView):
+    """/metrics, /logs and /progress; `kind` is set in the URLs."""
+
+    kind = ""
+
+    def post(self, request: Request) -> Response:
+        next_sequence = ingest.ingest(self.attempt(request), self.kind, parse(Batch, request.data))
+        return Response(BatchReply(next_sequence=next_sequence).model_dump(mode="json"))
+
+
+class PresignView(AgentView):
+    def post(self, request: Request) -> Response:
+        attempt, asked = self.attempt(request), parse(PresignRequest, request.data)
+        check = services.check_may_write if asked.operation == "put" else services.check_may_read
+        check(attempt, asked.keys)
+        urls = []
+        for key in asked.keys:
+            url, expires_at = storage.presign(asked.operation, key)
+            urls.append(PresignedUrl(key=key, url=url, expires_at=expires_at))
+        return Response(PresignReply(urls=urls).model_dump(mode="json"))
+
+
+class CheckpointsView(AgentView):
+    def post(self, request: Request) -> Response:
+        row = services.register_checkpoint(self.attempt(request), parse(CheckpointManifest, request.data))
+        return Response({"id": row.id}, status=201)
+
+
+class ArtifactsView(AgentView):
+    def post(self, request: Request) -> Response:
+        row = services.register_model(self.attempt(request), parse(ModelManifest, request.data))
+        return Response({"id": row.id}, status=201)
+
+
+class DatasetsView(AgentView):
+    def post(self, request: Request) -> Response:
+        row = services.register_dataset(self.attempt(request), parse(DatasetManifest, request.data))
+        return Response({"recipe": row.recipe}, status=201)
+
+
+class EndView(AgentView):
+    def post(self, request: Request) -> Response:
+        report = parse(AttemptEnd, request.data).model_dump(mode="json")
+        Attempt.objects.filter(pk=self.attempt(request).pk).update(end_report=report)
+        return Response({}, status=201)
+
+
+def parse(type_: type[Wire], data: Any) -> Wire:
+    try:
+        return type_.model_validate(data)
+    except ValidationError as error:
+        problems = tuple(
+            FieldProblem("/" + "/".join(str(piece) for piece in item["loc"]), item["type"], item["msg"])
+            for item in error.errors()
+        )
+        raise Invalid(
+            "invalid_message",
+            f"this is no {type_.__name__}: {problems[0].pointer} {problems[0].detail}",
+            remedy="platform and trainer are of different versions",
+            problems=problems,
+        ) from error

@@ -1,0 +1,57 @@
+"""Who asks: a bearer token, or the dashboard's session."""
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.request import Request
+
+from athanor.accounts.models import User
+from athanor.accounts.selectors import Principal, principal_of
+from athanor.accounts.services import TOKEN_PREFIX, recognise_token
+from athanor.core.errors import Unauthenticated
+
+
+class ApiTokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer ath_...`. Another scheme is left to others; a bad token is refused here."""
+
+    def authenticate(self, request: Request) -> tuple[User, Principal] | None:
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        token = recognise_token(secret.strip()) if secret.startswith(TOKEN_PREFIX) else None
+        if token is None:
+            raise Unauthenticated(
+                "invalid_token", "the token is unknown, expired or revoked", remedy="sign in again: athanor login"
+            )
+        return token.user, principal_of(token.user, only_team=token.team_id)
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+class DashboardSessionAuthentication(SessionAuthentication):
+    """Django's session with its CSRF check; anonymous requests of the sign-in page are checked there."""
+
+    def authenticate(self, request: Request) -> tuple[User, Principal] | None:
+        found = super().authenticate(request)
+        if found is None:
+            return None
+        user: Any = found[0]
+        return user, principal_of(user)
+
+
+class _TokenScheme(OpenApiAuthenticationExtension):
+    target_class = ApiTokenAuthentication
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "ath_..."}
+
+
+class _SessionScheme(OpenApiAuthenticationExtension):
+    target_class = DashboardSessionAuthentication
+    name = "session"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": "sessionid"}

@@ -1,0 +1,97 @@
+"""Every error as RFC 9457 problem+json with a stable `code`."""
+
+import logging
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import OperationalError
+from django.http import Http404
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from athanor.core.errors import AthanorError, Conflict
+from athanor.core.logging import bound_id
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def problem(status: int, title: str, code: str, detail: str, **more: Any) -> Response:
+    body = {
+        "type": f"urn:athanor:error:{code}",
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "request_id": bound_id("request"),
+        **{name: value for name, value in more.items() if value},
+    }
+    return Response(body, status=status, content_type=CONTENT_TYPE)
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Django REST framework's exception handler. None (a bug of ours) becomes a 500 in `unexpected`."""
+    if isinstance(error, AthanorError):
+        return _from_athanor(error)
+    if isinstance(error, Http404):
+        return problem(404, "Not found", "not_found", "there is nothing at this address")
+    if isinstance(error, PermissionDenied):
+        return problem(403, "Not allowed", "permission_denied", str(error) or "this is not allowed")
+    if isinstance(error, exceptions.APIException):
+        return _from_framework(error)
+    if isinstance(error, OperationalError):
+        log.warning("database away: %s", error)
+        response = problem(503, "Temporarily unavailable", "database_unavailable", "the database does not answer")
+        response["Retry-After"] = "2"
+        return response
+    log.exception("unexpected error", exc_info=error)
+    return problem(
+        500, "Internal error", "internal_error", "the platform made an error", remedy="report the request id"
+    )
+
+
+def _from_athanor(error: AthanorError) -> Response:
+    extra: dict[str, Any] = error.extra if isinstance(error, Conflict) else {}
+    response = problem(
+        error.status,
+        error.title,
+        error.code,
+        error.message,
+        remedy=error.remedy,
+        errors=[vars(item) for item in error.problems],
+    )
+    response.data.update(extra)
+    if isinstance(error, Conflict) and error.retry_after_seconds is not None:
+        response["Retry-After"] = str(error.retry_after_seconds)
+    if error.status == 503:
+        response["Retry-After"] = "2"
+    if error.status == 401:
+        response["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _from_framework(error: exceptions.APIException) -> Response:
+    code = error.get_codes()
+    problems = []
+    if isinstance(error, exceptions.ValidationError):
+        problems = list(_pointers(error.get_full_details(), ""))
+        detail, code = "the request cannot be used", "invalid"
+        status = 422
+    else:
+        detail, status = str(error.detail), error.status_code
+    response = problem(status, error.default_detail, str(code), detail, errors=problems)
+    if status == 401:
+        response["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _pointers(details: Any, pointer: str) -> Any:
+    if isinstance(details, dict) and {"message", "code"} <= details.keys():
+        yield {"pointer": pointer or "/", "code": details["code"], "detail": str(details["message"])}
+    elif isinstance(details, dict):
+        for name, inner in details.items():
+            yield from _pointers(inner, f"{pointer}/{name}")
+    elif isinstance(details, list):
+        for inner in details:
+            yield from _pointers(inner, pointer)

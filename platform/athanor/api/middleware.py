@@ -1,0 +1,26 @@
+"""A request id on every request, answer, log line and event."""
+
+import re
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponseBase
+from ulid import ULID
+
+from athanor.core.logging import bound
+
+ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
+
+
+class RequestIdMiddleware:
+    """Takes the caller's X-Request-ID when it is sane, else makes one."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        asked = request.headers.get("X-Request-ID", "")
+        request_id = asked if ACCEPTED.match(asked) else f"req_{ULID()}"
+        with bound(request=request_id):
+            response = self._get_response(request)
+        response.headers["X-Request-ID"] = request_id
+        return response

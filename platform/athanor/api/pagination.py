@@ -1,0 +1,55 @@
+"""Keyset pages over ids, which sort by creation; a cursor is the last id that was seen."""
+
+import re
+from typing import Any, TypeVar
+
+from django.db.models import Model, QuerySet
+from rest_framework.request import Request
+
+from athanor.core.errors import FieldProblem, Invalid
+
+LARGEST_LIMIT = 200
+DEFAULT_LIMIT = 50
+CURSOR = re.compile(r"^[a-z]+_[0-9A-Z]{26}$")
+
+Row = TypeVar("Row", bound=Model)
+
+
+def number(request: Request, name: str, default: int, *, lowest: int = 0, highest: int = 2**62) -> int:
+    """A whole number of the query string, within bounds. Raises Invalid naming the parameter."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = lowest - 1
+    if not lowest <= value <= highest:
+        detail = f"{name}={text!r} is not a whole number from {lowest} to {highest}"
+        raise Invalid(
+            "invalid_parameter", detail, remedy=f"mend {name}", problems=(FieldProblem(f"/{name}", "range", detail),)
+        )
+    return value
+
+
+def page(request: Request, rows: QuerySet[Row]) -> tuple[list[Row], str | None]:
+    """One page, newest first, and the cursor of the next."""
+    limit = number(request, "limit", DEFAULT_LIMIT, lowest=1, highest=LARGEST_LIMIT)
+    cursor = request.query_params.get("cursor")
+    if cursor:
+        if not CURSOR.match(cursor):
+            detail = f"cursor={cursor!r} was not made by this list"
+            raise Invalid(
+                "invalid_parameter",
+                detail,
+                remedy="start without a cursor",
+                problems=(FieldProblem("/cursor", "cursor", detail),),
+            )
+        rows = rows.filter(pk__lt=cursor)
+    found = list(rows.order_by("-pk")[: limit + 1])
+    more = len(found) > limit
+    return found[:limit], str(found[limit - 1].pk) if more else None
+
+
+def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:
+    return {"items": items, "next_cursor": next_cursor}

@@ -1,0 +1,1 @@
+"""The public API, version 1: additive only."""

@@ -1,0 +1,182 @@
+"""Checkpoints and artifacts: list, show, presigned download, and an archive decrypted as it streams."""
+
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema, extend_schema_field, inline_serializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.api.access import principal
+from athanor.api.pagination import listed
+from athanor.api.v1.jobs import PROBLEMS
+from athanor.artifacts import keys, selectors, services, storage
+from athanor.artifacts.models import Artifact, Checkpoint, StoredThing
+from athanor.jobs.selectors import job_of
+from trainer.contract.manifest import StoredFile
+
+TAR_BLOCK = 512
+
+
+class StoredFileSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    size = serializers.IntegerField()
+
+
+class StoredSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    job = serializers.CharField(source="job_id")
+    attempt = serializers.CharField(source="attempt_id")
+    step = serializers.IntegerField()
+    size_bytes = serializers.IntegerField()
+    files = serializers.SerializerMethodField()
+    metrics = serializers.DictField(child=serializers.FloatField())
+    created_at = serializers.DateTimeField()
+
+    @extend_schema_field(StoredFileSerializer(many=True))
+    def get_files(self, row: StoredThing) -> list[dict[str, Any]]:
+        return [{"path": file.path, "size": file.size} for file in services.files_of(row)]
+
+
+class ArtifactSerializer(StoredSerializer):
+    kind = serializers.ChoiceField(choices=Artifact.Kind.choices)
+    name = serializers.CharField()
+
+
+class CheckpointSerializer(StoredSerializer):
+    world_size = serializers.IntegerField(source="manifest.world_size")
+    generation = serializers.IntegerField()
+
+
+class PartSerializer(serializers.Serializer[Any]):
+    key = serializers.CharField()
+    url = serializers.CharField()
+    size = serializers.IntegerField()
+    sha256 = serializers.CharField()
+    plaintext_size = serializers.IntegerField()
+
+
+class DownloadFileSerializer(StoredFileSerializer):
+    parts = PartSerializer(many=True)
+
+
+DOWNLOAD = {
+    "files": DownloadFileSerializer(many=True),
+    "data_key": serializers.CharField(help_text="Tink streaming keyset, JSON, base64"),
+    "expires_at": serializers.DateTimeField(),
+}
+
+
+class CheckpointsView(APIView):
+    @extend_schema(
+        operation_id="jobs_checkpoints",
+        responses={
+            200: inline_serializer(
+                "CheckpointPage",
+                {"items": CheckpointSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
+            ),
+            **PROBLEMS,
+        },
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        rows = selectors.checkpoints_of(job_of(principal(request), job_id))
+        return Response(listed(CheckpointSerializer(rows, many=True).data))
+
+
+class ArtifactsView(APIView):
+    @extend_schema(
+        operation_id="jobs_artifacts",
+        responses={
+            200: inline_serializer(
+                "ArtifactPage",
+                {"items": ArtifactSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
+            ),
+            **PROBLEMS,
+        },
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        rows = selectors.artifacts_of(job_of(principal(request), job_id))
+        return Response(listed(ArtifactSerializer(rows, many=True).data))
+
+
+class ArtifactView(APIView):
+    @extend_schema(operation_id="artifacts_show", responses={200: ArtifactSerializer, **PROBLEMS})
+    def get(self, request: Request, artifact_id: str) -> Response:
+        return Response(ArtifactSerializer(selectors.artifact_of(principal(request), artifact_id)).data)
+
+
+class ArtifactDownloadView(APIView):
+    @extend_schema(
+        operation_id="artifacts_download",
+        request=None,
+        responses={
+            200: inline_serializer("ArtifactDownload", {"artifact": ArtifactSerializer(), **DOWNLOAD}),
+            **PROBLEMS,
+        },
+        description="Presigned parts and the key to open them; trainer.contract.sealing opens them.",
+    )
+    def post(self, request: Request, artifact_id: str) -> Response:
+        row = selectors.artifact_of(principal(request), artifact_id)
+        return Response({"artifact": ArtifactSerializer(row).data, **_download(row)})
+
+
+class CheckpointDownloadView(APIView):
+    @extend_schema(
+        operation_id="checkpoints_download",
+        request=None,
+        responses={
+            200: inline_serializer("CheckpointDownload", {"checkpoint": CheckpointSerializer(), **DOWNLOAD}),
+            **PROBLEMS,
+        },
+    )
+    def post(self, request: Request, checkpoint_id: str) -> Response:
+        row = selectors.checkpoint_of(principal(request), checkpoint_id)
+        return Response({"checkpoint": CheckpointSerializer(row).data, **_download(row)})
+
+
+class ArchiveView(APIView):
+    @extend_schema(
+        operation_id="artifacts_archive",
+        responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **PROBLEMS},
+        description="All files as a tar, opened and verified part by part as it streams.",
+    )
+    def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
+        row = selectors.artifact_of(principal(request), artifact_id)
+        files = services.files_of(row)
+        response = StreamingHttpResponse(_tar(row, files), content_type="application/x-tar")
+        response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{row.kind}.tar"'
+        response["Content-Length"] = str(sum(_tar_size(file.size) for file in files) + 2 * TAR_BLOCK)
+        return response
+
+
+def _download(row: Artifact | Checkpoint) -> dict[str, Any]:
+    expires_at = None
+    files = []
+    for file in services.files_of(row):
+        parts = []
+        for part in file.parts:
+            url, expires_at = storage.presign("get", part.key)
+            parts.append({**part.model_dump(), "url": url})
+        files.append({"path": file.path, "size": file.size, "parts": parts})
+    data_key = keys.data_key(row.job_id, row.job.team)
+    return {"files": files, "data_key": data_key, "expires_at": expires_at}
+
+
+def _tar(row: Artifact, files: list[StoredFile]) -> Iterator[bytes]:
+    """A tar stream. A part that cannot be opened breaks the connection, so that a bad archive is never whole."""
+    for file in files:
+        header = tarfile.TarInfo(f"{row.job.name}/{file.path}")
+        header.size, header.mtime = file.size, int(row.created_at.timestamp())
+        yield header.tobuf(tarfile.USTAR_FORMAT)
+        yield from services.opened_parts(row, file.path)
+        yield bytes(-file.size % TAR_BLOCK)
+    yield bytes(2 * TAR_BLOCK)
+
+
+def _tar_size(size: int) -> int:
+    return TAR_BLOCK + size + -size % TAR_BLOCK

@@ -1,0 +1,109 @@
+"""What can be asked for: presets, the spec's schema, clusters."""
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema, inline_serializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.api.pagination import listed
+from athanor.api.v1.jobs import PROBLEMS
+from athanor.clusters.models import Cluster
+from athanor.clusters.selectors import enabled_clusters
+from athanor.jobs.services import pool_facts
+from athanor.specs import fit
+from athanor.specs.presets import PRESETS, Preset
+from athanor.specs.v1 import JobSpec
+
+
+class PoolSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    accelerator = serializers.CharField()
+    nodes = serializers.IntegerField()
+    slots_per_node = serializers.IntegerField()
+    slots = serializers.IntegerField()
+    memory_bytes = serializers.IntegerField(help_text="of one node")
+    price_per_slot_hour = serializers.FloatField()
+    currency = serializers.CharField()
+
+
+class ClusterSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    name = serializers.CharField()
+    kind = serializers.CharField()
+    pools = PoolSerializer(many=True)
+
+
+class PresetSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    title = serializers.CharField()
+    description = serializers.CharField()
+    num_parameters = serializers.IntegerField()
+    fits = serializers.DictField(child=serializers.BooleanField(), help_text="by cluster name")
+    spec = serializers.JSONField()
+    spec_yaml = serializers.CharField()
+
+
+class PresetsView(APIView):
+    @extend_schema(
+        operation_id="presets_list",
+        responses={
+            200: inline_serializer(
+                "PresetPage",
+                {"items": PresetSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
+            ),
+            **PROBLEMS,
+        },
+    )
+    def get(self, request: Request) -> Response:
+        clusters = list(enabled_clusters())
+        return Response(listed([_preset(preset, clusters) for preset in PRESETS.values()]))
+
+
+class SpecSchemaView(APIView):
+    authentication_classes = ()
+    permission_classes = ()
+
+    @extend_schema(operation_id="spec_schema", responses={200: OpenApiTypes.OBJECT}, auth=[])
+    def get(self, request: Request) -> Response:
+        return Response(JobSpec.model_json_schema())
+
+
+class ClustersView(APIView):
+    @extend_schema(
+        operation_id="clusters_list",
+        responses={
+            200: inline_serializer(
+                "ClusterPage",
+                {"items": ClusterSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
+            ),
+            **PROBLEMS,
+        },
+    )
+    def get(self, request: Request) -> Response:
+        items = [
+            {"id": row.id, "name": row.name, "kind": row.kind, "pools": PoolSerializer(row.pools.all(), many=True).data}
+            for row in enabled_clusters()
+        ]
+        return Response(listed(items))
+
+
+def _preset(preset: Preset, clusters: list[Cluster]) -> dict[str, Any]:
+    spec = preset.parsed()
+    return {
+        "name": preset.name,
+        "title": preset.title,
+        "description": preset.description,
+        "num_parameters": spec.training.model.resolve().num_parameters(spec.training.tokenizer.vocab_size),
+        "fits": {cluster.name: _fits(spec, cluster) for cluster in clusters},
+        "spec": preset.spec,
+        "spec_yaml": preset.yaml,
+    }
+
+
+def _fits(spec: JobSpec, cluster: Cluster) -> bool:
+    pools = [pool for pool in cluster.pools.all() if pool.accelerator == spec.resources.accelerator]
+    return any(not fit.problems(spec, pool_facts(pool)) for pool in pools)

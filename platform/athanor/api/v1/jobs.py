@@ -1,0 +1,241 @@
+"""/jobs: submit, plan, list, show, cancel, fork."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
+from rest_framework import serializers
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.models import Team
+from athanor.api.access import check_may_write, principal
+from athanor.api.pagination import listed, page
+from athanor.api.parsers import TextYamlParser, YamlParser
+from athanor.api.v1 import submission
+from athanor.api.v1.shapes import FieldProblemSerializer, JobSerializer, JobSummarySerializer, ProblemSerializer
+from athanor.core.errors import FieldProblem, Invalid, PreconditionFailed
+from athanor.jobs import selectors, services
+from athanor.jobs.models import Job
+from athanor.jobs.states import FINAL, JobStatus
+from athanor.specs import fit
+from athanor.specs.v1 import JobSpec
+
+IDEMPOTENCY = OpenApiParameter(
+    "Idempotency-Key", str, OpenApiParameter.HEADER, description="Any string; the same key and body give the same job."
+)
+LONGEST_KEY = 200
+PROBLEMS = {
+    401: OpenApiResponse(ProblemSerializer, description="no valid token or session"),
+    404: OpenApiResponse(ProblemSerializer, description="not there, or not yours to see"),
+    422: OpenApiResponse(ProblemSerializer, description="the request cannot be used; see errors"),
+}
+JobPage = inline_serializer(
+    "JobPage", {"items": JobSummarySerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)}
+)
+Plan = inline_serializer(
+    "Plan",
+    {
+        "resolved_spec": serializers.JSONField(),
+        "warnings": FieldProblemSerializer(many=True),
+        "estimate": inline_serializer(
+            "Estimate",
+            {
+                "num_parameters": serializers.IntegerField(),
+                "memory_bytes_per_process": serializers.IntegerField(),
+                "pool_memory_bytes_per_process": serializers.IntegerField(),
+                "processes": serializers.IntegerField(),
+                "slots": serializers.IntegerField(help_text="of the pool, in all"),
+                "tokens_total": serializers.IntegerField(),
+                "cost_currency": serializers.CharField(),
+                "cost_at_time_limit": serializers.FloatField(),
+            },
+        ),
+    },
+)
+
+
+class JobsView(APIView):
+    parser_classes = (JSONParser, YamlParser, TextYamlParser)
+
+    @extend_schema(
+        operation_id="jobs_list",
+        parameters=[
+            OpenApiParameter("status", str, description="comma-separated"),
+            OpenApiParameter("team", str),
+            OpenApiParameter("project", str),
+            OpenApiParameter("q", str, description="a part of the name, or an id"),
+            OpenApiParameter("created_after", OpenApiTypes.DATETIME),
+            OpenApiParameter("limit", int),
+            OpenApiParameter("cursor", str),
+        ],
+        responses={200: JobPage, **PROBLEMS},
+        description="Newest first. `label.KEY=VALUE` filters by label.",
+    )
+    def get(self, request: Request) -> Response:
+        parameters = request.query_params
+        jobs = selectors.filtered(
+            selectors.jobs_of(principal(request)).select_related("progress"),
+            statuses=_statuses(parameters.get("status", "")),
+            team=parameters.get("team", ""),
+            project=parameters.get("project", ""),
+            query=parameters.get("q", ""),
+            labels={
+                name.removeprefix("label."): value for name, value in parameters.items() if name.startswith("label.")
+            },
+            created_after=_time(parameters.get("created_after")),
+        )
+        rows, next_cursor = page(request, jobs)
+        return Response(listed(JobSummarySerializer(rows, many=True).data, next_cursor))
+
+    @extend_schema(
+        operation_id="jobs_submit",
+        parameters=[IDEMPOTENCY],
+        request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
+        responses={201: JobSerializer, **PROBLEMS},
+    )
+    def post(self, request: Request) -> Response:
+        who = principal(request)
+        team = submission.team_of(who, request.data)
+        key = _idempotency_key(request)
+        before = services.replayed(team, key, request.data) if key else None
+        if before is not None:
+            return _created(before, replayed=True)
+        done = services.submit(submission.read(who, team, request.data), key)
+        return _created(done.job, replayed=done.replayed)
+
+
+class PlanView(APIView):
+    parser_classes = (JSONParser, YamlParser, TextYamlParser)
+
+    @extend_schema(
+        operation_id="jobs_plan",
+        request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
+        responses={200: Plan, **PROBLEMS},
+        description="What a submission would do, without doing it.",
+    )
+    def post(self, request: Request) -> Response:
+        who = principal(request)
+        asked = submission.read(who, submission.team_of(who, request.data), request.data)
+        warnings = services.check_fits(asked.spec, asked.pool)
+        need = fit.estimate(asked.spec, services.pool_facts(asked.pool))
+        hours = Decimal(asked.spec.time_limit_seconds) / 3600
+        return Response(
+            {
+                "resolved_spec": asked.spec.model_dump(mode="json"),
+                "warnings": [vars(warning) for warning in warnings],
+                "estimate": {
+                    **vars(need),
+                    "slots": asked.pool.slots,
+                    "cost_currency": asked.pool.currency,
+                    "cost_at_time_limit": float(asked.pool.price_per_slot_hour * need.processes * hours),
+                },
+            }
+        )
+
+
+class JobView(APIView):
+    @extend_schema(operation_id="jobs_show", responses={200: JobSerializer, **PROBLEMS})
+    def get(self, request: Request, job_id: str) -> Response:
+        job = selectors.job_of(principal(request), job_id)
+        tag = _etag(job)
+        if request.headers.get("If-None-Match") == tag:
+            return Response(status=304, headers={"ETag": tag})
+        return Response(JobSerializer(job).data, headers={"ETag": tag})
+
+
+class CancelView(APIView):
+    @extend_schema(
+        operation_id="jobs_cancel", request=None, responses={200: JobSerializer, 202: JobSerializer, **PROBLEMS}
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        who = principal(request)
+        job = selectors.job_of(who, job_id)
+        check_may_write(who, job.team_id)
+        wanted = request.headers.get("If-Match")
+        if wanted and wanted != _etag(job):
+            raise PreconditionFailed("changed", f"{job_id} has changed since you read it", remedy="read it again")
+        was_final = JobStatus(job.status) in FINAL
+        services.request_stop(job_id, actor=who.user.username)
+        return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
+
+
+class ForkView(APIView):
+    @extend_schema(
+        operation_id="jobs_fork",
+        parameters=[IDEMPOTENCY],
+        request=inline_serializer(
+            "Fork",
+            {"changes": serializers.JSONField(required=False, help_text="JSON merge patch on the spec as written")},
+        ),
+        responses={201: JobSerializer, **PROBLEMS},
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        who = principal(request)
+        original = selectors.job_of(who, job_id)
+        check_may_write(who, original.team_id)
+        body: Any = request.data if isinstance(request.data, dict) else {}
+        written = submission.merged({**original.spec, "team": original.team.name}, body.get("changes") or {})
+        team: Team = submission.team_of(who, written)
+        key = _idempotency_key(request)
+        before = services.replayed(team, key, written) if key else None
+        if before is not None:
+            return _created(before, replayed=True)
+        done = services.submit(submission.read(who, team, written, forked_from=original), key)
+        return _created(done.job, replayed=done.replayed)
+
+
+def _created(job: Job, *, replayed: bool) -> Response:
+    headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
+    if replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return Response(JobSerializer(job).data, status=201, headers=headers)
+
+
+def _etag(job: Job) -> str:
+    progress = getattr(job, "progress", None)
+    told = int(progress.updated_at.timestamp() * 1000) if progress else 0
+    return f'W/"{job.version}-{job.event_seq}-{told}"'
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+        detail = f"Idempotency-Key has {len(key)} characters; it takes 1 to {LONGEST_KEY}"
+        raise Invalid("invalid_parameter", detail, remedy="use a UUID")
+    return key
+
+
+def _statuses(text: str) -> list[str]:
+    asked = [name for name in text.lower().split(",") if name]
+    known = [status.value for status in JobStatus]
+    for name in asked:
+        if name not in known:
+            detail = f"status={name!r} is none of {', '.join(known)}"
+            raise Invalid(
+                "invalid_parameter", detail, remedy="mend status", problems=(FieldProblem("/status", "choice", detail),)
+            )
+    return asked
+
+
+def _time(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        detail = f"created_after={text!r} is no RFC 3339 time with a zone"
+        raise Invalid(
+            "invalid_parameter",
+            detail,
+            remedy="write it like 2026-01-31T12:00:00Z",
+            problems=(FieldProblem("/created_after", "time", detail),),
+        )
+    return found

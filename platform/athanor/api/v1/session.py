@@ -1,0 +1,87 @@
+"""/session: the dashboard signs in and out."""
+
+from typing import Any
+
+from django.contrib.auth import authenticate, login, logout
+from django.middleware.csrf import get_token
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_protect
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.models import User
+from athanor.accounts.selectors import memberships_of, principal_of
+from athanor.api.authentication import DashboardSessionAuthentication
+from athanor.api.v1.jobs import PROBLEMS
+from athanor.core.errors import Unauthenticated
+
+
+class UserSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    username = serializers.CharField()
+    email = serializers.CharField(allow_blank=True)
+    is_staff = serializers.BooleanField()
+
+
+class TeamRoleSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField(source="team.id")
+    name = serializers.CharField(source="team.name")
+    role = serializers.CharField()
+
+
+class SessionSerializer(serializers.Serializer[Any]):
+    authenticated = serializers.BooleanField()
+    user = UserSerializer(allow_null=True)
+    teams = TeamRoleSerializer(many=True)
+    csrf_token = serializers.CharField()
+
+
+class CredentialsSerializer(serializers.Serializer[Any]):
+    username = serializers.CharField()
+    password = serializers.CharField(trim_whitespace=False)
+
+
+class SessionView(APIView):
+    authentication_classes = (DashboardSessionAuthentication,)
+    permission_classes = (AllowAny,)
+
+    @extend_schema(operation_id="session_show", responses={200: SessionSerializer})
+    def get(self, request: Request) -> Response:
+        return _answer(request)
+
+    # The session's own CSRF check is for those who are signed in; signing in needs one too.
+    @extend_schema(
+        operation_id="session_begin", request=CredentialsSerializer, responses={200: SessionSerializer, **PROBLEMS}
+    )
+    @method_decorator(csrf_protect)
+    def post(self, request: Request) -> Response:
+        given = CredentialsSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        user = authenticate(request._request, **given.validated_data)
+        if user is None:
+            raise Unauthenticated(
+                "invalid_credentials", "there is no user with this name and password", remedy="check both"
+            )
+        login(request._request, user)
+        request.user = user
+        return _answer(request)
+
+    @extend_schema(operation_id="session_end", responses={204: None})
+    def delete(self, request: Request) -> Response:
+        logout(request._request)
+        return Response(status=204)
+
+
+def _answer(request: Request) -> Response:
+    user: Any = request.user if isinstance(request.user, User) else None
+    body = {
+        "authenticated": user is not None,
+        "user": user,
+        "teams": memberships_of(principal_of(user)).order_by("team__name") if user else [],
+        "csrf_token": get_token(request._request),
+    }
+    return Response(SessionSerializer(body).data)

@@ -1,0 +1,212 @@
+"""The shapes of jobs on the wire."""
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import explain
+from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
+from athanor.telemetry.models import Progress
+
+
+def _values(members: Any) -> list[str]:
+    return [member.value for member in members]
+
+
+class NamedSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    name = serializers.CharField()
+
+
+class ReasonSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    remedy = serializers.CharField()
+    blame = serializers.CharField()
+
+
+class FieldProblemSerializer(serializers.Serializer[Any]):
+    pointer = serializers.CharField(help_text="JSON pointer into what was sent")
+    code = serializers.CharField()
+    detail = serializers.CharField()
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """RFC 9457 problem+json."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    remedy = serializers.CharField(required=False)
+    request_id = serializers.CharField()
+    errors = FieldProblemSerializer(many=True, required=False)
+
+
+class ProgressSerializer(serializers.Serializer[Any]):
+    step = serializers.IntegerField(help_text="finished optimiser steps")
+    steps_total = serializers.IntegerField()
+    tokens_seen = serializers.IntegerField()
+    loss = serializers.FloatField(allow_null=True)
+    validation_loss = serializers.FloatField(allow_null=True)
+    tokens_per_second = serializers.FloatField(allow_null=True)
+    mfu = serializers.FloatField(allow_null=True, help_text="causal attention counted; null where no peak is known")
+    eta_seconds = serializers.FloatField(allow_null=True)
+    phase = serializers.CharField(allow_blank=True)
+    updated_at = serializers.DateTimeField()
+
+
+class BeforeAfterSerializer(serializers.Serializer[Any]):
+    before = serializers.FloatField()
+    after = serializers.FloatField()
+
+
+class TimingsSerializer(serializers.Serializer[Any]):
+    queued_seconds = serializers.FloatField()
+    startup = serializers.DictField(child=serializers.FloatField())
+    training_seconds = serializers.FloatField(allow_null=True)
+    evaluation_seconds = serializers.FloatField(allow_null=True)
+    checkpoint_seconds = serializers.FloatField(allow_null=True)
+    export_seconds = serializers.FloatField(allow_null=True)
+
+
+class LinksSerializer(serializers.Serializer[Any]):
+    self = serializers.CharField()
+    events = serializers.CharField()
+    metrics = serializers.CharField()
+    logs = serializers.CharField()
+    checkpoints = serializers.CharField()
+    artifacts = serializers.CharField()
+
+
+class AttemptSerializer(serializers.Serializer[Attempt]):
+    id = serializers.CharField()
+    number = serializers.IntegerField()
+    status = serializers.ChoiceField(choices=_values(AttemptStatus))
+    reason = serializers.SerializerMethodField()
+    cluster = serializers.CharField(source="job.pool.cluster.name")
+    native_state = serializers.CharField(allow_blank=True)
+    native_reason = serializers.CharField(allow_blank=True)
+    exit_status = serializers.IntegerField(allow_null=True)
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(source="ended_at", allow_null=True)
+    last_step = serializers.SerializerMethodField()
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_reason(self, attempt: Attempt) -> dict[str, str] | None:
+        return explain(attempt.reason, attempt.reason_detail)
+
+    def get_last_step(self, attempt: Attempt) -> int | None:
+        return attempt.end_report["last_step"] if attempt.end_report else None
+
+
+class JobSummarySerializer(serializers.Serializer[Job]):
+    """A job as lists show it."""
+
+    id = serializers.CharField()
+    name = serializers.CharField()
+    team = NamedSerializer()
+    project = serializers.CharField()
+    labels = serializers.DictField(child=serializers.CharField())
+    priority = serializers.CharField(source="resolved_spec.priority")
+    status = serializers.ChoiceField(choices=_values(JobStatus))
+    desired = serializers.ChoiceField(choices=_values(Desired))
+    reason = serializers.SerializerMethodField()
+    health = serializers.ChoiceField(choices=_values(Health))
+    cluster = serializers.CharField(source="pool.cluster.name")
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    updated_at = serializers.DateTimeField()
+    created_by = serializers.CharField(source="created_by.username")
+    forked_from = serializers.CharField(source="forked_from_id", allow_null=True)
+    attempt_count = serializers.SerializerMethodField()
+    progress = serializers.SerializerMethodField()
+    validation_loss = serializers.SerializerMethodField()
+    warnings = FieldProblemSerializer(many=True)
+    links = serializers.SerializerMethodField()
+
+    @extend_schema_field(ReasonSerializer(allow_null=True))
+    def get_reason(self, job: Job) -> dict[str, str] | None:
+        return explain(job.reason, job.reason_detail)
+
+    def get_attempt_count(self, job: Job) -> int:
+        return len(job.attempts.all())
+
+    @extend_schema_field(ProgressSerializer(allow_null=True))
+    def get_progress(self, job: Job) -> dict[str, Any] | None:
+        return progress_of(job)
+
+    @extend_schema_field(BeforeAfterSerializer(allow_null=True))
+    def get_validation_loss(self, job: Job) -> dict[str, float] | None:
+        progress = _progress(job)
+        if progress is None or progress.validation_first is None or progress.validation_last is None:
+            return None
+        return {"before": progress.validation_first, "after": progress.validation_last}
+
+    @extend_schema_field(LinksSerializer)
+    def get_links(self, job: Job) -> dict[str, str]:
+        base = f"/api/v1/jobs/{job.id}"
+        parts = ("events", "metrics", "logs", "checkpoints", "artifacts")
+        return {"self": base, **{part: f"{base}/{part}" for part in parts}}
+
+
+class JobSerializer(JobSummarySerializer):
+    """A job in full."""
+
+    attempts = AttemptSerializer(many=True)
+    timings = serializers.SerializerMethodField()
+    spec = serializers.JSONField(help_text="as written")
+    resolved_spec = serializers.JSONField(help_text="with every default filled in")
+    submission = serializers.SerializerMethodField()
+
+    @extend_schema_field(TimingsSerializer)
+    def get_timings(self, job: Job) -> dict[str, Any]:
+        progress = _progress(job)
+        measured = progress.timings if progress else {}
+        return {
+            "queued_seconds": _seconds(job.created_at, job.admitted_at or job.finished_at),
+            "startup": measured.get("startup", {}),
+            "training_seconds": _seconds(job.started_at, job.finished_at) if job.started_at else None,
+            "evaluation_seconds": measured.get("evaluation_seconds"),
+            "checkpoint_seconds": measured.get("checkpoint_seconds"),
+            "export_seconds": measured.get("export_seconds"),
+        }
+
+    def get_submission(self, job: Job) -> str | None:
+        texts = [attempt.submission_text for attempt in job.attempts.all() if attempt.submission_text]
+        return texts[-1] if texts else None
+
+
+def progress_of(job: Job) -> dict[str, Any] | None:
+    progress = _progress(job)
+    if progress is None:
+        return None
+    training = job.resolved_spec["training"]
+    step = max(progress.step, 0)
+    step_seconds = progress.values.get("time/step_seconds")
+    return {
+        "step": step,
+        "steps_total": training["steps"],
+        "tokens_seen": step * training["tokens_per_step"],
+        "loss": progress.values.get("train/loss"),
+        "validation_loss": progress.validation_last,
+        "tokens_per_second": progress.values.get("throughput/tokens_per_second"),
+        "mfu": progress.values.get("throughput/mfu_causal"),
+        "eta_seconds": (training["steps"] - step) * step_seconds if step_seconds else None,
+        "phase": progress.phase,
+        "updated_at": progress.updated_at.isoformat(),
+    }
+
+
+def _progress(job: Job) -> Progress | None:
+    return getattr(job, "progress", None)
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float:
+    return round(((end or timezone.now()) - (start or timezone.now())).total_seconds(), 3)

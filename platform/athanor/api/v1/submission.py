@@ -1,0 +1,53 @@
+"""From the body of a request to a submission that is validated and authorised; shared by submit, plan and fork."""
+
+from typing import Any
+
+from athanor.accounts.models import Team
+from athanor.accounts.selectors import Principal
+from athanor.api.access import team_to_write
+from athanor.artifacts import datasets
+from athanor.clusters.selectors import pool_for
+from athanor.core.errors import Invalid
+from athanor.jobs.models import Job
+from athanor.jobs.services import Request
+from athanor.specs.validation import parse_spec
+
+
+def team_of(who: Principal, written: Any) -> Team:
+    name = written.get("team") if isinstance(written, dict) else None
+    return team_to_write(who, name if isinstance(name, str) else None)
+
+
+def read(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
+    """Raises Invalid with every problem that can be seen at once."""
+    spec = parse_spec(written)
+    problems = []
+    pool = dataset = None
+    try:
+        pool = pool_for(spec.resources.cluster, spec.resources.accelerator)
+    except Invalid as error:
+        problems += error.problems
+    try:
+        dataset = datasets.resolve(team, spec.training.data.source)
+    except Invalid as error:
+        problems += error.problems
+    if pool is None or dataset is None:
+        raise Invalid(
+            "invalid_spec", problems[0].detail, remedy="mend the fields listed in errors", problems=tuple(problems)
+        )
+    return Request(
+        user=who.user, team=team, pool=pool, dataset_id=dataset.id, written=written, spec=spec, forked_from=forked_from
+    )
+
+
+def merged(original: Any, changes: Any) -> Any:
+    """RFC 7396 JSON merge patch."""
+    if not isinstance(changes, dict):
+        return changes
+    result = dict(original) if isinstance(original, dict) else {}
+    for name, value in changes.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result

@@ -1,0 +1,42 @@
+from django.urls import path, register_converter
+
+from athanor.api.v1 import artifacts, catalog, datasets, jobs, session, telemetry, tokens
+
+
+class PublicId:
+    """An id such as job_01J...; it leaves `:action` behind it alone."""
+
+    regex = r"[A-Za-z0-9_]{1,60}"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    def to_url(self, value: str) -> str:
+        return value
+
+
+register_converter(PublicId, "id")
+
+urlpatterns = [
+    path("session", session.SessionView.as_view()),
+    path("tokens", tokens.TokensView.as_view()),
+    path("tokens/<id:token_id>", tokens.TokenView.as_view()),
+    path("jobs", jobs.JobsView.as_view()),
+    path("jobs:plan", jobs.PlanView.as_view()),
+    path("jobs/<id:job_id>", jobs.JobView.as_view()),
+    path("jobs/<id:job_id>:cancel", jobs.CancelView.as_view()),
+    path("jobs/<id:job_id>:fork", jobs.ForkView.as_view()),
+    path("jobs/<id:job_id>/events", telemetry.EventsView.as_view()),
+    path("jobs/<id:job_id>/metrics", telemetry.MetricsView.as_view()),
+    path("jobs/<id:job_id>/logs", telemetry.LogsView.as_view()),
+    path("jobs/<id:job_id>/checkpoints", artifacts.CheckpointsView.as_view()),
+    path("jobs/<id:job_id>/artifacts", artifacts.ArtifactsView.as_view()),
+    path("artifacts/<id:artifact_id>", artifacts.ArtifactView.as_view()),
+    path("artifacts/<id:artifact_id>:download", artifacts.ArtifactDownloadView.as_view()),
+    path("artifacts/<id:artifact_id>/archive", artifacts.ArchiveView.as_view()),
+    path("checkpoints/<id:checkpoint_id>:download", artifacts.CheckpointDownloadView.as_view()),
+    path("datasets", datasets.DatasetsView.as_view()),
+    path("presets", catalog.PresetsView.as_view()),
+    path("spec/schema", catalog.SpecSchemaView.as_view()),
+    path("clusters", catalog.ClustersView.as_view()),
+]

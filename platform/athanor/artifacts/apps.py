@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class ArtifactsConfig(AppConfig):
+    name = "athanor.artifacts"

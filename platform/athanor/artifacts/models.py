@@ -1,0 +1,126 @@
+from typing import ClassVar
+
+from django.db import models
+
+from athanor.accounts.models import Team, User
+from athanor.core import ids
+from athanor.jobs.models import Attempt, Job
+
+
+class TeamKey(models.Model):
+    """The key that wraps a team's data keys, wrapped by the master key."""
+
+    team = models.OneToOneField(Team, primary_key=True, on_delete=models.PROTECT, related_name="+")
+    wrapped = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"key of {self.team_id}"
+
+
+class DataKey(models.Model):
+    """The key of one owner (a job or a data set, by id), wrapped by its team's key."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.key_id, editable=False)
+    owner = models.CharField(max_length=40, unique=True)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    wrapped = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"key of {self.owner}"
+
+
+class Dataset(models.Model):
+    """Text of a team. `files` (StoredFile) is filled for uploads; builtin text and S3 prefixes are found when read."""
+
+    class Origin(models.TextChoices):
+        BUILTIN = "builtin"
+        SEALED = "sealed"
+        PLAIN = "plain"
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.dataset_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="datasets")
+    name = models.CharField(max_length=300)
+    origin = models.CharField(max_length=10, choices=Origin.choices)
+    format = models.CharField(max_length=10, default="auto")
+    size_bytes = models.BigIntegerField(default=0)
+    documents = models.BigIntegerField(null=True)
+    files = models.JSONField(default=list)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["team", "name"], name="dataset_name_is_unique_in_a_team")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PreparedDataset(models.Model):
+    """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use."""
+
+    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="prepared")
+    recipe = models.CharField(max_length=64)
+    manifest = models.JSONField()
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["dataset", "recipe"], name="one_preparation_per_recipe")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.dataset_id} by {self.recipe[:12]}"
+
+
+class StoredThing(models.Model):
+    """What checkpoints and artifacts share. `manifest` is the trainer's, as it was registered."""
+
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="%(class)ss")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="%(class)ss")
+    step = models.PositiveIntegerField()
+    size_bytes = models.BigIntegerField()
+    manifest = models.JSONField()
+    metrics = models.JSONField(default=dict)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        abstract = True
+
+
+class Checkpoint(StoredThing):
+    id = models.CharField(primary_key=True, max_length=40, default=ids.checkpoint_id, editable=False)
+    generation = models.PositiveIntegerField()
+    # Set when retention gives it up; its objects are deleted after that, never before.
+    retired_at = models.DateTimeField(null=True)
+    deleted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "generation", "step"], name="one_checkpoint_per_step")
+        ]
+
+    def __str__(self) -> str:
+        return f"checkpoint of {self.job_id} at step {self.step}"
+
+
+class Artifact(StoredThing):
+    class Kind(models.TextChoices):
+        MODEL = "model"
+        LOG = "log"
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.artifact_id, editable=False)
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    name = models.CharField(max_length=200)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "kind"], name="one_artifact_of_a_kind_per_attempt")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.job_id}"

@@ -1,0 +1,42 @@
+"""Reads, scoped by the teams of whoever asks."""
+
+from django.db.models import QuerySet
+
+from athanor.accounts.selectors import Principal
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset
+from athanor.core.errors import NotFound
+from athanor.jobs.models import Job
+
+
+def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
+    return Checkpoint.objects.filter(job=job, retired_at__isnull=True).order_by("-created_at", "-step")
+
+
+def artifacts_of(job: Job) -> QuerySet[Artifact]:
+    return Artifact.objects.filter(job=job).order_by("kind", "-created_at")
+
+
+def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
+    row = (
+        Artifact.objects.filter(pk=artifact_id, job__team_id__in=principal.team_ids)
+        .select_related("job__team", "attempt")
+        .first()
+    )
+    if row is None:
+        raise NotFound("artifact", artifact_id)
+    return row
+
+
+def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
+    row = (
+        Checkpoint.objects.filter(pk=checkpoint_id, retired_at__isnull=True, job__team_id__in=principal.team_ids)
+        .select_related("job__team", "attempt")
+        .first()
+    )
+    if row is None:
+        raise NotFound("checkpoint", checkpoint_id)
+    return row
+
+
+def datasets_of(principal: Principal) -> QuerySet[Dataset]:
+    return Dataset.objects.filter(team_id__in=principal.team_ids).select_related("team").order_by("-id")

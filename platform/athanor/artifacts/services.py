@@ -1,0 +1,188 @@
+"""Registering what a run stored, retention, and opening it again."""
+
+from collections.abc import Iterator
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from athanor.artifacts import keys, storage
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, StoredThing
+from athanor.core import wakeups
+from athanor.core.errors import Forbidden, Invalid, NotFound
+from athanor.jobs import events
+from athanor.jobs.models import Attempt, Job
+from trainer.contract.manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    DatasetManifest,
+    ModelManifest,
+    StoredFile,
+    StoredPart,
+)
+
+Manifest = CheckpointManifest | ModelManifest | DatasetManifest
+
+
+def job_prefix(job_id: str) -> str:
+    """The only part of the store in which a job's attempts may write."""
+    return f"jobs/{job_id}/"
+
+
+def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Checkpoint:
+    """Make a checkpoint exist. Idempotent; older ones beyond `checkpoint.keep_last` are retired with it."""
+    _check_is_whole(attempt.job_id, manifest)
+    with transaction.atomic():
+        job = Job.objects.select_for_update().get(pk=attempt.job_id)
+        row, created = Checkpoint.objects.get_or_create(
+            attempt=attempt,
+            generation=manifest.generation,
+            step=manifest.step,
+            defaults={
+                "job": job,
+                "size_bytes": _size(manifest.files),
+                "manifest": manifest.model_dump(mode="json"),
+                "metrics": manifest.metrics,
+            },
+        )
+        if created:
+            facts = {"checkpoint": row.id, "step": row.step, "bytes": row.size_bytes}
+            events.append(job, "checkpoint.registered", actor=attempt.id, data=facts)
+            job.save(update_fields=["event_seq", "updated_at"])
+            _retire_older(job)
+    return row
+
+
+def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
+    _check_is_whole(attempt.job_id, manifest)
+    with transaction.atomic():
+        job = Job.objects.select_for_update().get(pk=attempt.job_id)
+        row, created = Artifact.objects.get_or_create(
+            attempt=attempt,
+            kind=Artifact.Kind.MODEL,
+            defaults={
+                "job": job,
+                "name": job.name,
+                "step": manifest.step,
+                "size_bytes": _size(manifest.files),
+                "manifest": manifest.model_dump(mode="json"),
+                "metrics": manifest.metrics,
+            },
+        )
+        if created:
+            facts = {"artifact": row.id, "kind": row.kind, "bytes": row.size_bytes}
+            events.append(job, "artifact.registered", actor=attempt.id, data=facts)
+            job.save(update_fields=["event_seq", "updated_at"])
+    return row
+
+
+def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDataset:
+    _check_is_whole(attempt.job_id, manifest)
+    row, _ = PreparedDataset.objects.get_or_create(
+        dataset_id=attempt.job.dataset_id,
+        recipe=manifest.recipe,
+        defaults={"manifest": manifest.model_dump(mode="json"), "job_id": attempt.job_id},
+    )
+    return row
+
+
+def newest_checkpoint(job: Job) -> CheckpointManifest | None:
+    """The one to resume from: the furthest of the newest attempt that saved any."""
+    row = (
+        Checkpoint.objects.filter(job=job, retired_at__isnull=True)
+        .order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc())
+        .first()
+    )
+    return CheckpointManifest.model_validate(row.manifest) if row else None
+
+
+def sweep_retired(limit: int = 50) -> int:
+    """Delete the objects of retired checkpoints. Returns how many checkpoints are gone now."""
+    gone = 0
+    for row in Checkpoint.objects.filter(retired_at__isnull=False, deleted_at__isnull=True)[:limit]:
+        manifest = CheckpointManifest.model_validate(row.manifest)
+        keys_of_parts = [part.key for file in manifest.files for part in file.parts]
+        # The manifest goes first: what no manifest names does not exist.
+        prefix = keys_of_parts[0].rpartition("/")[0]
+        storage.delete([f"{prefix}/{MANIFEST_NAME}", *keys_of_parts])
+        gone += Checkpoint.objects.filter(pk=row.pk, deleted_at__isnull=True).update(deleted_at=timezone.now())
+    return gone
+
+
+def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
+    prefix = job_prefix(attempt.job_id)
+    for key in keys_asked:
+        if not _is_below(key, prefix):
+            raise Forbidden("outside_prefix", f"{key!r} is not under {prefix}", remedy="write under your own prefix")
+
+
+def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
+    """Its own job's objects, and those of the data set that the job names."""
+    prefix = job_prefix(attempt.job_id)
+    foreign = [key for key in keys_asked if not _is_below(key, prefix)]
+    if not foreign:
+        return
+    dataset = Dataset.objects.get(pk=attempt.job.dataset_id)
+    granted = {part["key"] for file in dataset.files for part in file["parts"]}
+    for prepared in PreparedDataset.objects.filter(dataset=dataset):
+        granted |= {part["key"] for file in prepared.manifest["files"] for part in file["parts"]}
+    if dataset.origin == Dataset.Origin.PLAIN:
+        foreign = [key for key in foreign if not _is_below(key, dataset.name)]
+    for key in foreign:
+        if key not in granted:
+            raise Forbidden("outside_prefix", f"{key!r} is not this job's", remedy="read your own job's objects")
+
+
+def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
+    """The plaintext of one file, part by part; each part is whole and verified before it is handed out."""
+    sealer = keys.sealer(row.job_id, row.job.team)
+    for file in files_of(row):
+        if file.path == path:
+            for part in file.parts:
+                yield sealer.open(_fetched(part), part)
+            return
+    raise NotFound("file", path)
+
+
+def files_of(row: StoredThing) -> list[StoredFile]:
+    return [StoredFile.model_validate(file) for file in row.manifest["files"]]
+
+
+def _fetched(part: StoredPart) -> bytes:
+    content = storage.get(part.key)
+    if content is None:
+        raise NotFound("object", part.key)
+    return content
+
+
+def _retire_older(job: Job) -> None:
+    keep = job.resolved_spec["checkpoint"]["keep_last"]
+    rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
+    newest_first = rows.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc())
+    too_old = [row.pk for row in newest_first[keep:]]
+    if too_old:
+        Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
+        wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+
+
+def _check_is_whole(job_id: str, manifest: Manifest) -> None:
+    """Every part lies under the job's prefix and is in the store with the size that the manifest says."""
+    if not manifest.files:
+        raise Invalid("empty_manifest", "the manifest names no files", remedy="store the files first")
+    for part in (part for file in manifest.files for part in file.parts):
+        if not _is_below(part.key, job_prefix(job_id)):
+            raise Forbidden("outside_prefix", f"{part.key!r} is not under {job_prefix(job_id)}")
+        found = storage.size_of(part.key)
+        if found != part.size:
+            state = "is not in the store" if found is None else f"has {found} bytes in the store"
+            raise Invalid(
+                "part_missing", f"{part.key} {state}; the manifest says {part.size}", remedy="upload it, then register"
+            )
+
+
+def _is_below(key: str, prefix: str) -> bool:
+    return key.startswith(prefix) and ".." not in key.split("/") and "//" not in key.removeprefix("s3://")
+
+
+def _size(files: list[StoredFile]) -> int:
+    return sum(part.size for file in files for part in file.parts)

@@ -1,0 +1,136 @@
+"""The object store: boto3 against any S3. The only user of boto3."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from django.conf import settings
+
+from athanor.core.errors import Unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+PRESIGNED_FOR = timedelta(hours=1)
+MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchBucket"}
+
+
+@dataclass(frozen=True)
+class Listed:
+    key: str
+    size: int
+
+
+@lru_cache(maxsize=1)
+def client() -> "S3Client":
+    """Clients are safe to share between threads."""
+    environment = settings.ATHANOR
+    return boto3.client(
+        "s3",
+        endpoint_url=environment.s3_endpoint or None,
+        region_name=environment.s3_region,
+        aws_access_key_id=environment.s3_access_key or None,
+        aws_secret_access_key=environment.s3_secret_key or None,
+        config=Config(
+            signature_version="s3v4",
+            s3={"addressing_style": "path" if environment.s3_endpoint else "auto"},
+            connect_timeout=3,
+            read_timeout=30,
+            retries={"max_attempts": 3, "mode": "standard"},
+            # Stores other than AWS know no trailing checksums; digests are in our manifests.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
+def bucket() -> str:
+    name: str = settings.ATHANOR.s3_bucket
+    return name
+
+
+def ensure_bucket() -> None:
+    with _translated():
+        try:
+            client().head_bucket(Bucket=bucket())
+        except ClientError as error:
+            if error.response["Error"]["Code"] not in MISSING:
+                raise
+            client().create_bucket(Bucket=bucket())
+
+
+def presign(operation: Literal["get", "put"], key: str) -> tuple[str, datetime]:
+    """A URL for one object, and until when it is good. `key` may be `s3://bucket/key` of another bucket, to get."""
+    method = {"get": "get_object", "put": "put_object"}[operation]
+    where, inner = split(key)
+    assert operation == "get" or where == bucket(), "nothing is written outside the platform's bucket"
+    url = client().generate_presigned_url(
+        method, Params={"Bucket": where, "Key": inner}, ExpiresIn=int(PRESIGNED_FOR.total_seconds())
+    )
+    return url, datetime.now(UTC) + PRESIGNED_FOR
+
+
+def split(key: str) -> tuple[str, str]:
+    if key.startswith("s3://"):
+        where, _, inner = key.removeprefix("s3://").partition("/")
+        return where, inner
+    return bucket(), key
+
+
+def size_of(key: str) -> int | None:
+    """Bytes of an object, None when there is none."""
+    with _translated():
+        try:
+            return client().head_object(Bucket=bucket(), Key=key)["ContentLength"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] in MISSING:
+                return None
+            raise
+
+
+def put(key: str, content: bytes) -> None:
+    with _translated():
+        client().put_object(Bucket=bucket(), Key=key, Body=content)
+
+
+def get(key: str) -> bytes | None:
+    with _translated():
+        try:
+            return client().get_object(Bucket=bucket(), Key=key)["Body"].read()
+        except ClientError as error:
+            if error.response["Error"]["Code"] in MISSING:
+                return None
+            raise
+
+
+def delete(keys: list[str]) -> None:
+    with _translated():
+        for key in keys:
+            client().delete_object(Bucket=bucket(), Key=key)
+
+
+def listing(uri: str) -> list[Listed]:
+    """Every object under `s3://bucket/prefix`, in key order; keys come as full URIs."""
+    where, prefix = split(uri)
+    with _translated():
+        pages = client().get_paginator("list_objects_v2").paginate(Bucket=where, Prefix=prefix)
+        return [
+            Listed(f"s3://{where}/{item['Key']}", item["Size"]) for page in pages for item in page.get("Contents", [])
+        ]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turns what boto3 raises into Unavailable."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise Unavailable(
+            "storage_unavailable", f"the object store did not answer: {error}", remedy="try again"
+        ) from error

@@ -1,0 +1,95 @@
+"""Starts keepers and reads the folders they keep."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Presence, Submission
+from athanor.backends.local import folder
+from athanor.backends.plan import LaunchPlan
+from trainer.contract import environment as names
+
+KEEPER = Path(__file__).with_name("keeper.py")
+# All that the processes get of the platform's own environment: where programs and libraries are, and the locale.
+INHERITED = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
+    "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+
+
+class LocalBackend(Backend):
+    """`directory`: where attempts' folders are kept. `python`: the interpreter that has the trainer."""
+
+    def __init__(self, directory: str, python: str = sys.executable, kill_after_seconds: float = 60.0) -> None:
+        self._root = Path(directory)
+        self._python = python
+        self._kill_after_seconds = kill_after_seconds
+
+    def render(self, plan: LaunchPlan) -> Submission:
+        if plan.nodes != 1:
+            raise ValueError(f"the local backend has one node; the plan asks for {plan.nodes}")
+        command = (self._python, "-m", "trainer.agent")
+        environment = {
+            **plan.environment,
+            names.NODE_RANK: "0",
+            names.WORK_DIR: str(self._root / plan.backend_name / "work"),
+            names.CACHE_DIR: str(self._root / "cache"),
+        }
+        shown = [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+        shown += [f"{name}=<secret>" for name in sorted(plan.secrets)]
+        text = " \\\n  ".join([*shown, shlex.join(command)])
+        return Submission(plan.backend_name, text, command, environment, plan.secrets)
+
+    def submit(self, submission: Submission) -> Handle:
+        place = self._root / submission.backend_name
+        handle = Handle(submission.backend_name, submission.backend_name)
+        try:
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (place / "work").mkdir(exist_ok=True)
+            (self._root / "cache").mkdir(exist_ok=True)
+            if (place / folder.STARTED).exists():
+                return handle
+            inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+            # The keeper detaches itself and takes the lock before its parent returns; a second one gives way.
+            subprocess.run(
+                [
+                    self._python, "-I", str(KEEPER), str(place), str(self._kill_after_seconds), *submission.command,
+                ],
+                env={**inherited, **submission.environment, **submission.secrets},
+                cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=30, capture_output=True,
+            )  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip()
+            raise BackendUnavailable(f"the keeper of {place} did not start: {said}") from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BackendUnavailable(f"cannot start in {place}: {error}") from error
+        return handle
+
+    def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        return {handle: self._look(self._root / handle.backend_name) for handle in handles}
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        place = self._root / handle.backend_name
+        if place.is_dir():
+            (place / (folder.KILL if force else folder.STOP)).touch()
+            folder.wake_keeper(place)
+
+    def _look(self, place: Path) -> Observation:
+        try:
+            if folder.is_locked(place):
+                return Observation(Presence.PRESENT, "running")
+            ended = place / folder.EXIT
+            if ended.exists():
+                said = json.loads(ended.read_text())
+                return Observation(Presence.FINISHED, "exited", said["detail"], exit_status=int(said["exit_status"]))
+            if (place / folder.STARTED).exists():
+                # The keeper died without a word; its agent dies with it (PR_SET_PDEATHSIG), and for certain so.
+                folder.end_leftovers(place)
+                return Observation(Presence.FINISHED, "vanished", "the keeper process was killed")
+        except OSError as error:
+            return Observation(Presence.UNKNOWN, native_reason=str(error))
+        return Observation(Presence.ABSENT)

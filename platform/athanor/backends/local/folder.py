@@ -1,0 +1,60 @@
+"""An attempt's folder: the names in it, and questions to it. Standard library only: the keeper runs with `-I`."""
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+LOCK = "lock"
+STARTED = "started"
+EXIT = "exit.json"
+STOP = "stop"
+KILL = "kill"
+LOG = "log"
+
+
+def is_locked(place: Path) -> bool:
+    """Whether a living keeper holds the folder."""
+    try:
+        descriptor = os.open(place / LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def start_time(pid: int) -> str:
+    """The kernel's start time of a process, in clock ticks since boot: with the pid, it names one process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def is_same_process(pid: int, started: str) -> bool:
+    try:
+        return start_time(pid) == started
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wake_keeper(place: Path) -> None:
+    """Let the keeper look at `stop` and `kill` at once."""
+    try:
+        pid, started, *_ = (place / STARTED).read_text().split()
+    except (FileNotFoundError, ValueError):
+        return
+    if is_same_process(int(pid), started):
+        os.kill(int(pid), signal.SIGUSR1)
+
+
+def end_leftovers(place: Path) -> None:
+    """Kill the process group of an agent whose keeper is gone, if it is still that group."""
+    try:
+        pid, started = (place / "agent").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return
+    if is_same_process(int(pid), started):
+        os.killpg(int(pid), signal.SIGKILL)

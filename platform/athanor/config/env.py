@@ -1,0 +1,63 @@
+"""The only reader of the server's environment. README lists these names; an unknown ATHANOR_ name is refused."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+# Read by other programs of this repository, and harmless here.
+FOREIGN_NAMES = frozenset(
+    {
+        "ATHANOR_DATA_DIR",
+        "ATHANOR_PORT",
+        "ATHANOR_TORCH",
+        "ATHANOR_URL",
+        "ATHANOR_TOKEN",
+        "ATHANOR_BOOTSTRAP_PASSWORD",
+    }
+)
+
+
+class Environment(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    database_url: str = Field("postgresql://127.0.0.1:5432/athanor", alias="DATABASE_URL")
+    celery_broker_url: str = Field("redis://127.0.0.1:6379/0", alias="CELERY_BROKER_URL")
+    secret_key: str = Field("", alias="ATHANOR_SECRET_KEY")
+    master_key: str = Field("", alias="ATHANOR_MASTER_KEY")
+    s3_endpoint: str = Field("", alias="ATHANOR_S3_ENDPOINT")
+    s3_region: str = Field("us-east-1", alias="ATHANOR_S3_REGION")
+    s3_access_key: str = Field("", alias="ATHANOR_S3_ACCESS_KEY")
+    s3_secret_key: str = Field("", alias="ATHANOR_S3_SECRET_KEY")
+    s3_bucket: str = Field("athanor", alias="ATHANOR_S3_BUCKET")
+    data_buckets: str = Field("", alias="ATHANOR_DATA_BUCKETS")
+    public_url: str = Field("http://127.0.0.1:8700", alias="ATHANOR_PUBLIC_URL")
+    allowed_hosts: str = Field("127.0.0.1,localhost", alias="ATHANOR_ALLOWED_HOSTS")
+    debug: bool = Field(False, alias="ATHANOR_DEBUG")
+    local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")
+    dashboard_dir: Path = Field(REPOSITORY / "frontend" / "dist", alias="ATHANOR_DASHBOARD_DIR")
+    log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
+
+
+class EnvironmentProblem(SystemExit):
+    """Printed as it is, without a traceback: whoever starts the server mends it."""
+
+
+def read(variables: Mapping[str, str] = os.environ) -> Environment:
+    known = {str(field.alias) for field in Environment.model_fields.values()}
+    for name in sorted(variables):
+        if name.startswith("ATHANOR_") and name not in known | FOREIGN_NAMES:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            raise EnvironmentProblem(f"athanor: unknown environment variable {name}{hint}")
+    try:
+        return Environment.model_validate({name: variables[name] for name in known if name in variables})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise EnvironmentProblem(
+            f"athanor: environment variable {first['loc'][0]}={first['input']!r}: {first['msg']}"
+        ) from error

@@ -1,0 +1,54 @@
+import json
+import os
+from typing import Any
+
+import psutil
+from django.core.management.base import BaseCommand, CommandParser
+
+from athanor.accounts.models import ApiToken, Membership, Role, Team, User
+from athanor.accounts.services import issue_token, revoke_token
+from athanor.artifacts.storage import ensure_bucket
+from athanor.clusters.models import Cluster, Pool
+
+TOKEN_NAME = "bootstrap"  # noqa: S105 - a name, not a secret
+PASSWORD_VARIABLE = "ATHANOR_BOOTSTRAP_PASSWORD"  # noqa: S105 - likewise
+
+
+class Command(BaseCommand):
+    help = "Make the bucket, the first administrator, a team with a token, and this machine's cluster. Idempotent."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--username", default="admin")
+        parser.add_argument("--team", default="demo")
+
+    def handle(self, *args: Any, username: str, team: str, **options: Any) -> None:
+        ensure_bucket()
+        user, created = User.objects.get_or_create(username=username, defaults={"is_staff": True, "is_superuser": True})
+        password = os.environ.get(PASSWORD_VARIABLE)
+        if created and not password:
+            self.stderr.write(f"{PASSWORD_VARIABLE} is not set; {username} cannot sign in to the dashboard yet")
+        if password and not user.check_password(password):
+            user.set_password(password)
+            user.save()
+        team_row, _ = Team.objects.get_or_create(name=team)
+        Membership.objects.get_or_create(user=user, team=team_row, defaults={"role": Role.ADMIN})
+        # Only digests of tokens are kept, so running this again cannot show the old one.
+        for old in ApiToken.objects.filter(user=user, team=team_row, name=TOKEN_NAME, revoked_at__isnull=True):
+            revoke_token(user, old.id)
+        _, token = issue_token(user, team_row, TOKEN_NAME)
+        self._this_machine()
+        self.stdout.write(
+            json.dumps({"username": username, "password": password, "team": team_row.name, "token": token})
+        )
+
+    def _this_machine(self) -> None:
+        cluster, _ = Cluster.objects.get_or_create(name="local", defaults={"kind": "local"})
+        Pool.objects.update_or_create(
+            cluster=cluster,
+            name="cpu",
+            defaults={
+                "accelerator": "cpu",
+                "slots_per_node": len(os.sched_getaffinity(0)),
+                "memory_bytes": psutil.virtual_memory().total,
+            },
+        )

@@ -1,0 +1,35 @@
+"""Keys, hosts, cookies."""
+
+import sys
+
+from athanor.config.env import EnvironmentProblem
+from athanor.config.settings.base import ATHANOR
+
+# Commands that only make keys or describe the code run before any key exists.
+KEYLESS_COMMANDS = {"generate_master_key", "spectacular", "makemigrations", "check"}
+_keyless = len(sys.argv) > 1 and sys.argv[1] in KEYLESS_COMMANDS
+
+if not _keyless and not (ATHANOR.secret_key and ATHANOR.master_key):
+    raise EnvironmentProblem(
+        "athanor: ATHANOR_SECRET_KEY and ATHANOR_MASTER_KEY must be set; `make up` makes both, or see "
+        "`python manage.py generate_master_key`"
+    )
+
+SECRET_KEY = ATHANOR.secret_key or "keyless-command"
+ALLOWED_HOSTS = [host.strip() for host in ATHANOR.allowed_hosts.split(",") if host.strip()]
+CSRF_TRUSTED_ORIGINS = [ATHANOR.public_url]
+_https = ATHANOR.public_url.startswith("https://")
+SESSION_COOKIE_SECURE = _https
+CSRF_COOKIE_SECURE = _https
+SECURE_SSL_REDIRECT = False  # TLS ends at the proxy
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _https else None
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]

@@ -1,0 +1,88 @@
+"""Errors that a caller can mend. Each has a stable code; the API turns them into RFC 9457 problems."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FieldProblem:
+    """One thing wrong with one field. `pointer` is an RFC 6901 JSON pointer into what was sent."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class AthanorError(Exception):
+    """Something a caller can mend: what is wrong (`message`), and how to mend it (`remedy`)."""
+
+    status = 400
+    title = "Bad request"
+
+    def __init__(self, code: str, message: str, *, remedy: str = "", problems: tuple[FieldProblem, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+        self.problems = problems
+
+
+class Unauthenticated(AthanorError):
+    status = 401
+    title = "Authentication needed"
+
+
+class Forbidden(AthanorError):
+    status = 403
+    title = "Not allowed"
+
+
+class NotFound(AthanorError):
+    status = 404
+    title = "Not found"
+
+    def __init__(self, what: str, identifier: str) -> None:
+        super().__init__(
+            "not_found",
+            f"there is no {what} {identifier!r}, or none that you may see",
+            remedy="check the id and the team of your token",
+        )
+
+
+class Conflict(AthanorError):
+    status = 409
+    title = "Conflict"
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        remedy: str = "",
+        retry_after_seconds: int | None = None,
+        extra: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(code, message, remedy=remedy)
+        self.retry_after_seconds = retry_after_seconds
+        self.extra = extra or {}
+
+
+class Gone(AthanorError):
+    status = 410
+    title = "Gone"
+
+
+class PreconditionFailed(AthanorError):
+    status = 412
+    title = "Precondition failed"
+
+
+class Invalid(AthanorError):
+    status = 422
+    title = "Invalid content"
+
+
+class Unavailable(AthanorError):
+    """A part that the platform needs does not answer; the same request may succeed later."""
+
+    status = 503
+    title = "Temporarily unavailable"

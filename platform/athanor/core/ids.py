@@ -1,0 +1,51 @@
+"""Public ids: a prefix that tells the kind, and a ULID, so that ids sort by the time they were made."""
+
+from ulid import ULID
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{ULID()}"
+
+
+def user_id() -> str:
+    return new_id("user")
+
+
+def team_id() -> str:
+    return new_id("team")
+
+
+def token_id() -> str:
+    return new_id("tok")
+
+
+def cluster_id() -> str:
+    return new_id("cls")
+
+
+def pool_id() -> str:
+    return new_id("pool")
+
+
+def job_id() -> str:
+    return new_id("job")
+
+
+def attempt_id() -> str:
+    return new_id("att")
+
+
+def checkpoint_id() -> str:
+    return new_id("ckp")
+
+
+def artifact_id() -> str:
+    return new_id("art")
+
+
+def dataset_id() -> str:
+    return new_id("dset")
+
+
+def key_id() -> str:
+    return new_id("key")

@@ -1,0 +1,29 @@
+"""Hints to workers. Losing one costs latency only: periodic sweepers find the same work in the rows.
+
+The only caller of Celery's `send_task`; tasks are named, so nothing here imports workers.
+"""
+
+import logging
+
+from celery import current_app
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+log = logging.getLogger(__name__)
+
+ADMIT = "athanor.admit"
+DISPATCH = "athanor.dispatch"
+OBSERVE = "athanor.observe"
+FINALISE = "athanor.finalise"
+SWEEP_STORAGE = "athanor.sweep_storage"
+
+
+def hint_after_commit(task: str) -> None:
+    transaction.on_commit(lambda: _send(task))
+
+
+def _send(task: str) -> None:
+    try:
+        current_app.send_task(task, retry=False, expires=30)
+    except (OperationalError, OSError) as error:
+        log.warning("broker away, %s is left to its sweeper: %s", task, error)

@@ -1,0 +1,162 @@
+"""The end of an attempt: find out why, put its log away, and end the job or queue it again."""
+
+import json
+import logging
+from dataclasses import dataclass
+
+import zstandard
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+from pydantic import ValidationError
+
+from athanor.artifacts import keys, storage
+from athanor.artifacts import services as artifacts
+from athanor.artifacts.models import Artifact
+from athanor.core import leases
+from athanor.core.errors import Unavailable
+from athanor.core.leases import Lease
+from athanor.dispatch import recovery
+from athanor.dispatch.services import spec_of
+from athanor.jobs import transitions
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import MEANINGS, Reason
+from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
+from athanor.telemetry import selectors as telemetry
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile
+from trainer.contract.run import AttemptEnd
+from trainer.contract.sealing import SealError
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 120.0
+BATCH = 20
+UNFINISHED = (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.STOPPING)
+
+
+@dataclass(frozen=True)
+class Ending:
+    reason: Reason
+    detail: str
+
+
+def finalise_due() -> None:
+    of_job = Attempt.objects.filter(job=OuterRef("pk"))
+    due = Job.objects.filter(
+        Exists(of_job.filter(status=AttemptStatus.ENDED.value)),
+        ~Exists(of_job.filter(status__in=[status.value for status in ATTEMPT_LIVE])),
+        status__in=[status.value for status in UNFINISHED],
+    )
+    for lease in leases.claim(due, seconds=LEASE_SECONDS, limit=BATCH):
+        try:
+            _finalise(lease)
+        except Unavailable as error:
+            log.warning("job %s is finalised later: %s", lease.pk, error)
+            leases.release(Job, lease)
+
+
+def _finalise(lease: Lease) -> None:
+    attempt = Attempt.objects.filter(job_id=lease.pk).select_related("job__team").order_by("-number")[0]
+    ending = _ending(attempt)
+    _archive_log(attempt)
+    with leases.applying(Job, lease) as job:
+        if job is not None:
+            _apply(job, attempt, ending)
+
+
+def _ending(attempt: Attempt) -> Ending:
+    if attempt.reason:
+        return Ending(Reason(attempt.reason), attempt.reason_detail)
+    report = _report(attempt)
+    reason, detail = recovery.reason_of_end(
+        report,
+        exit_status=attempt.exit_status,
+        native_state=attempt.native_state,
+        native_reason=attempt.native_reason,
+    )
+    if reason is Reason.COMPLETED and not Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists():
+        return Ending(Reason.PLATFORM_ERROR, "It reported its completion but registered no model.")
+    return Ending(reason, detail)
+
+
+def _report(attempt: Attempt) -> AttemptEnd | None:
+    """What the agent said at its end: to us, or, when we were away, in the store."""
+    if attempt.end_report is not None:
+        return AttemptEnd.model_validate(attempt.end_report)
+    key = f"{artifacts.job_prefix(attempt.job_id)}attempts/{attempt.number}/end.json"
+    ciphertext = storage.get(key)
+    if ciphertext is None:
+        return None
+    try:
+        content = keys.sealer(attempt.job_id, attempt.job.team).open_unlisted(ciphertext, key)
+        return AttemptEnd.model_validate_json(content)
+    except (SealError, ValidationError) as error:
+        log.warning("the end marker %s is not believed: %s", key, error)
+        return None
+
+
+def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
+    history = [
+        recovery.PastEnd(Reason(past.reason), past.ended_at)
+        for past in Attempt.objects.filter(job=job, number__lt=attempt.number).order_by("number")
+        if past.reason and past.ended_at
+    ]
+    Attempt.objects.filter(pk=attempt.pk).update(reason=ending.reason.value, reason_detail=ending.detail)
+    facts = {"attempt": attempt.id}
+    status = JobStatus(job.status)
+    if ending.reason is Reason.COMPLETED:
+        if status is JobStatus.STARTING:
+            transitions.move(job, JobStatus.RUNNING, actor="dispatch", **facts)
+        transitions.move(job, JobStatus.SUCCEEDED, reason=Reason.COMPLETED, actor="dispatch", **facts)
+        return
+    if status is JobStatus.STOPPING:
+        _end_stopped(job, Reason(job.reason), facts)
+        return
+    if job.desired == Desired.STOP.value:
+        transitions.move(job, JobStatus.STOPPING, reason=Reason.STOPPED_BY_USER, actor="dispatch", **facts)
+        _end_stopped(job, Reason.STOPPED_BY_USER, facts)
+        return
+    outcome = recovery.decide(ending.reason, ending.detail, spec_of(job).retry, history, timezone.now())
+    to = JobStatus.FAILED if outcome.retry_at is None else JobStatus.QUEUED
+    transitions.move(job, to, reason=ending.reason, actor="dispatch", detail=outcome.detail, **facts)
+    if outcome.retry_at is not None:
+        job.act_after = outcome.retry_at
+        job.save(update_fields=["act_after"])
+
+
+def _end_stopped(job: Job, reason: Reason, facts: dict[str, str]) -> None:
+    final = MEANINGS[reason].final
+    assert final in FINAL
+    transitions.move(job, final, reason=reason, actor="dispatch", detail=job.reason_detail, **facts)
+
+
+def _archive_log(attempt: Attempt) -> None:
+    """Put the attempt's log into the store, sealed, one JSON object a line. Idempotent."""
+    if Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.LOG).exists():
+        return
+    lines = telemetry.lines(attempt.job, attempt=attempt.number, limit=10_000_000)
+    if not lines:
+        return
+    text = "".join(
+        json.dumps({"time": line.time.isoformat(), "rank": line.rank, "stream": line.stream, "text": line.text}) + "\n"
+        for line in lines
+    )
+    content = zstandard.compress(text.encode())
+    sealer = keys.sealer(attempt.job_id, attempt.job.team)
+    parts = []
+    for number, start in enumerate(range(0, len(content), PART_PLAINTEXT_BYTES)):
+        key = f"{artifacts.job_prefix(attempt.job_id)}logs/attempt-{attempt.number}.{number:04d}"
+        ciphertext, part = sealer.seal(content[start : start + PART_PLAINTEXT_BYTES], key)
+        storage.put(key, ciphertext)
+        parts.append(part)
+    file = StoredFile(path=f"attempt-{attempt.number}.jsonl.zst", parts=parts)
+    Artifact.objects.get_or_create(
+        attempt=attempt,
+        kind=Artifact.Kind.LOG,
+        defaults={
+            "job": attempt.job,
+            "name": f"log of attempt {attempt.number}",
+            "step": 0,
+            "size_bytes": sum(part.size for part in parts),
+            "manifest": {"kind": "log", "files": [file.model_dump(mode="json")]},
+        },
+    )

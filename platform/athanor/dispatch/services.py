@@ -1,0 +1,77 @@
+"""What dispatch shares: locking a job with its attempt, backends of clusters, what an attempt is told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models.functions import Now
+
+from athanor.artifacts import datasets
+from athanor.artifacts import services as artifacts
+from athanor.artifacts.models import Dataset
+from athanor.backends import registry
+from athanor.backends.base import Backend
+from athanor.clusters.models import Cluster
+from athanor.core import leases
+from athanor.core.leases import Lease
+from athanor.dispatch import plan
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import Reason
+from athanor.jobs.states import JobStatus
+from athanor.specs.v1 import JobSpec
+from trainer.contract.run import RunConfig, StopRequest
+
+
+@contextmanager
+def applying_to_attempt(lease: Lease) -> Iterator[tuple[Job, Attempt] | None]:
+    """A transaction with the job's row and then the leased attempt's row locked; None when the lease is stale."""
+    with transaction.atomic():
+        job_id = Attempt.objects.values_list("job_id", flat=True).get(pk=lease.pk)
+        job = Job.objects.select_for_update(of=("self",)).select_related("pool__cluster").get(pk=job_id)
+        attempt = (
+            Attempt.objects.select_for_update(of=("self",))
+            .filter(pk=lease.pk, lease_token=lease.token, lease_until__gt=Now())
+            .first()
+        )
+        yield (job, attempt) if attempt else None
+        if attempt:
+            leases.release(Attempt, lease)
+
+
+def backend_of(cluster: Cluster) -> Backend:
+    config = dict(cluster.config)
+    if cluster.kind == "local":
+        config.setdefault("directory", str(settings.ATHANOR.local_backend_dir))
+    return registry.load(cluster.kind, config)
+
+
+def spec_of(job: Job) -> JobSpec:
+    return JobSpec.model_validate(job.resolved_spec)
+
+
+def run_config_of(attempt: Attempt) -> RunConfig:
+    """GET /run. May raise Unavailable, when the data is an S3 prefix that cannot be listed now."""
+    job = attempt.job
+    spec = spec_of(job)
+    dataset = Dataset.objects.get(pk=job.dataset_id)
+    return plan.run_config(
+        spec,
+        job_id=job.id,
+        attempt_id=attempt.id,
+        attempt_number=attempt.number,
+        prefix=artifacts.job_prefix(job.id),
+        dataset=datasets.source_for(dataset, spec.training),
+        resume=artifacts.newest_checkpoint(job),
+        launched_at=attempt.submitted_at or attempt.created_at,
+    )
+
+
+def stop_request_of(attempt: Attempt) -> StopRequest | None:
+    """What a heartbeat is answered."""
+    job = Job.objects.get(pk=attempt.job_id)
+    if job.status == JobStatus.PAUSING.value:
+        return StopRequest.PAUSE
+    if job.status != JobStatus.STOPPING.value:
+        return None
+    return StopRequest.DEADLINE if job.reason == Reason.DEADLINE.value else StopRequest.CANCEL

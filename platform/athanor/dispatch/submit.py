@@ -1,0 +1,96 @@
+"""Admitted jobs get an attempt; prepared attempts are submitted. Any worker can go on where another was killed."""
+
+import logging
+
+from django.conf import settings
+from django.db import transaction
+
+from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, Submission
+from athanor.backends.plan import backend_name
+from athanor.core import ids, leases
+from athanor.core.leases import Lease
+from athanor.dispatch import plan, tokens
+from athanor.dispatch.services import applying_to_attempt, backend_of, spec_of
+from athanor.jobs import transitions
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import Reason
+from athanor.jobs.states import AttemptStatus, Desired, JobStatus
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+BATCH = 20
+
+
+def prepare_due() -> None:
+    """ADMITTED -> DISPATCHING with a new attempt, or CANCELLED when it is no longer wanted."""
+    with transaction.atomic():
+        admitted = Job.objects.select_for_update(skip_locked=True).filter(status=JobStatus.ADMITTED.value)
+        for job in admitted.order_by("admitted_at")[:BATCH]:
+            if job.desired == Desired.STOP.value:
+                transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")
+                continue
+            attempt = _new_attempt(job)
+            facts = {"attempt": attempt.id, "number": attempt.number}
+            transitions.move(job, JobStatus.DISPATCHING, actor="dispatch", **facts)
+
+
+def submit_due() -> None:
+    """Submit prepared attempts to their backends."""
+    due = Attempt.objects.filter(status=AttemptStatus.PREPARED.value, job__status=JobStatus.DISPATCHING.value).order_by(
+        "created_at"
+    )
+    for lease in leases.claim(due, seconds=LEASE_SECONDS, limit=BATCH):
+        _submit(lease)
+
+
+def _new_attempt(job: Job) -> Attempt:
+    identifier = ids.attempt_id()
+    return Attempt.objects.create(
+        id=identifier,
+        job=job,
+        number=job.attempts.count() + 1,
+        backend_name=backend_name(identifier),
+    )
+
+
+def _submit(lease: Lease) -> None:
+    attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
+    backend = backend_of(attempt.job.pool.cluster)
+    launch = plan.launch_plan(
+        spec_of(attempt.job),
+        attempt_id=attempt.id,
+        agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
+        token=tokens.issue(attempt.id),
+    )
+    submission = backend.render(launch)
+    try:
+        handle = backend.submit(submission)
+    except BackendUnavailable as error:
+        log.warning("attempt %s is submitted later: %s", attempt.id, error)
+        leases.release(Attempt, lease)
+    except BackendRejected as error:
+        _reject(lease, submission, str(error))
+    else:
+        _accept(lease, submission, handle)
+
+
+def _accept(lease: Lease, submission: Submission, handle: Handle) -> None:
+    with applying_to_attempt(lease) as rows:
+        if rows is None:
+            return
+        job, attempt = rows
+        attempt.backend_id = handle.backend_id
+        attempt.submission_text = submission.text
+        transitions.move_attempt(attempt, AttemptStatus.SUBMITTED)
+        if job.status == JobStatus.DISPATCHING.value:
+            transitions.move(job, JobStatus.STARTING, actor="dispatch", attempt=attempt.id)
+
+
+def _reject(lease: Lease, submission: Submission, message: str) -> None:
+    with applying_to_attempt(lease) as rows:
+        if rows is None:
+            return
+        _, attempt = rows
+        attempt.submission_text = submission.text
+        transitions.move_attempt(attempt, AttemptStatus.ENDED, reason=Reason.BACKEND_REJECTED, detail=message)

@@ -1,0 +1,43 @@
+"""The attempt's token: an HMAC of its id under the platform's key.
+
+It need not be stored, so whoever submits an attempt again after a crash gives it the same one. It is good while the
+attempt lives, and at the longest for its time limit and a grace.
+"""
+
+import hashlib
+import hmac
+from datetime import timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from athanor.core.errors import Gone, Unauthenticated
+from athanor.jobs.models import Attempt
+from athanor.jobs.states import AttemptStatus
+
+PREFIX = "att_"
+GRACE = timedelta(hours=1)
+
+
+def issue(attempt_id: str) -> str:
+    return f"{attempt_id}.{_signature(attempt_id)}"
+
+
+def recognise(token: str) -> Attempt:
+    """The live attempt of a token. Raises Unauthenticated for a wrong token, Gone when the attempt is over."""
+    attempt_id, _, signature = token.partition(".")
+    if not hmac.compare_digest(signature, _signature(attempt_id)):
+        raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
+    attempt = Attempt.objects.select_related("job__team").filter(pk=attempt_id).first()
+    if attempt is None:
+        raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
+    limit = timedelta(seconds=attempt.job.resolved_spec["time_limit_seconds"])
+    too_old = timezone.now() > (attempt.submitted_at or attempt.created_at) + limit + GRACE
+    if attempt.status == AttemptStatus.ENDED.value or too_old:
+        raise Gone("attempt_over", f"{attempt_id} is over", remedy="end the processes")
+    return attempt
+
+
+def _signature(attempt_id: str) -> str:
+    message = f"attempt-token:{attempt_id}".encode()
+    return hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()

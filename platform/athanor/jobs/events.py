@@ -1,0 +1,34 @@
+"""Appends to a job's event log. The caller holds the job's row lock, which makes `seq` gapless and in commit order."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from athanor.core.logging import bound_id
+from athanor.jobs.models import Job, JobEvent
+
+
+def append(
+    job: Job,
+    type_: str,
+    *,
+    actor: str,
+    message: str = "",
+    data: dict[str, Any] | None = None,
+    time: datetime | None = None,
+) -> JobEvent:
+    """One more event. Counts `job.event_seq` up on the instance; the caller saves the job."""
+    assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
+    job.event_seq += 1
+    return JobEvent.objects.create(
+        job=job,
+        seq=job.event_seq,
+        type=type_,
+        time=time or timezone.now(),
+        actor=actor,
+        message=message,
+        data=data or {},
+        request_id=bound_id("request"),
+    )

@@ -1,0 +1,135 @@
+from typing import Any, ClassVar
+
+from django.db import models
+
+from athanor.accounts.models import Team, User
+from athanor.clusters.models import Pool
+from athanor.core import ids
+from athanor.core.leases import LeasedModel
+from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
+
+
+def _choices(values: Any) -> list[tuple[str, str]]:
+    return [(member.value, member.value) for member in values]
+
+
+class Job(LeasedModel):
+    """One run as a user sees it. `desired` is written by jobs/services.py, `status` by jobs/transitions.py."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.job_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=100)
+    project = models.CharField(max_length=100)
+    labels = models.JSONField(default=dict)
+    priority = models.IntegerField(default=0)
+    spec = models.JSONField()
+    resolved_spec = models.JSONField()
+    spec_digest = models.CharField(max_length=64)
+    warnings = models.JSONField(default=list)
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="jobs")
+    slots = models.PositiveIntegerField()
+    dataset_id = models.CharField(max_length=40)
+    forked_from = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="forks")
+
+    desired = models.CharField(max_length=10, choices=_choices(Desired), default=Desired.RUN.value)
+    status = models.CharField(max_length=12, choices=_choices(JobStatus), default=JobStatus.QUEUED.value)
+    reason = models.CharField(max_length=30, blank=True, default="")
+    reason_detail = models.TextField(blank=True, default="")
+    health = models.CharField(max_length=12, choices=_choices(Health), default=Health.OK.value)
+
+    event_seq = models.PositiveIntegerField(default=0)
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+    queued_at = models.DateTimeField(auto_now_add=True)
+    admitted_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    act_after = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["status", "priority", "id"]),
+            models.Index(fields=["team", "-id"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"
+
+
+class Attempt(LeasedModel):
+    """One submission of a job to a backend. `backend_name` is a pure function of the id and unique for ever."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.attempt_id, editable=False)
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="attempts")
+    number = models.PositiveIntegerField()
+    backend_name = models.CharField(max_length=80, unique=True)
+    backend_id = models.CharField(max_length=200, blank=True, default="")
+    status = models.CharField(max_length=10, choices=_choices(AttemptStatus), default=AttemptStatus.PREPARED.value)
+    reason = models.CharField(max_length=30, blank=True, default="")
+    reason_detail = models.TextField(blank=True, default="")
+    native_state = models.CharField(max_length=100, blank=True, default="")
+    native_reason = models.TextField(blank=True, default="")
+    exit_status = models.IntegerField(null=True)
+    submission_text = models.TextField(blank=True, default="")
+    end_report = models.JSONField(null=True)
+    absent_count = models.PositiveIntegerField(default=0)
+    cancel_sent_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    submitted_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    observed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_numbers_are_unique_in_a_job"),
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=~models.Q(status=AttemptStatus.ENDED.value),
+                name="one_live_attempt_per_job",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.job_id}"
+
+
+class JobEvent(models.Model):
+    """What happened, in order. `seq` counts from 1 without gaps within a job."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    seq = models.PositiveIntegerField()
+    type = models.CharField(max_length=60)
+    time = models.DateTimeField()
+    actor = models.CharField(max_length=80)
+    message = models.TextField(blank=True, default="")
+    data = models.JSONField(default=dict)
+    request_id = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["job", "seq"], name="event_seq_is_unique_in_a_job")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} #{self.seq} {self.type}"
+
+
+class IdempotencyRecord(models.Model):
+    """One answered request of a team, by the key its sender chose."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=200)
+    digest = models.CharField(max_length=64)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["team", "key"], name="idempotency_key_is_unique_in_a_team")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key} -> {self.job_id}"

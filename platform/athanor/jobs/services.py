@@ -1,0 +1,133 @@
+"""What users may ask of jobs: submit, stop. Writes `desired`, never `status`."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from athanor.accounts.models import Team, User
+from athanor.clusters.models import Pool
+from athanor.core import wakeups
+from athanor.core.errors import FieldProblem, Invalid
+from athanor.jobs import events
+from athanor.jobs.models import IdempotencyRecord, Job
+from athanor.jobs.reasons import Reason
+from athanor.jobs.states import FINAL, Desired, JobStatus
+from athanor.specs import fit, validation
+from athanor.specs.v1 import PRIORITY_VALUES, JobSpec
+
+
+@dataclass(frozen=True)
+class Request:
+    """A submission that was validated and authorised, and everything it refers to found."""
+
+    user: User
+    team: Team
+    pool: Pool
+    dataset_id: str
+    written: dict[str, Any]
+    spec: JobSpec
+    forked_from: Job | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    job: Job
+    replayed: bool
+
+
+def pool_facts(pool: Pool) -> fit.Pool:
+    return fit.Pool(str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes)
+
+
+def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
+    """The warnings. Raises Invalid when the job can never run in the pool."""
+    problems = tuple(fit.problems(spec, pool_facts(pool)))
+    if problems:
+        raise Invalid(
+            "invalid_spec",
+            f"the job does not fit pool {pool}: {problems[0].detail}",
+            remedy="change the fields listed in errors, or name another cluster",
+            problems=problems,
+        )
+    return fit.warnings(spec, pool_facts(pool))
+
+
+def replayed(team: Team, key: str, written: Any) -> Job | None:
+    """The job that this key made before. Raises Invalid when the key came with another body."""
+    record = IdempotencyRecord.objects.select_related("job").filter(team=team, key=key).first()
+    if record is None:
+        return None
+    if record.digest != _digest(written):
+        raise Invalid(
+            "idempotency_key_reused",
+            f"Idempotency-Key {key!r} was used before with another body, for {record.job_id}",
+            remedy="use a new key for a new request",
+        )
+    return record.job
+
+
+def submit(request: Request, idempotency_key: str | None = None) -> Submitted:
+    """A new queued job; with a key that was used before for the same body, the job it made."""
+    found_warnings = check_fits(request.spec, request.pool)
+    try:
+        with transaction.atomic():
+            job = _create(request, found_warnings)
+            if idempotency_key:
+                IdempotencyRecord.objects.create(
+                    team=request.team, key=idempotency_key, digest=_digest(request.written), job=job
+                )
+    except IntegrityError:
+        # Another request with this key committed first; its job is the answer to both.
+        existing = replayed(request.team, idempotency_key, request.written) if idempotency_key else None
+        if existing is None:
+            raise
+        return Submitted(existing, replayed=True)
+    return Submitted(job, replayed=False)
+
+
+def request_stop(job_id: str, actor: str) -> Job:
+    """Ask for the end of a job. Idempotent; a final job is returned as it is."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update().get(pk=job_id)
+        if JobStatus(job.status) not in FINAL and job.desired != Desired.STOP.value:
+            job.desired = Desired.STOP.value
+            job.version += 1
+            events.append(job, "job.stop_requested", actor=actor, data={"reason": Reason.STOPPED_BY_USER.value})
+            job.save()
+            wakeups.hint_after_commit(wakeups.DISPATCH)
+    return job
+
+
+def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
+    spec = request.spec
+    resolved = spec.model_dump(mode="json")
+    resolved["team"] = request.team.name
+    resolved["resources"]["cluster"] = request.pool.cluster.name
+    job = Job(
+        team=request.team,
+        created_by=request.user,
+        name=spec.name,
+        project=spec.project,
+        labels=spec.labels,
+        priority=PRIORITY_VALUES[spec.priority],
+        spec=request.written,
+        resolved_spec=resolved,
+        spec_digest=validation.digest(spec),
+        warnings=[vars(warning) for warning in found_warnings],
+        pool=request.pool,
+        slots=spec.resources.world_size,
+        dataset_id=request.dataset_id,
+        forked_from=request.forked_from,
+    )
+    job.save(force_insert=True)
+    facts = {"forked_from": request.forked_from.id} if request.forked_from else {}
+    events.append(job, "job.submitted", actor=request.user.username, data=facts)
+    job.save(update_fields=["event_seq"])
+    wakeups.hint_after_commit(wakeups.ADMIT)
+    return job
+
+
+def _digest(written: Any) -> str:
+    return hashlib.sha256(validation.canonical(written)).hexdigest()

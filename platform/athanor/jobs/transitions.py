@@ -1,0 +1,88 @@
+"""The only code that assigns `status`, of jobs and of attempts. Each change carries its reason, actor and event."""
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from athanor.core import wakeups
+from athanor.jobs import events
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import MEANINGS, Reason
+from athanor.jobs.states import ALLOWED, ATTEMPT_ALLOWED, FINAL, AttemptStatus, JobStatus
+
+HINTS: dict[JobStatus, str] = {
+    JobStatus.QUEUED: wakeups.ADMIT,
+    JobStatus.ADMITTED: wakeups.DISPATCH,
+    JobStatus.DISPATCHING: wakeups.DISPATCH,
+    JobStatus.STARTING: wakeups.OBSERVE,
+    JobStatus.STOPPING: wakeups.OBSERVE,
+}
+
+
+class IllegalTransition(AssertionError):
+    """A bug: the caller did not look at the status under the row lock."""
+
+
+def move(job: Job, to: JobStatus, *, reason: Reason | None = None, actor: str, detail: str = "", **data: Any) -> None:
+    """Move `job`, whose row the caller has locked in this transaction, and save it."""
+    assert transaction.get_connection().in_atomic_block, "a status changes under the job's row lock"
+    source = JobStatus(job.status)
+    if to not in ALLOWED[source]:
+        raise IllegalTransition(f"{job.id}: {source} -> {to} is not in the table")
+    if to in FINAL:
+        assert reason is not None and MEANINGS[reason].final is not None, f"{to} needs an ending reason"
+    now = timezone.now()
+    job.status = to.value
+    job.reason = reason.value if reason else ""
+    job.reason_detail = detail
+    job.act_after = None
+    if to is JobStatus.QUEUED:
+        job.queued_at = now
+    elif to is JobStatus.ADMITTED:
+        job.admitted_at = now
+    elif to is JobStatus.RUNNING and job.started_at is None:
+        job.started_at = now
+    elif to in FINAL:
+        job.finished_at = now
+    job.version += 1
+    facts = {"from": source.value, "to": to.value, **({"reason": reason.value} if reason else {}), **data}
+    events.append(job, "job.status", actor=actor, message=detail, data=facts, time=now)
+    job.save()
+    if to in HINTS:
+        wakeups.hint_after_commit(HINTS[to])
+    if to in FINAL:
+        wakeups.hint_after_commit(wakeups.ADMIT)  # slots are free again
+
+
+def move_attempt(attempt: Attempt, to: AttemptStatus, *, reason: Reason | None = None, detail: str = "") -> None:
+    """Move `attempt`, whose job's row the caller has locked in this transaction, and save it."""
+    assert transaction.get_connection().in_atomic_block, "a status changes under the job's row lock"
+    source = AttemptStatus(attempt.status)
+    if to not in ATTEMPT_ALLOWED[source]:
+        raise IllegalTransition(f"{attempt.id}: {source} -> {to} is not in the table")
+    now = timezone.now()
+    attempt.status = to.value
+    if reason:
+        attempt.reason = reason.value
+        attempt.reason_detail = detail
+    if to is AttemptStatus.SUBMITTED:
+        attempt.submitted_at = now
+    elif to is AttemptStatus.RUNNING:
+        attempt.started_at = now
+    elif to is AttemptStatus.ENDED:
+        attempt.ended_at = now
+        wakeups.hint_after_commit(wakeups.FINALISE)
+    attempt.save()
+
+
+def set_waiting_reason(job: Job, reason: Reason, detail: str) -> None:
+    """Say why a queued job waits; an event only when the reason is another one."""
+    assert job.status == JobStatus.QUEUED.value and MEANINGS[reason].final is None
+    changed = job.reason != reason.value
+    job.reason = reason.value
+    job.reason_detail = detail
+    if changed:
+        job.version += 1
+        events.append(job, "job.waiting", actor="scheduling", message=detail, data={"reason": reason.value})
+    job.save(update_fields=["reason", "reason_detail", "version", "event_seq", "updated_at"])

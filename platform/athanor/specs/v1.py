@@ -1,0 +1,47 @@
+"""JobSpec, version 1. The `training` part is the trainer's own type; the rest is the platform's."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainer.contract.base import SpecModel
+from trainer.contract.training import CheckpointPolicy, PositiveInt, ProcessLayout, TrainingSpec
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
+LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=63)]
+LabelValue = Annotated[str, Field(max_length=200)]
+SECONDS_PER_DAY = 86_400
+
+
+class Resources(ProcessLayout):
+    """Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator."""
+
+    cluster: Name | None = None
+    accelerator: Name = "cpu"
+
+
+class RetryPolicy(SpecModel):
+    """How often a job may start anew. `max_charged`: faults of the run itself, counted within `window_seconds`.
+    `max_free`: faults of the infrastructure. `restarts_in_place`: new processes within one attempt."""
+
+    max_charged: Annotated[int, Field(ge=0, le=100)] = 1
+    max_free: Annotated[int, Field(ge=0, le=1000)] = 10
+    window_seconds: PositiveInt = SECONDS_PER_DAY
+    restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
+
+
+class JobSpec(SpecModel):
+    version: Literal[1] = 1
+    name: Name
+    team: Name | None = None
+    project: Name = "default"
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = {}
+    priority: Literal["low", "normal", "high"] = "normal"
+    resources: Resources = Resources()
+    time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
+    retry: RetryPolicy = RetryPolicy()
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    training: TrainingSpec
+
+
+PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

@@ -1,0 +1,132 @@
+"""From what was sent to a JobSpec, or to every mistake in it at once."""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from athanor.core.errors import FieldProblem, Invalid
+from athanor.specs.v1 import JobSpec
+
+LARGEST_SPEC_BYTES = 256 * 1024
+# How pydantic names the branch of a union within a location; such a piece is no field of the spec.
+UNION_BRANCH = re.compile(r"^(constrained-|literal\[|function-)")
+
+
+def parse_yaml(text: bytes) -> Any:
+    """The data in a YAML (or JSON) document. Raises Invalid with line and column."""
+    if len(text) > LARGEST_SPEC_BYTES:
+        raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {LARGEST_SPEC_BYTES}")
+    try:
+        return yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise Invalid("not_utf8", f"the spec is not UTF-8 at byte {error.start}", remedy="save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be read"
+        raise Invalid("invalid_yaml", f"the spec is not YAML{where}: {problem}", remedy="mend the syntax") from error
+
+
+def parse_spec(data: Any) -> JobSpec:
+    """The spec in `data`. Raises Invalid naming every wrong field by JSON pointer."""
+    if not isinstance(data, dict):
+        raise Invalid(
+            "invalid_spec",
+            f"a job spec is a mapping of fields, not {type(data).__name__}",
+            remedy="start from a preset: athanor presets",
+        )
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        problems = _merged(_problem(item) for item in error.errors())
+        raise Invalid(
+            "invalid_spec",
+            f"{len(problems)} field{'s' if len(problems) > 1 else ''} of the spec cannot be used",
+            remedy="mend the fields listed in errors",
+            problems=problems,
+        ) from error
+
+
+def digest(spec: JobSpec) -> str:
+    """SHA-256 over the canonical JSON of the resolved spec."""
+    return hashlib.sha256(canonical(spec.model_dump(mode="json"))).hexdigest()
+
+
+def canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _merged(problems: Iterable[FieldProblem]) -> tuple[FieldProblem, ...]:
+    """One problem a pointer: a union reports each of its branches, and any of them would do."""
+    by_pointer: dict[str, FieldProblem] = {}
+    for problem in problems:
+        first = by_pointer.get(problem.pointer)
+        detail = f"{first.detail}; or: {problem.detail}" if first else problem.detail
+        by_pointer[problem.pointer] = FieldProblem(problem.pointer, (first or problem).code, detail)
+    return tuple(by_pointer.values())
+
+
+def _problem(item: Any) -> FieldProblem:
+    location: tuple[int | str, ...] = tuple(p for p in item["loc"] if not UNION_BRANCH.match(str(p)))
+    pointer = "".join(f"/{_escape(str(piece))}" for piece in location)
+    value = item["input"]
+    if item["type"] == "extra_forbidden":
+        return FieldProblem(pointer, "unknown_field", _unknown_field(location))
+    if item["type"] == "missing":
+        return FieldProblem(pointer, "missing", "this field is required")
+    if item["type"] == "literal_error":
+        return FieldProblem(pointer, "not_a_choice", _not_a_choice(item, value))
+    shown = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    message = item["msg"].removeprefix("Value error, ")
+    return FieldProblem(pointer, item["type"], message if isinstance(value, dict) else f"{message}; got {shown}")
+
+
+def _unknown_field(location: tuple[int | str, ...]) -> str:
+    name = str(location[-1])
+    known = _fields_at(location[:-1])
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if nearest:
+        return f"unknown field {name!r}; did you mean {nearest[0]!r}?"
+    return f"unknown field {name!r}; known here: {', '.join(known)}"
+
+
+def _not_a_choice(item: Any, value: Any) -> str:
+    expected = str(item["ctx"]["expected"])
+    choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
+    nearest = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{value!r} is none of {', '.join(choices)}{hint}"
+
+
+def _fields_at(path: tuple[int | str, ...]) -> list[str]:
+    """The field names of the model at `path` below JobSpec."""
+    model: type[BaseModel] = JobSpec
+    for piece in path:
+        field = model.model_fields.get(str(piece))
+        if field is None:
+            return []
+        found = _model_in(field.annotation)
+        if found is None:
+            return []
+        model = found
+    return sorted(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def _escape(piece: str) -> str:
+    return piece.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,40 @@
+"""Each task carries on whatever is due, whoever left it. Unknown arguments never break a rolling upgrade."""
+
+from typing import Any
+
+from celery import shared_task
+
+from athanor.artifacts import services as artifacts
+from athanor.core import wakeups
+from athanor.dispatch import finalise, observe, submit
+from athanor.scheduling import services as scheduling
+
+
+@shared_task(name=wakeups.ADMIT)
+def admit(**_: Any) -> None:
+    if scheduling.admit():
+        submit.prepare_due()
+        submit.submit_due()
+
+
+@shared_task(name=wakeups.DISPATCH)
+def dispatch(**_: Any) -> None:
+    submit.prepare_due()
+    submit.submit_due()
+    observe.stop_due()
+
+
+@shared_task(name=wakeups.OBSERVE)
+def watch(**_: Any) -> None:
+    observe.observe_due()
+    observe.stop_due()
+
+
+@shared_task(name=wakeups.FINALISE)
+def finish(**_: Any) -> None:
+    finalise.finalise_due()
+
+
+@shared_task(name=wakeups.SWEEP_STORAGE)
+def sweep_storage(**_: Any) -> None:
+    artifacts.sweep_retired()
