@@ -17,6 +17,6 @@ die_with_parent()
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 _begin = time.monotonic()
-for _name in ("torch", "trainer.worker"):
+for _name in ("torch", "torch._dynamo", "trainer.worker"):  # the optimizer imports dynamo on its first use
     importlib.import_module(_name)
 IMPORT_SECONDS = time.monotonic() - _begin

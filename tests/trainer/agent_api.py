@@ -1,0 +1,155 @@
+"""A small real server of the agent API and of presigned objects, on a free loopback port, for the agent's tests."""
+
+import json
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from trainer.contract.run import DataKeys, RunConfig
+
+TOKEN = "attempt-token"
+
+
+@dataclass
+class AgentApi:
+    """What the platform would keep, in memory. The switches make it fail in the ways a platform fails."""
+
+    run: RunConfig
+    keys: DataKeys
+    objects: dict[str, bytes] = field(default_factory=dict)
+    received: dict[tuple[str, str], list[dict]] = field(default_factory=dict)
+    doubled: int = 0
+    checkpoints: list[dict] = field(default_factory=list)
+    models: list[dict] = field(default_factory=list)
+    datasets: list[dict] = field(default_factory=list)
+    ends: list[dict] = field(default_factory=list)
+    heartbeats: list[dict] = field(default_factory=list)
+    stop: str | None = None
+    api_away: bool = False
+    store_away: bool = False
+    over: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __enter__(self) -> "AgentApi":
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/agent"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def wait_for(self, condition: Any, seconds: float = 60.0) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, seconds), "the awaited report did not come"
+
+    def records(self, kind: str, field_name: str) -> list[dict]:
+        """All records of a kind in the order of delivery."""
+        with self.changed:
+            return [
+                record for (of, _), batches in self.received.items() if of == kind for batch in batches
+                for record in batch[field_name]
+            ]  # fmt: skip
+
+    def points(self) -> list[dict]:
+        return self.records("metrics", "points")
+
+    def events(self, kind: str) -> list[dict]:
+        return [event["data"] for event in self.records("progress", "events") if event["type"] == kind]
+
+    def losses(self) -> dict[int, float]:
+        return {p["step"]: p["values"]["train/loss"] for p in self.points() if "train/loss" in p["values"]}
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        if path == "/run":
+            return 200, self.run.model_dump(mode="json")
+        if path == "/keys":
+            return 200, self.keys.model_dump(mode="json")
+        content = json.loads(body)
+        if path == "/heartbeat":
+            self.heartbeats.append(content)
+            return 200, {"stop": self.stop}
+        if path in ("/metrics", "/logs", "/progress"):
+            return self._take_batch(path[1:], content)
+        if path == "/storage:presign":
+            expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+            base = self.url.removesuffix("/agent")
+            urls = [{"key": key, "url": f"{base}/objects/{key}", "expires_at": expires} for key in content["keys"]]
+            return 200, {"urls": urls}
+        if path == "/end":
+            self.ends.append(content)
+            return 201, {}
+        return self._register(path, content)
+
+    def _take_batch(self, kind: str, batch: dict) -> tuple[int, Any]:
+        batches = self.received.setdefault((kind, batch["writer"]), [])
+        if batch["sequence"] > len(batches):
+            return 409, {"code": "sequence_gap", "next_sequence": len(batches)}
+        if batch["sequence"] < len(batches):
+            self.doubled += 1
+        else:
+            batches.append(batch)
+        return 200, {"next_sequence": len(batches)}
+
+    def _register(self, path: str, manifest: dict) -> tuple[int, Any]:
+        for file in manifest["files"]:
+            for part in file["parts"]:
+                if len(self.objects.get(part["key"], b"")) != part["size"]:
+                    return 422, {"code": "part_missing", "detail": part["key"]}
+        if path == "/checkpoints":
+            self.checkpoints.append(manifest)
+            self.run = RunConfig.model_validate({**self.run.model_dump(), "resume": manifest})
+        elif path == "/artifacts":
+            self.models.append(manifest)
+        else:
+            self.datasets.append(manifest)
+        return 201, {}
+
+
+def _handler(api: AgentApi) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path.startswith("/objects/"):
+                self._object(self.path.removeprefix("/objects/"), body)
+            elif api.api_away:
+                self.close_connection = True  # hangs up without an answer
+            elif api.over or self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                self._send(410 if api.over else 401, b"{}")
+            else:
+                with api.changed:
+                    status, content = api.answer(self.command, self.path.removeprefix("/agent"), body)
+                    api.changed.notify_all()
+                self._send(status, json.dumps(content).encode())
+
+        do_GET = do_POST = do_PUT = _serve
+
+        def _object(self, key: str, body: bytes) -> None:
+            if api.store_away:
+                self._send(503, b"store is away")
+            elif self.command == "PUT":
+                with api.changed:
+                    api.objects[key] = body
+                    api.changed.notify_all()
+                self._send(200, b"")
+            elif key in api.objects:
+                self._send(200, api.objects[key])
+            else:
+                self._send(404, b"")
+
+        def _send(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Requests are no news in a test's output."""
+
+    return Handler

@@ -1,0 +1,119 @@
+"""Tiny runs for tests: a text, a spec that trains on it in a second, and ways to start it."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.contract.manifest import StoredFile
+from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
+from trainer.contract.sealing import Sealer, new_keyset
+from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+from trainer.local_platform import LocalPlatform, LocalSettings
+from trainer.resilience.assignment import FolderConnection
+
+_WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead".split()
+
+TINY: dict[str, Any] = {
+    "model": {
+        "shape": {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64}
+    },
+    "data": {"source": "dataset:tiny"},
+    "tokenizer": {"vocab_size": 300},
+    "steps": 20,
+    "tokens_per_step": 256,
+    "sequence_length": 32,
+    "schedule": {"warmup_steps": 4},
+    "evaluation": {"every_steps": 10, "sequences": 8},
+    "seed": 5,
+}
+
+
+def tiny_text(characters: int = 60_000) -> str:
+    chosen = random.Random(1)
+    lines = []
+    while sum(map(len, lines)) < characters:
+        lines.append(" ".join(chosen.choices(_WORDS, k=12)) + "\n")
+    return "".join(lines)
+
+
+def tiny_training(**changes: Any) -> TrainingSpec:
+    return TrainingSpec.model_validate({**TINY, **changes})
+
+
+@dataclass
+class FinishedRun:
+    end_class: EndClass
+    output: Path
+
+    @property
+    def end(self) -> dict:
+        return json.loads((self.output / "end.json").read_text())
+
+    def series(self, name: str) -> dict[int, float]:
+        """Step to value; where a step was taken twice, the later one."""
+        found = {}
+        for line in (self.output / "metrics.jsonl").read_text().splitlines():
+            point = json.loads(line)
+            if name in point["values"]:
+                found[point["step"]] = point["values"][name]
+        return found
+
+    def events(self, kind: str) -> list[dict]:
+        lines = (self.output / "progress.jsonl").read_text().splitlines()
+        return [event["data"] for event in map(json.loads, lines) if event["type"] == kind]
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        return sorted((self.output / "store" / "checkpoints").glob("step-*"))
+
+
+def run_alone(
+    output: Path, training: TrainingSpec, *, processes: int = 1, every_steps: int = 10, keep_last: int = 2,
+    restarts: int = 0, data: Path | None = None, on_batch: Any = None,
+) -> FinishedRun:  # fmt: skip
+    """A standalone run in worker processes of this test process's fork server."""
+    output.mkdir(parents=True, exist_ok=True)
+    if data is None:
+        data = output.parent / "tiny.txt"
+        data.write_text(tiny_text())
+    settings = LocalSettings(
+        training,
+        ProcessLayout(processes_per_node=processes),
+        CheckpointPolicy(every_steps=every_steps, keep_last=keep_last),
+        restarts,
+    )
+    supervisor = None
+
+    def seen(kind: str, batch: Any) -> None:
+        if on_batch is not None:
+            on_batch(supervisor, kind, batch)
+
+    platform = LocalPlatform(output, settings, seen)
+    supervisor = Supervisor(FolderConnection(output), platform, NodePlace(output / "work", local_files=[data]))
+    return FinishedRun(supervisor.run(), output)
+
+
+def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) -> tuple[RunConfig, DataKeys, dict]:
+    """What a platform would hand out for a tiny sealed data set: run, keys, and the objects in its store."""
+    keys = DataKeys(job=new_keyset(), dataset=new_keyset())
+    key = "datasets/dset_tiny/raw-000.part"
+    ciphertext, part = Sealer(keys.dataset).seal(tiny_text().encode(), key)
+    fields = {
+        "job_id": "job_1",
+        "attempt_id": "att_1",
+        "attempt_number": 1,
+        "prefix": "teams/t/jobs/job_1/",
+        "layout": ProcessLayout(processes_per_node=processes),
+        "training": training,
+        "checkpoint": CheckpointPolicy(every_steps=10),
+        "dataset": DatasetSource(
+            dataset_id="dset_tiny", name="tiny", origin="sealed", raw=[StoredFile(path="tiny.txt", parts=[part])]
+        ),
+        "heartbeat_seconds": 0.2,
+    }
+    return RunConfig.model_validate({**fields, **changes}), keys, {key: ciphertext}
+
+
