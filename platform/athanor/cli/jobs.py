@@ -106,7 +106,7 @@ def presets(
     as_json: AsJson = False,
 ) -> None:
     """List the presets."""
-    found: list[dict[str, Any]] = connect().get("/presets")
+    found: list[dict[str, Any]] = connect().get("/presets")["items"]
     if spec is not None:
         chosen = [preset for preset in found if preset["name"] == spec]
         if not chosen:

@@ -28,7 +28,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def read_preset(client: Client, name: str) -> dict[str, Any]:
-    presets = {preset["name"]: preset for preset in client.get("/presets")}
+    presets = {preset["name"]: preset for preset in client.get("/presets")["items"]}
     if name not in presets:
         raise CliError(ExitCode.USAGE, f"no preset {name!r}: there are {', '.join(sorted(presets))}")
     spec: dict[str, Any] = presets[name]["spec"]
