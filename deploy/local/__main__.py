@@ -1,14 +1,16 @@
-"""`python -m deploy.local up|down|status|logs`."""
+"""`python -m deploy.local up|down|status|logs|env`."""
 
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from typing import Any
 
+from deploy.local import environment
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json
@@ -26,7 +28,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def up(folder: DataFolder) -> None:
+def up(folder: DataFolder, *, only_stores: bool) -> None:
     """Run the stack in the foreground until Ctrl-C or SIGTERM."""
     folder.open()
     with folder.owned():
@@ -38,10 +40,15 @@ def up(folder: DataFolder) -> None:
             stack.initialise()
             say("starting the stores")
             supervisor.start(stack.stores())
-            stack.prepare(say)
-            say("starting web, worker and beat")
-            supervisor.start(stack.platform())
-            say(f"ready: {stack.url}  (user and password in {folder.credentials})")
+            stack.ensure_database()
+            if only_stores:
+                say("ready: the stores; `python -m deploy.local env` tells their addresses")
+            else:
+                stack.add_master_key()
+                stack.prepare(say)
+                say("starting web, worker and beat")
+                supervisor.start(stack.platform())
+                say(f"ready: {stack.url}  (user and password in {folder.credentials})")
             supervisor.run(stack.url)
         except Interrupted:
             say("interrupted")
@@ -51,7 +58,7 @@ def up(folder: DataFolder) -> None:
     say(f"stopped; data stays in {folder.root}")
 
 
-def up_in_background(folder: DataFolder) -> None:
+def up_in_background(folder: DataFolder, *, only_stores: bool) -> None:
     """Return once the stack is ready. One that runs already is left as it is."""
     folder.open()
     log = folder.logs / "supervisor.log"
@@ -60,7 +67,7 @@ def up_in_background(folder: DataFolder) -> None:
         log.unlink(missing_ok=True)
         with log.open("ab") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "deploy.local", "up"],
+                [sys.executable, "-m", "deploy.local", "up", *(["--stores"] if only_stores else [])],
                 cwd=REPOSITORY,
                 env={**os.environ, "ATHANOR_DATA_DIR": str(folder.root)},
                 stdin=subprocess.DEVNULL,
@@ -117,6 +124,15 @@ def _tell_of_jobs(folder: DataFolder) -> None:
         say(f"{count} processes of running jobs go on without the platform; the next `up` finds them again")
 
 
+def show_environment(folder: DataFolder) -> None:
+    """Lines for a shell: eval "$(python -m deploy.local env)" and manage.py works on this stack's data."""
+    if _live_state(folder) is None:
+        raise StackError(f"no stack runs on {folder.root}: start one with `make up`")
+    known = environment.of_running(folder)
+    for name, value in sorted(known.items()):
+        say(f"export {name}={shlex.quote(value)}")
+
+
 def status(folder: DataFolder, *, as_json: bool) -> None:
     state = _live_state(folder)
     report: dict[str, Any] = {"data_dir": str(folder.root), "status": "stopped", "services": {}}
@@ -169,9 +185,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("up", help="start the stack and stay with it")
+    start.add_argument("--stores", action="store_true", help="only database, broker and object store")
     start.add_argument("--background", action="store_true", help="return when it is ready")
     commands.add_parser("down", help="stop it; the data stays")
     commands.add_parser("status").add_argument("--json", action="store_true")
+    commands.add_parser("env", help="what the server's programs are told, for a shell")
     show = commands.add_parser("logs", help="the last lines of each service's log")
     show.add_argument("service", nargs="?")
     show.add_argument("-n", "--lines", type=int, default=20)
@@ -179,9 +197,11 @@ def main() -> int:
     folder = DataFolder.from_environment()
     try:
         if options.command == "up" and options.background:
-            up_in_background(folder)
+            up_in_background(folder, only_stores=options.stores)
         elif options.command == "up":
-            up(folder)
+            up(folder, only_stores=options.stores)
+        elif options.command == "env":
+            show_environment(folder)
         elif options.command == "down":
             down(folder)
         elif options.command == "status":

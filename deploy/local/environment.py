@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deploy.local import secret_values, valkey
 from deploy.local.errors import StackError
-from deploy.local.folder import DataFolder
+from deploy.local.folder import DataFolder, read_json
 from deploy.local.postgres import Postgres
 
 BUCKET = "athanor"
@@ -62,7 +62,6 @@ def for_platform(
         ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
     )
     environment.setdefault("ATHANOR_SECRET_KEY", secrets["secret_key"])
-    environment.setdefault("ATHANOR_MASTER_KEY", secrets["master_key"])
     environment.setdefault("ATHANOR_ALLOWED_HOSTS", "127.0.0.1,localhost")
     if embedded.postgres:
         assert postgres is not None
@@ -78,3 +77,16 @@ def for_platform(
             ATHANOR_S3_BUCKET=BUCKET,
         )
     return environment
+
+
+def of_running(folder: DataFolder) -> dict[str, str]:
+    """What differs from the shell's own environment, read from the folder of a stack that runs."""
+    embedded = Embedded.from_environment()
+    ports = read_json(folder.root / "ports.json") or {}
+    secrets = read_json(folder.root / "secrets.json") or {}
+    postgres = Postgres(folder, ports["postgres"], secrets) if embedded.postgres else None
+    known = for_platform(folder, embedded, ports, secrets, postgres)
+    if "master_key" in secrets:
+        known.setdefault("ATHANOR_MASTER_KEY", secrets["master_key"])
+    own = {"PATH", "PYTHONUNBUFFERED"}
+    return {name: value for name, value in known.items() if name not in own and os.environ.get(name) != value}

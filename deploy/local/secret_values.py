@@ -20,12 +20,12 @@ _MADE = (
 )
 
 
-def load_or_make(folder: DataFolder, repository: Path) -> dict[str, str]:
-    """All secrets by name. A name that a newer version added is made; one that exists is never changed."""
+def load_or_make(folder: DataFolder) -> dict[str, str]:
+    """The stores' and the web's secrets by name. What a newer version added is made; what exists never changes."""
     path = folder.root / "secrets.json"
     known: dict[str, str] = read_json(path) or {}
     missing = [name for name in _MADE if name not in known]
-    if not missing and "master_key" in known:
+    if not missing:
         return known
     if folder.postgres.exists() and not known:
         raise StackError(
@@ -34,22 +34,26 @@ def load_or_make(folder: DataFolder, repository: Path) -> dict[str, str]:
         )
     for name in missing:
         known[name] = secrets.token_urlsafe(12 if name == "admin_password" else 32)
-    if "master_key" not in known:
-        known["master_key"] = _new_master_key(repository)
     write_json(path, known)
     return known
 
 
-def _new_master_key(repository: Path) -> str:
+def load_or_make_master_key(folder: DataFolder, repository: Path, environment: dict[str, str]) -> str:
     """A Tink keyset as the platform itself makes it, so that its format is known in one place only."""
+    path = folder.root / "secrets.json"
+    known = load_or_make(folder)
+    if "master_key" in known:
+        return known["master_key"]
     result = subprocess.run(
         [sys.executable, "manage.py", "generate_master_key"],
         cwd=repository,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     key = result.stdout.strip()
     if result.returncode or not key:
-        raise StackError("`python manage.py generate_master_key` failed: run `make setup`", result.stderr)
+        raise StackError("`python manage.py generate_master_key` failed", result.stderr)
+    write_json(path, {**known, "master_key": key})
     return key

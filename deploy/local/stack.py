@@ -23,11 +23,17 @@ class Stack:
     def __init__(self, folder: DataFolder) -> None:
         self.folder = folder
         self._embedded = Embedded.from_environment()
-        self._secrets = secret_values.load_or_make(folder, REPOSITORY)
+        self._secrets = secret_values.load_or_make(folder)
         self.ports = ports.choose(folder, self._embedded.port_names())
         self._postgres = Postgres(folder, self.ports["postgres"], self._secrets) if self._embedded.postgres else None
         self.environment = environment.for_platform(folder, self._embedded, self.ports, self._secrets, self._postgres)
         self.url = self.environment["ATHANOR_PUBLIC_URL"]
+
+    def add_master_key(self) -> None:
+        """Needs the platform's code, which the stores alone do without."""
+        if "ATHANOR_MASTER_KEY" not in self.environment:
+            key = secret_values.load_or_make_master_key(self.folder, REPOSITORY, self.environment)
+            self.environment["ATHANOR_MASTER_KEY"] = key
 
     def initialise(self) -> None:
         """What must exist before the first process starts."""
@@ -48,10 +54,12 @@ class Stack:
             )
         return services
 
-    def prepare(self, say: Callable[[str], None]) -> None:
-        """Bring the database up to date; make the first admin, team and token. All of it may be repeated."""
+    def ensure_database(self) -> None:
         if self._postgres is not None:
             self._postgres.ensure_database()
+
+    def prepare(self, say: Callable[[str], None]) -> None:
+        """Bring the database up to date; make the first admin, team and token. All of it may be repeated."""
         say("database: applying migrations")
         self._manage("migrate", "--no-input")
         answer = self._manage("bootstrap", "--username", ADMIN, "--team", TEAM)

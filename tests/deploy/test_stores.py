@@ -1,0 +1,225 @@
+"""The embedded stores under one supervisor: kept alive, given up cleanly, found again after a kill -9."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import psycopg
+import pytest
+from botocore.config import Config
+
+from deploy.local.environment import REPOSITORY
+from deploy.local.handle import StackHandle, wait_until
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[StackHandle]:
+    handle = StackHandle(tmp_path / "data")
+    yield handle
+    handle.down()
+
+
+def settings(stack: StackHandle) -> dict[str, str]:
+    """The addresses and keys that `env` prints for a shell."""
+    lines = stack.run("env").stdout.splitlines()
+    pairs = [line.removeprefix("export ").partition("=") for line in lines]
+    return {name: value.strip("'") for name, _, value in pairs}
+
+
+def bucket(stack: StackHandle) -> tuple[object, str]:
+    known = settings(stack)
+    client = boto3.client(
+        "s3",
+        endpoint_url=known["ATHANOR_S3_ENDPOINT"],
+        region_name=known["ATHANOR_S3_REGION"],
+        aws_access_key_id=known["ATHANOR_S3_ACCESS_KEY"],
+        aws_secret_access_key=known["ATHANOR_S3_SECRET_KEY"],
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    return client, known["ATHANOR_S3_BUCKET"]
+
+
+def test_a_killed_store_is_started_again_on_its_port(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    url = settings(stack)["DATABASE_URL"]
+    before = stack.identity("postgres")
+    stack.kill("postgres")
+    stack.wait_for_restart("postgres", before)
+
+    def answers() -> bool:
+        try:
+            with psycopg.connect(url, connect_timeout=2) as connection:
+                return connection.execute("SELECT 1").fetchone() == (1,)
+        except psycopg.OperationalError:
+            return False
+
+    wait_until(answers, "PostgreSQL answers again")
+
+
+def test_what_was_written_survives_a_kill_of_everything(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    with psycopg.connect(settings(stack)["DATABASE_URL"]) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    client, name = bucket(stack)
+    client.put_object(Bucket=name, Key="kept", Body=b"bytes")
+    stack.kill_everything()
+    assert not stack.identity("supervisor").is_alive()
+
+    stack.up(only_stores=True)
+    with psycopg.connect(settings(stack)["DATABASE_URL"]) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+    client, name = bucket(stack)
+    assert client.get_object(Bucket=name, Key="kept")["Body"].read() == b"bytes"
+
+
+def test_services_end_with_a_killed_supervisor_or_are_ended_by_the_next(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    earlier = [stack.identity(name) for name in stack.state["services"]]
+    os.kill(stack.pid("supervisor"), signal.SIGKILL)
+    stack.up(only_stores=True)
+    assert not any(identity.is_alive() for identity in earlier)
+
+
+def test_a_second_supervisor_is_refused_and_a_second_background_start_changes_nothing(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    first = stack.pid("supervisor")
+    refused = stack.run("up", "--stores")
+    assert refused.returncode == 1
+    assert "already runs" in refused.stderr
+    stack.up(only_stores=True)
+    assert stack.pid("supervisor") == first
+
+
+def test_secrets_and_folder_are_for_the_owner_only_and_stay_the_same(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    path = stack.data_dir / "secrets.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(stack.data_dir.stat().st_mode) == 0o700
+    before = path.read_text()
+    stack.down()
+    stack.up(only_stores=True)
+    assert path.read_text() == before
+    secrets = json.loads(before).values()
+    command_lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    logs = "".join(log.read_text() for log in stack.folder.logs.iterdir())
+    assert not [secret for secret in secrets if secret in command_lines or secret in logs]
+
+
+def test_an_internal_port_that_was_taken_meanwhile_is_chosen_anew(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    taken = json.loads((stack.data_dir / "ports.json").read_text())["valkey"]
+    stack.down()
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", taken))
+        squatter.listen()
+        stack.up(only_stores=True)
+        assert json.loads((stack.data_dir / "ports.json").read_text())["valkey"] != taken
+
+
+def test_the_port_a_user_asked_for_is_not_replaced(tmp_path: Path) -> None:
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        port = squatter.getsockname()[1]
+        stack = StackHandle(tmp_path / "data", {"ATHANOR_PORT": str(port)})
+        result = stack.run("up", "--stores")
+    assert result.returncode == 1
+    assert f"ATHANOR_PORT {port}" in result.stderr
+
+
+def test_a_folder_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "version").write_text("999\n")
+    result = StackHandle(folder).run("up", "--stores")
+    assert result.returncode == 1
+    assert "format 999" in result.stderr
+    assert [path.name for path in folder.iterdir()] == ["version"]
+
+
+def test_secrets_that_are_gone_are_never_made_anew_beside_old_data(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    stack.down()
+    (stack.data_dir / "secrets.json").unlink()
+    result = stack.run("up", "--stores")
+    assert result.returncode == 1
+    assert "secrets.json is gone" in result.stderr
+
+
+def test_a_service_that_cannot_start_is_named_with_the_end_of_its_log(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    stack.down()
+    (stack.data_dir / "postgres" / "PG_VERSION").write_text("7\n")
+    result = stack.run("up", "--stores")
+    assert result.returncode == 1
+    assert "postgres does not start" in result.stderr
+    assert "incompatible" in result.stderr
+
+
+def test_an_external_server_replaces_the_embedded_one(tmp_path: Path, stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    other = StackHandle(tmp_path / "other", {"DATABASE_URL": settings(stack)["DATABASE_URL"]})
+    try:
+        other.up(only_stores=True)
+        assert set(other.state["services"]) == {"valkey", "object-store"}
+    finally:
+        other.down()
+
+
+def test_half_an_object_store_setting_is_refused(tmp_path: Path) -> None:
+    stack = StackHandle(tmp_path / "data", {"ATHANOR_S3_ENDPOINT": "http://127.0.0.1:9"})
+    result = stack.run("up", "--stores")
+    assert result.returncode == 1
+    assert "ATHANOR_S3_SECRET_KEY" in result.stderr
+
+
+def test_the_inner_servers_of_the_object_store_refuse_strangers(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    program = (
+        "import http.client, json, psutil, sys\n"
+        "process = psutil.Process(int(sys.argv[1]))\n"
+        "ports = [c.laddr.port for c in process.net_connections('tcp') if c.status == 'LISTEN']\n"
+        "answers = []\n"
+        "for port in ports:\n"
+        "    connection = http.client.HTTPConnection('127.0.0.1', port)\n"
+        "    connection.request('GET', '/d1/0/AUTH_athanor')\n"
+        "    answers.append(connection.getresponse().status)\n"
+        "print(json.dumps(answers))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(stack.pid("object-store"))],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = json.loads(result.stdout)
+    assert len(answers) == 4
+    assert answers.count(403) == 3
+    assert all(answer in (400, 401, 403) for answer in answers)
+
+
+def test_of_two_conditional_writers_exactly_one_wins(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    client, name = bucket(stack)
+    from concurrent.futures import ThreadPoolExecutor
+
+    def write(body: bytes) -> bool:
+        try:
+            client.put_object(Bucket=name, Key="once", Body=body, IfNoneMatch="*")
+        except client.exceptions.ClientError as error:
+            assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 412
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        wins = list(pool.map(write, [bytes([n]) * 1000 for n in range(8)]))
+    assert wins.count(True) == 1
+    assert client.get_object(Bucket=name, Key="once")["Body"].read()[:1] == bytes([wins.index(True)])
