@@ -8,7 +8,6 @@ import torch
 from trainer.checkpoint.reader import load
 from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
-from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
 from trainer.contract.training import TrainingSpec
@@ -64,7 +63,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         optimizer = ShardOptimizer(model.named_parameters(), training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
-            _restore(run.resume, model, optimizer, mesh, storage, sealer, index)
+            load(run.resume, live_shards(optimizer, mesh), mesh, storage, sealer, index.fingerprint)
     first_step = run.resume.data_position if run.resume is not None else 0
     sequences = num_sequences(index.train_tokens, training.sequence_length)
     sampler = Sampler(sequences, training.sequences_per_step, training.seed, index.fingerprint)
@@ -105,19 +104,6 @@ def _make_model(training: TrainingSpec, vocab_size: int, mesh: Mesh) -> Decoder:
             block.compile()
     shard_over_data(model, training, mesh)
     return model
-
-
-def _restore(
-    manifest: CheckpointManifest,
-    model: Decoder,
-    optimizer: ShardOptimizer,
-    mesh: Mesh,
-    storage: Storage,
-    sealer: Sealer,
-    index: DatasetIndex,
-) -> None:
-    shards = live_shards(model, optimizer, mesh)
-    load(manifest, shards, mesh, storage, sealer, index.fingerprint)
 
 
 def _rank_share(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> RankShare:

@@ -15,7 +15,7 @@ from trainer.errors import TrainerError
 from trainer.metrics.stats import StatsPipe, StepStats
 from trainer.metrics.throughput import model_flops_utilisation, peak_of
 from trainer.optim.schedule import learning_rate_factor
-from trainer.parallel.data import inference, set_gradient_sync
+from trainer.parallel.data import inference, reshard, set_gradient_sync
 from trainer.parallel.mesh import sum_over_ranks
 
 MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
@@ -105,6 +105,7 @@ def evaluate(session: Session) -> float:
             loss = session.model(inputs_BS.to(session.mesh.device), targets_BS.to(session.mesh.device))
             if counted:
                 sums += torch.stack([loss.double(), torch.full_like(loss, targets_BS.numel(), dtype=torch.float64)])
+    reshard(session.model)
     loss_sum, tokens = sum_over_ranks(sums, session.mesh).tolist()
     session.reporter.enter("training")
     return loss_sum / tokens
@@ -114,7 +115,7 @@ def save(session: Session, step: int, metrics: dict[str, float]) -> float:
     """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
     if session.writer.last_step == step:
         return 0.0
-    return session.writer.save(step, live_shards(session.model, session.optimizer, session.mesh), metrics)
+    return session.writer.save(step, live_shards(session.optimizer, session.mesh), metrics)
 
 
 class Monitor:

@@ -33,7 +33,7 @@ class AgentApi:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __enter__(self) -> "AgentApi":
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/agent"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -108,6 +108,11 @@ class AgentApi:
         else:
             self.datasets.append(manifest)
         return 201, {}
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Clients that are killed on purpose hang up in the middle; that is no news either."""
 
 
 def _handler(api: AgentApi) -> type[BaseHTTPRequestHandler]:

@@ -115,5 +115,3 @@ def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) 
         "heartbeat_seconds": 0.2,
     }
     return RunConfig.model_validate({**fields, **changes}), keys, {key: ciphertext}
-
-

@@ -78,7 +78,9 @@ def test_every_start_up_phase_is_reported_once(finished) -> None:
 
 
 def test_validation_loss_is_reported_before_the_first_step_and_at_the_end(finished) -> None:
-    points = {p["step"]: p["values"]["evaluation/loss"] for p in finished[0].points() if "evaluation/loss" in p["values"]}
+    points = {
+        p["step"]: p["values"]["evaluation/loss"] for p in finished[0].points() if "evaluation/loss" in p["values"]
+    }
     assert sorted(points) == [0, 10, 20]
     assert points[20] < points[0]
 
@@ -138,7 +140,7 @@ def test_an_api_that_is_away_holds_up_neither_training_nor_its_reports(tmp_path:
 
 
 def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_checkpoint(tmp_path: Path) -> None:
-    run, keys, objects = platform_run(tiny_training(steps=400), processes=2, max_restarts_in_place=1)
+    run, keys, objects = platform_run(tiny_training(steps=60), processes=2, max_restarts_in_place=1)
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:
         api.wait_for(lambda: api.checkpoints)
         ranks = [child for child in workers_of(process) if child.num_threads() > 2]
@@ -146,7 +148,7 @@ def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_chec
         assert process.wait(90) == EXIT_STATUS[EndClass.COMPLETED]
         restarts = api.events("generation.started")
         assert [(event["generation"], "SIGKILL" in event["because"]) for event in restarts] == [(1, True)]
-        assert sorted(api.losses()) == list(range(1, 401))
+        assert sorted(api.losses()) == list(range(1, 61))
 
 
 def test_a_withdrawn_token_ends_the_agent_and_all_its_processes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.data import local_tensor, row_range
@@ -29,11 +29,11 @@ class Shard:
     shape: tuple[int, ...]
 
 
-def live_shards(model: nn.Module, optimizer: ShardOptimizer, mesh: Mesh) -> dict[str, Shard]:
+def live_shards(optimizer: ShardOptimizer, mesh: Mesh) -> dict[str, Shard]:
     """Parameters, moments and step counters of this rank."""
     shards = {}
     moments = optimizer.state_tensors()
-    for name, parameter in model.named_parameters():
+    for name, parameter in optimizer.named_parameters():
         start, _ = row_range(parameter, mesh)
         shape = tuple(parameter.shape)
         shards[f"model/{name}"] = Shard(local_tensor(parameter).detach(), start, shape)

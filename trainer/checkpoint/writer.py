@@ -84,6 +84,8 @@ class CheckpointWriter:
             self._store.set(f"{step}/{self._mesh.rank}", mine.model_dump_json())
             if self._mesh.rank == 0:
                 files = self._all_files(step)
+                # A resume does not repeat the steps before it, so their reports must be safe before it can happen.
+                self._reporter.flush()
                 self._commit(prefix, step, files, metrics)
                 size = sum(part.size for file in files for part in file.parts)
                 self._reporter.event("checkpoint.saved", step=step, seconds=time.monotonic() - begin, bytes=size)

@@ -31,8 +31,6 @@ def load_exported(folder: Path, sequence_length: int | None = None) -> tuple[Dec
     return model.eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-
-
 def log_probabilities(model: Decoder, tokens: list[int]) -> torch.Tensor:
     """Of the token after the last of `tokens`: [V], fp32."""
     with torch.inference_mode():

@@ -27,7 +27,7 @@ def export_model(session: Session) -> None:
     begin = time.monotonic()
     dtype = torch.bfloat16 if session.training.precision == "bf16" else torch.float32
     tensors: dict[str, Tensor] = {}
-    for name, parameter in session.model.named_parameters():
+    for name, parameter in session.optimizer.named_parameters():
         whole = full_tensor(parameter.detach())
         if session.mesh.rank == 0:
             tensors[hugging_face_name(name)] = whole.to("cpu", dtype, copy=True)

@@ -5,7 +5,7 @@ unchanged where `found_inf` is set, both read on the device: clipping costs no p
 wait. Both decisions come from sums over all ranks, so every rank decides alike.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,10 @@ class ShardOptimizer:
         for shard, parameter in zip(self._locals, self._parameters, strict=True):
             parameter.grad = None
             shard.grad = None
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The (sharded) parameters as they were given: stable, whatever the model shows during a forward."""
+        return zip(self.names, self._parameters, strict=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments and step counters by name, made (as zeros) if no step has been taken yet."""

@@ -40,6 +40,13 @@ def set_gradient_sync(model: nn.Module, *, is_last: bool) -> None:
         model.set_is_last_backward(is_last)
 
 
+def reshard(model: nn.Module) -> None:
+    """After a forward without backward: whole copies would otherwise stay, and stand in for the parameters."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's shard, sharing memory; the tensor itself where it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
