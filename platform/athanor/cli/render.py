@@ -8,6 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 console = Console(highlight=False)
+if not console.is_terminal:
+    console = Console(highlight=False, width=160)  # into a file or a pipe: no terminal bounds the lines
 COLOURS = {
     "succeeded": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "running": "cyan",
     "starting": "cyan", "dispatching": "cyan", "stopping": "yellow",
@@ -22,14 +24,15 @@ def status_text(job: dict[str, Any]) -> str:
     status = job["status"]
     colour = COLOURS.get(status, "white")
     reason = job.get("reason")
-    suffix = f" ({escape(reason['code'])})" if reason else ""
+    tells_more = reason and reason["code"] != "completed"
+    suffix = f" ({escape(reason['code'])})" if tells_more else ""
     return f"[{colour}]{status}[/{colour}]{suffix}"
 
 
 def jobs_table(jobs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("id", "name", "team", "status", "step", "loss", "created"):
-        table.add_column(name, overflow="fold", no_wrap=name == "id")
+        table.add_column(name, overflow="fold", no_wrap=name in ("id", "status", "created"))
     for job in jobs:
         progress = job.get("progress") or {}
         table.add_row(
@@ -53,7 +56,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         f"created {job['created_at']}, attempts {job.get('attempt_count', 0)}",
     ]
     reason = job.get("reason")
-    if reason:
+    if reason and reason["code"] != "completed":
         remedy = f" {escape(reason['remedy'])}" if reason.get("remedy") else ""
         lines.append(f"reason: {escape(reason.get('message') or reason['code'])}{remedy}")
     if progress.get("step") is not None:
