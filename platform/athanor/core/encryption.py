@@ -22,18 +22,20 @@ def new_wrapping_keyset() -> str:
 
 
 def wrap(wrapping_keyset: str, secret: str, owner: str) -> bytes:
-    return _primitive(wrapping_keyset).encrypt(secret.encode(), owner.encode())
+    wrapped: bytes = _primitive(wrapping_keyset).encrypt(secret.encode(), owner.encode())
+    return wrapped
 
 
 def unwrap(wrapping_keyset: str, wrapped: bytes, owner: str) -> str:
     try:
-        return _primitive(wrapping_keyset).decrypt(bytes(wrapped), owner.encode()).decode()
+        secret: bytes = _primitive(wrapping_keyset).decrypt(bytes(wrapped), owner.encode())
     except tink.TinkError as error:
         raise AthanorError(
             "key_unreadable",
             f"the key of {owner} does not open with the key above it",
             remedy="start the platform with the master key (ATHANOR_MASTER_KEY) it was made with",
         ) from error
+    return secret.decode()
 
 
 def master_keyset() -> str:

@@ -105,19 +105,19 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     status = JobStatus(job.status)
     if ending.reason is Reason.COMPLETED:
         if status is JobStatus.STARTING:
-            transitions.move(job, JobStatus.RUNNING, actor="dispatch", **facts)
-        transitions.move(job, JobStatus.SUCCEEDED, reason=Reason.COMPLETED, actor="dispatch", **facts)
+            transitions.move(job, JobStatus.RUNNING, actor="dispatch", data=facts)
+        transitions.move(job, JobStatus.SUCCEEDED, reason=Reason.COMPLETED, actor="dispatch", data=facts)
         return
     if status is JobStatus.STOPPING:
         _end_stopped(job, Reason(job.reason), facts)
         return
     if job.desired == Desired.STOP.value:
-        transitions.move(job, JobStatus.STOPPING, reason=Reason.STOPPED_BY_USER, actor="dispatch", **facts)
+        transitions.move(job, JobStatus.STOPPING, reason=Reason.STOPPED_BY_USER, actor="dispatch", data=facts)
         _end_stopped(job, Reason.STOPPED_BY_USER, facts)
         return
     outcome = recovery.decide(ending.reason, ending.detail, spec_of(job).retry, history, timezone.now())
     to = JobStatus.FAILED if outcome.retry_at is None else JobStatus.QUEUED
-    transitions.move(job, to, reason=ending.reason, actor="dispatch", detail=outcome.detail, **facts)
+    transitions.move(job, to, reason=ending.reason, actor="dispatch", detail=outcome.detail, data=facts)
     if outcome.retry_at is not None:
         job.act_after = outcome.retry_at
         job.save(update_fields=["act_after"])
@@ -126,7 +126,7 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
 def _end_stopped(job: Job, reason: Reason, facts: dict[str, str]) -> None:
     final = MEANINGS[reason].final
     assert final in FINAL
-    transitions.move(job, final, reason=reason, actor="dispatch", detail=job.reason_detail, **facts)
+    transitions.move(job, final, reason=reason, actor="dispatch", detail=job.reason_detail, data=facts)
 
 
 def _archive_log(attempt: Attempt) -> None:

@@ -118,7 +118,7 @@ def _apply_present(job: Job, attempt: Attempt) -> None:
     if attempt.status == AttemptStatus.SUBMITTED.value and telemetry.has_trained(attempt):
         transitions.move_attempt(attempt, AttemptStatus.RUNNING)
     if job.status == JobStatus.STARTING.value and attempt.status == AttemptStatus.RUNNING.value:
-        transitions.move(job, JobStatus.RUNNING, actor="dispatch", attempt=attempt.id)
+        transitions.move(job, JobStatus.RUNNING, actor="dispatch", data={"attempt": attempt.id})
     health = Health.UNKNOWN if telemetry.is_silent(attempt, SILENT_AFTER_SECONDS) else Health.OK
     if job.health != health.value:
         job.health = health.value

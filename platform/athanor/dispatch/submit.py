@@ -32,7 +32,7 @@ def prepare_due() -> None:
                 continue
             attempt = _new_attempt(job)
             facts = {"attempt": attempt.id, "number": attempt.number}
-            transitions.move(job, JobStatus.DISPATCHING, actor="dispatch", **facts)
+            transitions.move(job, JobStatus.DISPATCHING, actor="dispatch", data=facts)
 
 
 def submit_due() -> None:
@@ -84,7 +84,7 @@ def _accept(lease: Lease, submission: Submission, handle: Handle) -> None:
         attempt.submission_text = submission.text
         transitions.move_attempt(attempt, AttemptStatus.SUBMITTED)
         if job.status == JobStatus.DISPATCHING.value:
-            transitions.move(job, JobStatus.STARTING, actor="dispatch", attempt=attempt.id)
+            transitions.move(job, JobStatus.STARTING, actor="dispatch", data={"attempt": attempt.id})
 
 
 def _reject(lease: Lease, submission: Submission, message: str) -> None:

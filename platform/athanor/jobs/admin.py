@@ -4,7 +4,7 @@ from django.http import HttpRequest
 from athanor.jobs.models import Attempt, Job
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
     """The record is changed by services only."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

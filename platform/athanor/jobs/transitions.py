@@ -24,7 +24,15 @@ class IllegalTransition(AssertionError):
     """A bug: the caller did not look at the status under the row lock."""
 
 
-def move(job: Job, to: JobStatus, *, reason: Reason | None = None, actor: str, detail: str = "", **data: Any) -> None:
+def move(
+    job: Job,
+    to: JobStatus,
+    *,
+    reason: Reason | None = None,
+    actor: str,
+    detail: str = "",
+    data: dict[str, Any] | None = None,
+) -> None:
     """Move `job`, whose row the caller has locked in this transaction, and save it."""
     assert transaction.get_connection().in_atomic_block, "a status changes under the job's row lock"
     source = JobStatus(job.status)
@@ -46,7 +54,7 @@ def move(job: Job, to: JobStatus, *, reason: Reason | None = None, actor: str, d
     elif to in FINAL:
         job.finished_at = now
     job.version += 1
-    facts = {"from": source.value, "to": to.value, **({"reason": reason.value} if reason else {}), **data}
+    facts = {"from": source.value, "to": to.value, **({"reason": reason.value} if reason else {}), **(data or {})}
     events.append(job, "job.status", actor=actor, message=detail, data=facts, time=now)
     job.save()
     if to in HINTS:

@@ -2,7 +2,7 @@
 
 import dj_database_url
 
-from athanor.config.env import REPOSITORY, read
+from athanor.config.env import read
 
 ATHANOR = read()
 
@@ -63,8 +63,8 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "static/"
-STATIC_ROOT = REPOSITORY / ".athanor" / "static"
-WHITENOISE_USE_FINDERS = True
+WHITENOISE_USE_FINDERS = True  # the admin's and the API page's files come from their packages
+WHITENOISE_AUTOREFRESH = False
 WHITENOISE_ROOT = ATHANOR.dashboard_dir if ATHANOR.dashboard_dir.is_dir() else None
 
 LOGGING = {
@@ -78,4 +78,6 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ATHANOR.log_level},
+    # Sweepers run every other second: that a task came and went is no news.
+    "loggers": {"celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"}},
 }
