@@ -5,14 +5,10 @@ import type { Dataset, Page } from "@/api/types";
 
 export const datasetsKey = ["datasets"] as const;
 
-const PREPARING_MS = 3_000;
-
 export function datasetsQuery() {
   return queryOptions({
     queryKey: datasetsKey,
     queryFn: ({ signal }) => request<Page<Dataset>>("/datasets", { query: { limit: 200 }, signal }),
-    refetchInterval: (query) =>
-      query.state.data?.items.some((one) => !["ready", "failed"].includes(one.status)) ? PREPARING_MS : false,
   });
 }
 

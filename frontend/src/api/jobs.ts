@@ -55,7 +55,7 @@ export function jobQuery(id: string) {
 export function presetsQuery() {
   return queryOptions({
     queryKey: ["presets"],
-    queryFn: ({ signal }) => request<Preset[]>("/presets", { signal }),
+    queryFn: ({ signal }) => request<Page<Preset>>("/presets", { signal }),
     staleTime: 300_000,
   });
 }
@@ -67,6 +67,15 @@ export function planJob(spec: JsonObject, signal: AbortSignal): Promise<Plan> {
 /** `key` is made once per form: a second click, or a retry after a cut connection, gives the same job. */
 export function submitJob(spec: JsonObject, key: string): Promise<Job> {
   return request<Job>("/jobs", { method: "POST", json: spec, headers: { "Idempotency-Key": key } });
+}
+
+/** The same for a job that starts from another one's spec, so that the record keeps where it came from. */
+export function forkJob(parent: string, changes: JsonObject, key: string): Promise<Job> {
+  return request<Job>(`/jobs/${encodeURIComponent(parent)}:fork`, {
+    method: "POST",
+    json: { changes },
+    headers: { "Idempotency-Key": key },
+  });
 }
 
 export function cancelJob(id: string): Promise<Job> {

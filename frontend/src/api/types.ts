@@ -1,224 +1,43 @@
-/** The shapes of /api/v1 as the dashboard names them. */
+import type { components } from "@/api/schema.gen";
 
-export type JobStatus =
-  | "queued"
-  | "admitted"
-  | "dispatching"
-  | "starting"
-  | "running"
-  | "pausing"
-  | "paused"
-  | "stopping"
-  | "succeeded"
-  | "failed"
-  | "cancelled"
-  | "expired";
-
-export interface User {
-  id: string;
-  username: string;
-  email: string;
-  is_staff: boolean;
-}
-
-export interface TeamRef {
-  id: string;
-  name: string;
-}
-
-export interface Team extends TeamRef {
-  role: string;
-}
-
-export interface Session {
-  authenticated: boolean;
-  user: User | null;
-  teams: Team[];
-  csrf_token: string;
-}
-
-export interface Page<T> {
-  items: T[];
-  next_cursor: string | null;
-}
-
-export interface FieldProblem {
-  pointer: string;
-  code: string;
-  detail: string;
-}
-
-export interface Reason {
-  code: string;
-  message: string;
-  remedy: string | null;
-}
-
-export interface Attempt {
-  id: string;
-  number: number;
-  status: string;
-  reason: Reason | null;
-  cluster: string;
-  native_state: string | null;
-  started_at: string | null;
-  finished_at: string | null;
-  last_step: number | null;
-}
-
-export interface Progress {
-  step: number;
-  steps_total: number;
-  tokens_seen: number;
-  loss: number | null;
-  validation_loss: number | null;
-  tokens_per_second: number | null;
-  mfu: number | null;
-  eta_seconds: number | null;
-  phase: string;
-  updated_at: string;
-}
-
-export interface Timings {
-  queued_seconds: number | null;
-  startup: Record<string, number>;
-  training_seconds: number | null;
-  checkpoint_seconds: number | null;
-  export_seconds: number | null;
-}
+/** Short names for the generated shapes, and what the OpenAPI document leaves open said more exactly. */
+type Schemas = components["schemas"];
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 export type JsonObject = Record<string, Json>;
 
-export interface JobSummary {
-  id: string;
-  name: string;
-  team: TeamRef;
-  project: string;
-  labels: Record<string, string>;
-  priority: string;
-  status: JobStatus;
-  desired: string;
-  reason: Reason | null;
-  health: string;
-  created_at: string;
-  started_at: string | null;
-  finished_at: string | null;
-  updated_at: string;
-  created_by: string | null;
-  attempt_count: number;
-  progress: Progress | null;
-  validation_loss: { before: number | null; after: number | null } | null;
-}
-
-export interface Job extends JobSummary {
-  attempts: Attempt[];
-  warnings: FieldProblem[];
-  timings: Timings;
-  spec: JsonObject;
-  resolved_spec: JsonObject;
-  submission: string | null;
-}
-
-export interface Plan {
-  resolved_spec: JsonObject;
-  warnings: FieldProblem[];
-  estimate: {
-    num_parameters: number;
-    memory_bytes_per_process: number;
-    pool_memory_bytes_per_process: number | null;
-    processes: number;
-    slots: number | null;
-    tokens_total: number;
-    cost_currency: string | null;
-    cost_at_time_limit: number | null;
-  };
-}
-
-export interface JobEvent {
-  seq: number;
-  type: string;
-  time: string;
-  actor: string | null;
-  data: JsonObject;
-  message: string;
-}
-
-export interface Series {
-  steps: number[];
-  values: (number | null)[];
-  times: string[];
-}
-
-export interface Metrics {
-  series: Record<string, Series>;
-  last_step: number | null;
-  names: string[];
-}
-
-export interface LogLine {
-  cursor: string;
-  time: string;
-  attempt: number | string | null;
-  rank: number;
-  stream: string;
-  text: string;
-}
-
-export interface Window<T> {
+interface Page<T> {
   items: T[];
-  next_after: string | number | null;
+  next_cursor: string | null;
 }
+export type { Page };
 
-export interface Checkpoint {
-  id: string;
-  attempt: number | string | null;
-  step: number;
-  size_bytes: number;
-  world_size: number;
-  metrics: Record<string, number>;
-  created_at: string;
-}
+export type Session = Schemas["Session"];
+export type User = Schemas["User"];
+export type Team = Schemas["TeamRole"];
 
-export interface Artifact {
-  id: string;
-  kind: string;
-  name: string;
-  step: number | null;
-  size_bytes: number;
-  files: { path: string; size: number }[];
-  metrics: Record<string, number>;
-  created_at: string;
-}
-
-export interface ApiToken {
-  id: string;
-  name: string;
-  prefix: string;
-  team: TeamRef | string | null;
-  created_at: string;
-  expires_at: string | null;
-  last_used_at: string | null;
-  revoked_at: string | null;
-}
-
-export interface Preset {
-  name: string;
-  title: string;
-  description: string;
+export type JobSummary = Schemas["JobSummary"];
+export type JobStatus = JobSummary["status"];
+export type Job = Omit<Schemas["Job"], "spec" | "resolved_spec"> & {
   spec: JsonObject;
-  spec_yaml: string;
-  fits: Record<string, boolean>;
-  num_parameters: number;
-}
+  resolved_spec: JsonObject;
+};
+export type FieldProblem = Schemas["FieldProblem"];
+export type Plan = Omit<Schemas["Plan"], "resolved_spec"> & { resolved_spec: JsonObject };
+export type Preset = Omit<Schemas["Preset"], "spec"> & { spec: JsonObject };
 
-export interface Dataset {
-  id: string;
-  team: TeamRef | string | null;
-  name: string;
-  status: string;
-  size_bytes: number | null;
-  documents: number | null;
-  format: string;
-  created_at: string;
-}
+export type JobEvent = Omit<Schemas["Event"], "data"> & { data: JsonObject };
+export type EventPage = Omit<Schemas["EventPage"], "items"> & { items: JobEvent[] };
+export type LogLine = Schemas["LogLine"];
+export type LogPage = Schemas["LogPage"];
+
+/** A value that was not finite comes as null. */
+export type Series = Omit<Schemas["Series"], "values"> & { values: (number | null)[] };
+export type Metrics = Omit<Schemas["Metrics"], "series"> & { series: Record<string, Series> };
+
+export type Checkpoint = Schemas["Checkpoint"];
+export type Artifact = Schemas["Artifact"];
+export type ApiToken = Schemas["Token"];
+export type NewToken = Schemas["NewToken"];
+export type TokenRequest = Schemas["TokenRequestRequest"];
+export type Dataset = Schemas["Dataset"];

@@ -22,6 +22,10 @@ export interface PlotLook {
   group: string;
 }
 
+/** uPlot declares its kinds of scale as a const enum, which a bundler of single files cannot read. */
+// eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the number is all there is at run time
+const LOGARITHMIC = 3 as uPlot.Scale.Distr;
+
 function property(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
@@ -70,7 +74,7 @@ export function plotOptions(
     },
     scales: {
       x: { time: false },
-      y: look.logarithmic ? { distr: 3 } : { range },
+      y: look.logarithmic ? { distr: LOGARITHMIC } : { range },
     },
     axes: [
       {

@@ -1,21 +1,21 @@
-import { Alert, Button, Group, Text } from "@mantine/core";
+import { Button, Group, Text } from "@mantine/core";
 
 import { Problem } from "@/api/problem";
-import { WarningIcon } from "@/components/icons";
+import { Notice } from "@/components/notice";
 
 /** What went wrong, what to do about it, and what to quote to whoever runs the server. */
 export function ProblemNotice({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const problem = error instanceof Problem ? error : null;
   const message = error instanceof Error ? error.message : "An unknown error.";
   return (
-    <Alert color="red" variant="light" icon={<WarningIcon />} title={message} role="alert">
-      {problem?.remedy ? <Text size="sm">{problem.remedy}</Text> : null}
+    <Notice tone="bad" title={message} urgent>
+      {problem?.remedy ? <p>{problem.remedy}</p> : null}
       {problem?.fields.map((field) => (
-        <Text size="sm" key={`${field.pointer} ${field.detail}`}>
+        <p key={`${field.pointer} ${field.detail}`}>
           <code>{field.pointer || "/"}</code> {field.detail}
-        </Text>
+        </p>
       ))}
-      <Group gap="md" mt={6}>
+      <Group gap="md" mt={2}>
         {problem ? (
           <Text size="xs" c="dimmed" className="mono">
             {problem.code}
@@ -28,6 +28,6 @@ export function ProblemNotice({ error, onRetry }: { error: unknown; onRetry?: ()
           </Button>
         ) : null}
       </Group>
-    </Alert>
+    </Notice>
   );
 }

@@ -60,9 +60,8 @@ export function percent(fraction: number | null | undefined): string {
   return fraction == null || !Number.isFinite(fraction) ? NOTHING : `${digits(fraction * 100)}%`;
 }
 
-export function money(amount: number | string | null | undefined, currency: string | null): string {
-  if (amount == null || amount === "" || !Number.isFinite(Number(amount))) return NOTHING;
-  return `${Number(amount).toFixed(2)}${currency ? ` ${currency}` : ""}`;
+export function money(amount: number, currency: string): string {
+  return `${amount.toFixed(2)} ${currency}`.trimEnd();
 }
 
 /** Between two RFC 3339 times, in seconds; up to `now` while there is no end. */

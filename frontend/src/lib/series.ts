@@ -31,7 +31,7 @@ export function spliceMetrics(head: Metrics, tail: Metrics): Metrics {
   for (const [name, part] of Object.entries(tail.series)) {
     series[name] = splice(series[name] ?? EMPTY, part);
   }
-  return { series, last_step: tail.last_step ?? head.last_step, names: tail.names };
+  return { series, last_step: Math.max(tail.last_step, head.last_step), names: tail.names };
 }
 
 export function longest(metrics: Metrics): number {

@@ -1,4 +1,4 @@
-import { Badge, Button, Text } from "@mantine/core";
+import { Button, Text } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useQuery } from "@tanstack/react-query";
 
@@ -15,10 +15,6 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
 import { bytes, count, moment } from "@/lib/format";
-import { label } from "@/lib/status";
-import { teamName } from "@/lib/team";
-
-const COLORS: Record<string, string> = { ready: "teal", failed: "red" };
 
 const COLUMNS: Column<Dataset>[] = [
   {
@@ -38,15 +34,7 @@ const COLUMNS: Column<Dataset>[] = [
       </>
     ),
   },
-  { name: "Team", cell: (dataset) => teamName(dataset.team) },
-  {
-    name: "State",
-    cell: (dataset) => (
-      <Badge color={COLORS[dataset.status] ?? "yellow"} variant="light" tt="none">
-        {label(dataset.status)}
-      </Badge>
-    ),
-  },
+  { name: "Team", cell: (dataset) => dataset.team.name },
   { name: "Format", quiet: true, cell: (dataset) => dataset.format },
   { name: "Documents", end: true, cell: (dataset) => count(dataset.documents) },
   { name: "Size", end: true, cell: (dataset) => bytes(dataset.size_bytes) },

@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, Job, JobEvent, LogLine, Metrics, Page, Window } from "@/api/types";
+import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page } from "@/api/types";
 import { longest, spliceMetrics } from "@/lib/series";
 import { isFinal } from "@/lib/status";
 
@@ -48,7 +48,7 @@ export function metricsQuery(job: Job, client: QueryClient) {
     queryFn: async ({ signal }): Promise<Metrics> => {
       const before = client.getQueryData<Metrics>(key);
       const query = { names: METRICS.join(","), points: POINTS };
-      if (!before || before.last_step === null || longest(before) > 2 * POINTS) {
+      if (!before || before.last_step < 0 || longest(before) > 2 * POINTS) {
         return request<Metrics>(path(job, "metrics"), { query, signal });
       }
       const after = Math.max(0, before.last_step - OVERLAP_STEPS);
@@ -70,7 +70,7 @@ export function eventsQuery(job: Job, client: QueryClient) {
     queryFn: async ({ signal }): Promise<JobEvent[]> => {
       const before = client.getQueryData<JobEvent[]>(key) ?? [];
       const after = before.at(-1)?.seq ?? 0;
-      const fresh = await request<Window<JobEvent>>(path(job, "events"), {
+      const fresh = await request<EventPage>(path(job, "events"), {
         query: { after, limit: 200 },
         signal,
       });
@@ -87,7 +87,8 @@ export interface LogFilter {
 
 export interface LogView {
   lines: LogLine[];
-  next: string | number | null;
+  /** Null before the first answer. */
+  next: number | null;
 }
 
 export function logsQuery(job: Job, filter: LogFilter, client: QueryClient) {
@@ -97,13 +98,13 @@ export function logsQuery(job: Job, filter: LogFilter, client: QueryClient) {
     queryFn: async ({ signal }): Promise<LogView> => {
       const before = client.getQueryData<LogView>(key) ?? { lines: [], next: null };
       const from = before.next === null ? { tail: LOG_TAIL } : { after: before.next, limit: LOG_TAIL };
-      const fresh = await request<Window<LogLine>>(path(job, "logs"), {
+      const fresh = await request<LogPage>(path(job, "logs"), {
         query: { ...filter, ...from },
         signal,
       });
       return {
         lines: [...before.lines, ...fresh.items].slice(-LOG_LINES_KEPT),
-        next: fresh.next_after ?? before.next,
+        next: fresh.next_after,
       };
     },
     refetchInterval: poll(job, LOG_POLL_MS),

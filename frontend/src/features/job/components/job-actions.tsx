@@ -1,13 +1,15 @@
 import { Button, Text } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { notifications } from "@mantine/notifications";
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
 
 import { cancelJob, jobKeys } from "@/api/jobs";
 import type { Job } from "@/api/types";
 import { Confirm } from "@/components/confirm";
-import { ForkIcon, StopIcon } from "@/components/icons";
+import { DownloadIcon, ForkIcon, StopIcon } from "@/components/icons";
+import { artifactsQuery } from "@/features/job/api/queries";
+import { archiveAddress } from "@/features/job/api/archive";
 import { canCancel } from "@/lib/status";
 
 export function JobActions({ job }: { job: Job }) {
@@ -22,6 +24,8 @@ export function JobActions({ job }: { job: Job }) {
       void client.invalidateQueries({ queryKey: jobKeys.lists });
     },
   });
+  const artifacts = useQuery({ ...artifactsQuery(job), enabled: job.status === "succeeded" });
+  const model = artifacts.data?.items.find((artifact) => artifact.kind === "model");
   const stopping = job.desired === "stop";
   return (
     <>
@@ -33,6 +37,11 @@ export function JobActions({ job }: { job: Job }) {
       >
         Fork
       </Button>
+      {model ? (
+        <Button component="a" href={archiveAddress(model.id)} download leftSection={<DownloadIcon size={16} />}>
+          Download model
+        </Button>
+      ) : null}
       {canCancel(job.status) ? (
         <Button
           variant="light"

@@ -1,9 +1,12 @@
-import { Alert, Group, Text } from "@mantine/core";
+import { Group, Text } from "@mantine/core";
+import { Link } from "react-router";
 
 import type { Job } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
+import { Notice } from "@/components/notice";
 import { StatusBadge } from "@/components/status-badge";
 import { TimeAgo } from "@/components/time-ago";
+import { shortId } from "@/lib/format";
 import { isFinal, label, tone } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -28,9 +31,17 @@ export function JobFacts({ job }: { job: Job }) {
         <CopyButton value={job.id} label="Copy the job's id" />
       </Group>
       <span>
-        {job.created_by ? `by ${job.created_by}, ` : ""}
+        by {job.created_by},{" "}
         <TimeAgo time={job.created_at} now={now} />
       </span>
+      {job.forked_from ? (
+        <span>
+          forked from{" "}
+          <Link to={`/jobs/${job.forked_from}`} className="mono">
+            {shortId(job.forked_from)}
+          </Link>
+        </span>
+      ) : null}
       {Object.entries(job.labels).map(([name, value]) => (
         <Text key={name} size="xs" className="mono">
           {name}={value}
@@ -40,7 +51,6 @@ export function JobFacts({ job }: { job: Job }) {
   );
 }
 
-const COLORS = { bad: "red", waiting: "yellow", active: "yellow", good: "teal", muted: "gray" };
 const EXPECTED = new Set(["completed"]);
 
 /** Why the job waits or ended, with what to do about it. A plain success needs no explanation. */
@@ -49,21 +59,19 @@ export function JobOutcome({ job }: { job: Job }) {
   return (
     <>
       {reason && !EXPECTED.has(reason.code) ? (
-        <Alert color={COLORS[tone(job.status)]} title={reason.message} variant="light">
-          {reason.remedy ? <Text size="sm">{reason.remedy}</Text> : null}
-          <Text size="xs" c="dimmed" className="mono" mt={4}>
+        <Notice tone={tone(job.status)} title={reason.message || label(reason.code)}>
+          {reason.remedy ? <p>{reason.remedy}</p> : null}
+          <Text size="xs" c="dimmed" className="mono">
             {reason.code}
           </Text>
-        </Alert>
+        </Notice>
       ) : null}
       {!isFinal(job.status) && job.warnings.length > 0 ? (
-        <Alert color="yellow" variant="light" title="Good to know">
+        <Notice tone="waiting">
           {job.warnings.map((warning) => (
-            <Text size="sm" key={`${warning.pointer} ${warning.code}`}>
-              {warning.detail}
-            </Text>
+            <p key={`${warning.pointer} ${warning.code}`}>{warning.detail}</p>
           ))}
-        </Alert>
+        </Notice>
       ) : null}
     </>
   );

@@ -1,7 +1,6 @@
 import { Button, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 
-import { address } from "@/api/client";
 import type { Artifact, Checkpoint, Job } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
@@ -10,8 +9,9 @@ import { EmptyState } from "@/components/empty-state";
 import { DownloadIcon } from "@/components/icons";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
+import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
-import { bytes, loss, moment, NOTHING, shortId } from "@/lib/format";
+import { bytes, loss, moment, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
 
 const ARTIFACT_COLUMNS: Column<Artifact>[] = [
@@ -28,7 +28,7 @@ const ARTIFACT_COLUMNS: Column<Artifact>[] = [
       </>
     ),
   },
-  { name: "Step", end: true, cell: (artifact) => artifact.step?.toLocaleString("en") ?? NOTHING },
+  { name: "Step", end: true, cell: (artifact) => artifact.step.toLocaleString("en") },
   { name: "Files", end: true, cell: (artifact) => artifact.files.length },
   { name: "Size", end: true, cell: (artifact) => bytes(artifact.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (artifact) => moment(artifact.created_at) },
@@ -38,7 +38,7 @@ const ARTIFACT_COLUMNS: Column<Artifact>[] = [
     cell: (artifact) => (
       <Button
         component="a"
-        href={address(`/artifacts/${encodeURIComponent(artifact.id)}/archive`)}
+        href={archiveAddress(artifact.id)}
         download
         size="xs"
         variant={artifact.kind === "model" ? "filled" : "default"}

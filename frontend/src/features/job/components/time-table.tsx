@@ -11,24 +11,32 @@ interface Part {
   detail?: boolean;
 }
 
+function details(seconds: Record<string, number | null>, color: string): Part[] {
+  return Object.entries(seconds).flatMap(([name, value]) =>
+    value === null ? [] : [{ name: name.replaceAll("_", " "), seconds: value, color, detail: true }],
+  );
+}
+
+/** Queue, start-up and run add up to the whole; what is indented is a part of the row above it. */
 function parts(job: Job): Part[] {
-  const { queued_seconds, startup, training_seconds, checkpoint_seconds, export_seconds } = job.timings;
-  const phases = Object.entries(startup);
-  const startupTotal = phases.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const list: (Omit<Part, "seconds"> & { seconds: number | null })[] = [
-    { name: "Queued", seconds: queued_seconds, color: "--tone-waiting" },
-    { name: "Start-up", seconds: phases.length > 0 ? startupTotal : null, color: "--series-4" },
-    ...phases.map(([name, seconds]) => ({
-      name: name.replaceAll("_", " "),
-      seconds,
-      color: "--series-4",
-      detail: true,
-    })),
-    { name: "Training", seconds: training_seconds, color: "--series-1" },
-    { name: "Checkpoints", seconds: checkpoint_seconds, color: "--series-2" },
-    { name: "Export", seconds: export_seconds, color: "--series-3" },
-  ];
-  return list.filter((part): part is Part => part.seconds !== null);
+  const { timings } = job;
+  const phases = Object.values(timings.startup);
+  const startup = phases.reduce((sum, seconds) => sum + seconds, 0);
+  const rows: Part[] = [{ name: "Queued", seconds: timings.queued_seconds, color: "--tone-waiting" }];
+  if (phases.length > 0) {
+    rows.push({ name: "Start-up", seconds: startup, color: "--series-4" });
+    rows.push(...details(timings.startup, "--series-4"));
+  }
+  if (timings.training_seconds !== null) {
+    rows.push({ name: "Training to the end", seconds: timings.training_seconds, color: "--series-1" });
+    const inside = {
+      evaluation: timings.evaluation_seconds,
+      checkpoints: timings.checkpoint_seconds,
+      export: timings.export_seconds,
+    };
+    rows.push(...details(inside, "--series-1"));
+  }
+  return rows;
 }
 
 /** Where the time went: one bar for the whole, one row for each part, start-up by its phases. */

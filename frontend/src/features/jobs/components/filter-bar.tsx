@@ -5,7 +5,6 @@ import { useEffect, useRef, useState } from "react";
 import type { Team } from "@/api/types";
 import { SearchIcon } from "@/components/icons";
 import type { FilterState } from "@/features/jobs/hooks/use-job-filters";
-import type { StatusGroup } from "@/lib/status";
 import { isStatusGroup, label, STATUS_GROUPS } from "@/lib/status";
 
 import classes from "./filter-bar.module.css";
@@ -37,7 +36,10 @@ export function FilterBar({ state, teams, onChange }: FilterBarProps) {
     return () => window.removeEventListener("keydown", focusSearch);
   }, []);
 
-  const groups = Object.keys(STATUS_GROUPS) as StatusGroup[];
+  const choices = Object.keys(STATUS_GROUPS).map((group) => ({ value: group, label: label(group) }));
+  const choose = (group: string) => {
+    if (isStatusGroup(group)) onChange({ group });
+  };
   return (
     <search className={classes.bar}>
       <TextInput
@@ -54,17 +56,21 @@ export function FilterBar({ state, teams, onChange }: FilterBarProps) {
           search(event.currentTarget.value);
         }}
       />
-      <div className={classes.groups}>
-        <SegmentedControl
-          aria-label="Status"
-          size="sm"
-          value={state.group}
-          onChange={(group) => {
-            if (isStatusGroup(group)) onChange({ group });
-          }}
-          data={groups.map((group) => ({ value: group, label: label(group) }))}
-        />
-      </div>
+      <SegmentedControl
+        visibleFrom="sm"
+        aria-label="Status"
+        size="sm"
+        value={state.group}
+        onChange={choose}
+        data={choices}
+      />
+      <NativeSelect
+        hiddenFrom="sm"
+        aria-label="Status"
+        value={state.group}
+        onChange={(event) => choose(event.currentTarget.value)}
+        data={choices}
+      />
       {teams.length > 1 ? (
         <NativeSelect
           aria-label="Team"

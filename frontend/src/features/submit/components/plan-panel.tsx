@@ -4,7 +4,7 @@ import type { FieldProblem, Plan } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import type { SpecState } from "@/features/submit/hooks/use-spec";
-import { bytes, count, money, NOTHING } from "@/lib/format";
+import { bytes, count, money } from "@/lib/format";
 import { pointerPath } from "@/lib/spec-yaml";
 
 import classes from "./plan-panel.module.css";
@@ -49,7 +49,7 @@ function Remarks({ items, tone }: { items: FieldProblem[]; tone: "bad" | "waitin
 
 function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
   const pool = estimate.pool_memory_bytes_per_process;
-  const share = pool ? estimate.memory_bytes_per_process / pool : null;
+  const share = pool > 0 ? estimate.memory_bytes_per_process / pool : null;
   return (
     <dl className={classes.figures}>
       <Figure name="Parameters" value={count(estimate.num_parameters)} />
@@ -57,21 +57,17 @@ function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
       <Figure
         name="Processes"
         value={String(estimate.processes)}
-        note={estimate.slots === null ? "" : `of ${estimate.slots} ${estimate.slots === 1 ? "slot" : "slots"}`}
+        note={`of ${estimate.slots} ${estimate.slots === 1 ? "slot" : "slots"}`}
       />
       <Figure
         name="Cost at the time limit"
-        value={
-          estimate.cost_at_time_limit === null
-            ? NOTHING
-            : money(estimate.cost_at_time_limit, estimate.cost_currency)
-        }
+        value={money(estimate.cost_at_time_limit, estimate.cost_currency)}
       />
       <div className={classes.memory}>
         <dt>Memory per process</dt>
         <dd>
           {bytes(estimate.memory_bytes_per_process)}
-          {pool ? <small>of {bytes(pool)}</small> : null}
+          {pool > 0 ? <small>of {bytes(pool)}</small> : null}
         </dd>
         {share === null ? null : (
           <div className={classes.track} aria-hidden="true">

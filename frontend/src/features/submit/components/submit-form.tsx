@@ -2,7 +2,7 @@ import { Button, Group, Stack, Text } from "@mantine/core";
 import { useState } from "react";
 
 import { Problem } from "@/api/problem";
-import type { Preset } from "@/api/types";
+import type { Job, Preset } from "@/api/types";
 import { CodeEditor } from "@/components/code-editor";
 import { Confirm } from "@/components/confirm";
 import { CopyButton } from "@/components/copy-button";
@@ -20,12 +20,13 @@ import classes from "./submit-form.module.css";
 interface SubmitFormProps {
   presets: Preset[];
   start: string;
-  forked: boolean;
+  /** The job whose spec this starts from. */
+  parent: Job | undefined;
 }
 
-export function SubmitForm({ presets, start, forked }: SubmitFormProps) {
+export function SubmitForm({ presets, start, parent }: SubmitFormProps) {
   const spec = useSpec(start);
-  const submit = useSubmit();
+  const submit = useSubmit(parent);
   const [chosen, setChosen] = useState(() => presets.find((one) => one.spec_yaml === start)?.name ?? null);
   const [offered, setOffered] = useState<Preset | null>(null);
 
@@ -52,7 +53,7 @@ export function SubmitForm({ presets, start, forked }: SubmitFormProps) {
       }}
     >
       <Stack gap="lg">
-        {forked ? null : (
+        {parent ? null : (
           <PresetPicker
             presets={presets}
             chosen={chosen}

@@ -42,7 +42,7 @@ export function SubmitPage() {
     );
   }
   if (!presets.data || (fork !== null && !parent.data)) return null;
-  if (presets.data.length === 0 && fork === null) {
+  if (presets.data.items.length === 0 && fork === null) {
     return (
       <Page title={title}>
         <EmptyState title="This server has no presets">A job can still be submitted with the command line.</EmptyState>
@@ -56,9 +56,9 @@ export function SubmitPage() {
     <Page title={title} lead={lead}>
       <SubmitForm
         key={fork ?? "new"}
-        presets={presets.data}
-        start={startText(presets.data, search.get("preset"), parent.data)}
-        forked={parent.data !== undefined}
+        presets={presets.data.items}
+        start={startText(presets.data.items, search.get("preset"), parent.data)}
+        parent={parent.data}
       />
     </Page>
   );

@@ -1,7 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { ApiToken, Page } from "@/api/types";
+import type { ApiToken, NewToken, Page, TokenRequest } from "@/api/types";
 
 export const tokensKey = ["tokens"] as const;
 
@@ -12,17 +12,9 @@ export function tokensQuery() {
   });
 }
 
-export interface NewToken {
-  name: string;
-  team: string;
-  expires_in_days?: number;
-}
-
 /** The only answer that carries the token itself. */
-export type CreatedToken = ApiToken & { token: string };
-
-export function createToken(token: NewToken): Promise<CreatedToken> {
-  return request<CreatedToken>("/tokens", { method: "POST", json: token });
+export function createToken(token: TokenRequest): Promise<NewToken> {
+  return request<NewToken>("/tokens", { method: "POST", json: token });
 }
 
 export function revokeToken(id: string): Promise<void> {

@@ -1,10 +1,11 @@
-import { Alert, Button, Group, Modal, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
+import { Button, Group, Modal, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 
 import { Problem } from "@/api/problem";
 import type { Team } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
+import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
 import { createToken, tokensKey } from "@/features/tokens/api/tokens";
 
@@ -67,9 +68,7 @@ export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) 
             <code>{made.token}</code>
             <CopyButton value={made.token} label="Copy the token" />
           </Group>
-          <Alert color="yellow" variant="light">
-            It is shown this once: the server keeps only a hash of it.
-          </Alert>
+          <Notice tone="waiting">It is shown this once: the server keeps only a hash of it.</Notice>
           <Group justify="flex-end">
             <Button onClick={close}>Done</Button>
           </Group>

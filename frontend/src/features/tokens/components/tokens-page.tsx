@@ -17,7 +17,6 @@ import { TimeAgo } from "@/components/time-ago";
 import { revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
 import { NewTokenDialog } from "@/features/tokens/components/new-token-dialog";
 import { moment } from "@/lib/format";
-import { teamName } from "@/lib/team";
 import { useNow } from "@/lib/use-now";
 
 function condition(token: ApiToken, now: number): { text: string; color: string } {
@@ -49,7 +48,7 @@ export function TokensPage() {
       ),
     },
     { name: "Token", cell: (token) => <span className="mono">{token.prefix}…</span> },
-    { name: "Team", cell: (token) => teamName(token.team) },
+    { name: "Team", cell: (token) => token.team },
     {
       name: "State",
       cell: (token) => {
