@@ -118,8 +118,8 @@ def _rank_share(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> RankShar
     if sequences < mesh.world_size:
         raise TrainerError(
             EndClass.BAD_SPEC,
-            f"training.tokens_per_step {training.tokens_per_step} is {sequences} sequences of {training.sequence_length}, "
-            f"fewer than the {mesh.world_size} processes; raise it or use fewer of them",
+            f"training.tokens_per_step {training.tokens_per_step} is {sequences} sequences of "
+            f"{training.sequence_length}, fewer than the {mesh.world_size} processes; raise it or use fewer of them",
         )
     fewest, most = sequences // mesh.world_size, -(-sequences // mesh.world_size)
     size = training.parallelism.micro_batch_sequences

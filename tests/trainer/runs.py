@@ -1,20 +1,45 @@
 """Tiny runs for tests: a text, a spec that trains on it in a second, and ways to start it."""
 
 import json
+import os
 import random
+import signal
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.agent.supervisor import NodePlace, Supervisor
 from trainer.contract.manifest import StoredFile
-from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
+from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import FolderConnection
 
-_WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead".split()
+_WORDS = [
+    "the",
+    "furnace",
+    "keeps",
+    "an",
+    "even",
+    "heat",
+    "for",
+    "weeks",
+    "and",
+    "nobody",
+    "has",
+    "to",
+    "watch",
+    "it",
+    "while",
+    "gold",
+    "is",
+    "made",
+    "of",
+    "lead",
+]
 
 TINY: dict[str, Any] = {
     "model": {
@@ -71,10 +96,20 @@ class FinishedRun:
 
 
 def run_alone(
-    output: Path, training: TrainingSpec, *, processes: int = 1, every_steps: int = 10, keep_last: int = 2,
-    restarts: int = 0, data: Path | None = None, on_batch: Any = None,
-) -> FinishedRun:  # fmt: skip
-    """A standalone run in worker processes of this test process's fork server."""
+    output: Path,
+    training: TrainingSpec,
+    *,
+    processes: int = 1,
+    every_steps: int = 10,
+    keep_last: int = 2,
+    restarts: int = 0,
+    data: Path | None = None,
+    at_first_checkpoint: Callable[[Supervisor], None] | None = None,
+) -> FinishedRun:
+    """A standalone run in worker processes of this test process's fork server.
+
+    `at_first_checkpoint` is called, while training goes on, as soon as a new checkpoint's manifest is stored.
+    """
     output.mkdir(parents=True, exist_ok=True)
     if data is None:
         data = output.parent / "tiny.txt"
@@ -85,15 +120,38 @@ def run_alone(
         CheckpointPolicy(every_steps=every_steps, keep_last=keep_last),
         restarts,
     )
-    supervisor = None
+    place = NodePlace(output / "work", local_files=[data])
+    supervisor = Supervisor(FolderConnection(output), LocalPlatform(output, settings), place)
+    ended = threading.Event()
+    if at_first_checkpoint is not None:
+        arguments = (output, supervisor, at_first_checkpoint, ended)
+        threading.Thread(target=_watch_checkpoints, args=arguments, daemon=True).start()
+    try:
+        return FinishedRun(supervisor.run(), output)
+    finally:
+        ended.set()
 
-    def seen(kind: str, batch: Any) -> None:
-        if on_batch is not None:
-            on_batch(supervisor, kind, batch)
 
-    platform = LocalPlatform(output, settings, seen)
-    supervisor = Supervisor(FolderConnection(output), platform, NodePlace(output / "work", local_files=[data]))
-    return FinishedRun(supervisor.run(), output)
+def _watch_checkpoints(output: Path, supervisor: Supervisor, act: Callable, ended: threading.Event) -> None:
+    before = set(output.glob("store/checkpoints/*/manifest.json"))
+    while not ended.wait(0.002):
+        if set(output.glob("store/checkpoints/*/manifest.json")) - before:
+            act(supervisor)
+            return
+
+
+def kill_rank(local_rank: int) -> Callable[[Supervisor], None]:
+    """An action for `at_first_checkpoint`."""
+
+    def kill(supervisor: Supervisor) -> None:
+        os.kill(supervisor.generation._forked[local_rank].process.pid, signal.SIGKILL)
+
+    return kill
+
+
+def stop(supervisor: Supervisor) -> None:
+    """An action for `at_first_checkpoint`."""
+    supervisor.request_stop(StopRequest.PAUSE)
 
 
 def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) -> tuple[RunConfig, DataKeys, dict]:

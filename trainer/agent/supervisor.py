@@ -56,7 +56,7 @@ class Supervisor:
         self._over = threading.Event()
         self._ended = threading.Event()
         self._number = 0
-        self._generation: Generation | None = None
+        self.generation: Generation | None = None
         self._upload: threading.Thread | None = None
         self._store: Forked | None = None
 
@@ -133,8 +133,8 @@ class Supervisor:
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
-        self._generation = Generation(assignments, self._logs)
-        return self._generation.watch(lambda: self._stop_by(run.deadline), self._over.is_set)
+        self.generation = Generation(assignments, self._logs)
+        return self.generation.watch(lambda: self._stop_by(run.deadline), self._over.is_set)
 
     def _stop_by(self, deadline: datetime | None) -> StopRequest | None:
         if self._stop is None and deadline is not None and datetime.now(UTC) >= deadline:
@@ -155,7 +155,7 @@ class Supervisor:
 
     def _beat(self, run: RunConfig) -> None:
         while True:
-            step, phase, alive = self._generation.progress() if self._generation else (-1, "data", 0)
+            step, phase, alive = self.generation.progress() if self.generation else (-1, "data", 0)
             beat = Heartbeat(
                 node_rank=self._place.node_rank, generation=self._number, phase=phase, step=step, processes_alive=alive
             )
