@@ -95,7 +95,7 @@ def build_dashboard() -> None:
     if stamp.exists() and stamp.read_text() == digest and (FRONTEND / "dist" / "index.html").exists():
         return
     print("building the dashboard", flush=True)
-    _npm(environment, "run", "--silent", "build")
+    _npm(environment, "run", "--silent", "build", "--", "--logLevel=warn")
     stamp.write_text(digest)
 
 

@@ -13,6 +13,8 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
+PR_SET_SECUREBITS = 28
+SECBIT_NO_SETUID_FIXUP = 4
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 CAPABILITY_VERSION_3 = 0x20080522
@@ -44,6 +46,9 @@ def step_down(user: str) -> None:
     entry = pwd.getpwnam(user)
     wanted = next((c for c in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE) if _permitted() >> c & 1), None)
     os.setgroups([])
+    # access(2), by which PostgreSQL looks for its own programs, leaves capabilities out of account without
+    # this bit. Refused in some containers, where the way to those programs must then be open to all.
+    _libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     _check(_libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)

@@ -54,9 +54,8 @@ def list_datasets(team: Annotated[str | None, typer.Option()] = None, as_json: A
         print_json(found)
         return
     for dataset in found:
-        console.print(
-            f"{dataset['name']:<30} {dataset.get('status') or dataset.get('origin', ''):<10} {size(dataset['size_bytes'])}"
-        )
+        state = dataset.get("status") or dataset.get("origin", "")
+        console.print(f"{dataset['name']:<30} {state:<10} {size(dataset['size_bytes'])}")
 
 
 class _Blocks:
