@@ -23,7 +23,7 @@ def parse_yaml(text: bytes) -> Any:
     if len(text) > LARGEST_SPEC_BYTES:
         raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {LARGEST_SPEC_BYTES}")
     try:
-        return yaml.safe_load(text)
+        return yaml.safe_load(text.decode())
     except UnicodeDecodeError as error:
         raise Invalid("not_utf8", f"the spec is not UTF-8 at byte {error.start}", remedy="save it as UTF-8") from error
     except yaml.YAMLError as error:

@@ -1,0 +1,128 @@
+"""People, teams, clusters and specs for the tests of the control plane, on real PostgreSQL and a real object store."""
+
+from tests import stores
+
+stores.start()
+
+import copy  # noqa: E402
+import json  # noqa: E402
+import uuid  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
+from rest_framework.test import APIClient  # noqa: E402
+
+from athanor.accounts.models import Membership, Role, Team, User  # noqa: E402
+from athanor.accounts.services import issue_token  # noqa: E402
+from athanor.artifacts import datasets, storage  # noqa: E402
+from athanor.backends.fake.backend import WORLDS, World  # noqa: E402
+from athanor.clusters.models import Cluster, Pool  # noqa: E402
+from athanor.jobs import services  # noqa: E402
+from athanor.jobs.models import Job  # noqa: E402
+from athanor.specs.validation import parse_spec  # noqa: E402
+
+SPEC: dict[str, Any] = {
+    "version": 1,
+    "name": "tiny",
+    "resources": {"processes_per_node": 1, "cluster": "fake"},
+    "training": {
+        "model": {"preset": "llama-1m"},
+        "data": {"source": "builtin:python-stdlib"},
+        "steps": 10,
+        "tokens_per_step": 512,
+        "sequence_length": 64,
+        "schedule": {"warmup_steps": 2},
+    },
+}
+
+
+@pytest.fixture
+def spec() -> dict[str, Any]:
+    return copy.deepcopy(SPEC)
+
+
+@pytest.fixture
+def world(db: None) -> Iterator[World]:
+    """The fake backend of cluster `fake`, which has eight slots."""
+    name = uuid.uuid4().hex
+    cluster = Cluster.objects.create(name="fake", kind="fake", config={"world": name})
+    Pool.objects.create(cluster=cluster, name="cpu", slots_per_node=8, memory_bytes=64 * 2**30)
+    yield WORLDS.setdefault(name, World())
+    del WORLDS[name]
+
+
+@pytest.fixture
+def pool(world: World) -> Pool:
+    return Pool.objects.get(cluster__name="fake")
+
+
+@pytest.fixture
+def team(db: None) -> Team:
+    return Team.objects.create(name="red")
+
+
+@pytest.fixture
+def other_team(db: None) -> Team:
+    return Team.objects.create(name="blue")
+
+
+@pytest.fixture
+def make_user(db: None) -> Callable[..., User]:
+    def make(name: str, team: Team, role: str = Role.MEMBER) -> User:
+        user = User.objects.create(username=name)
+        Membership.objects.create(user=user, team=team, role=role)
+        return user
+
+    return make
+
+
+@pytest.fixture
+def user(make_user: Callable[..., User], team: Team) -> User:
+    return make_user("ada", team)
+
+
+class Api(APIClient):
+    """A client that speaks JSON and returns what was answered, decoded."""
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        extra = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
+        data = None if body is None else json.dumps(body)
+        return self.generic(method, f"/api/v1/{path}", data or "", content_type="application/json", **extra)
+
+
+@pytest.fixture
+def api_of() -> Callable[[User, Team], Api]:
+    def make(user: User, team: Team) -> Api:
+        client = Api()
+        client.credentials(HTTP_AUTHORIZATION=f"Bearer {issue_token(user, team, 'test')[1]}")
+        return client
+
+    return make
+
+
+@pytest.fixture
+def api(api_of: Callable[[User, Team], Api], user: User, team: Team) -> Api:
+    return api_of(user, team)
+
+
+@pytest.fixture
+def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable[..., Job]:
+    """A queued job; keyword arguments replace fields of the spec."""
+
+    def make(**changes: Any) -> Job:
+        written = {**copy.deepcopy(spec), **changes}
+        parsed = parse_spec(written)
+        dataset = datasets.resolve(team, parsed.training.data.source)
+        request = services.Request(
+            user=user, team=team, pool=pool, dataset_id=dataset.id, written=written, spec=parsed
+        )
+        return services.submit(request).job
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def bucket() -> str:
+    storage.ensure_bucket()
+    return storage.bucket()

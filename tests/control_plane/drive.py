@@ -1,0 +1,70 @@
+"""Carries jobs through the control plane without Celery: each call is one round of a sweeper."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from athanor.artifacts.models import Artifact
+from athanor.backends.fake.backend import World
+from athanor.dispatch import finalise, observe, submit
+from athanor.jobs.models import Attempt, Job
+from athanor.scheduling import services as scheduling
+from athanor.telemetry import ingest
+from trainer.contract.run import AttemptEnd, EndClass, Heartbeat
+
+
+def dispatch() -> None:
+    submit.prepare_due()
+    submit.submit_due()
+
+
+def start(job: Job) -> Attempt:
+    """Through admission and submission to STARTING."""
+    scheduling.admit()
+    dispatch()
+    return attempt_of(job)
+
+
+def run(job: Job) -> Attempt:
+    """To RUNNING: its agent says that it has finished a step."""
+    attempt = start(job)
+    beat(attempt, step=1)
+    observe.observe_due()
+    return attempt_of(job)
+
+
+def beat(attempt: Attempt, step: int) -> None:
+    ingest.heartbeat(attempt, Heartbeat(node_rank=0, generation=0, phase="training", step=step, processes_alive=1))
+
+
+def report(attempt: Attempt, end_class: EndClass, message: str = "") -> None:
+    end = AttemptEnd(end_class=end_class, last_step=5, message=message, at=datetime.now(UTC))
+    Attempt.objects.filter(pk=attempt.pk).update(end_report=end.model_dump(mode="json"))
+
+
+def end(world: World, attempt: Attempt, end_class: EndClass, message: str = "") -> None:
+    """The agent reports its end, its process exits, and the control plane learns of both."""
+    if end_class is EndClass.COMPLETED:
+        register_model(attempt)
+    report(attempt, end_class, message)
+    world.finish(attempt.backend_name, 0)
+    settle()
+
+
+def settle() -> None:
+    observe.observe_due()
+    observe.stop_due()
+    finalise.finalise_due()
+
+
+def register_model(attempt: Attempt, **metrics: Any) -> None:
+    Artifact.objects.create(
+        job=attempt.job, attempt=attempt, kind="model", name="model", step=5, size_bytes=0, manifest={"files": []}
+    )
+
+
+def attempt_of(job: Job) -> Attempt:
+    return Attempt.objects.filter(job=job).select_related("job__team", "job__pool__cluster").order_by("-number")[0]
+
+
+def status_of(job: Job) -> tuple[str, str]:
+    return Job.objects.values_list("status", "reason").get(pk=job.pk)

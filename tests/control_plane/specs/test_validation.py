@@ -1,0 +1,113 @@
+"""Every mistake in a spec is named at once, by pointer, with the nearest right name."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from athanor.core.errors import Invalid
+from athanor.specs import fit
+from athanor.specs.presets import PRESETS
+from athanor.specs.v1 import JobSpec
+from athanor.specs.validation import digest, parse_spec, parse_yaml
+
+
+def problems(written: Any) -> dict[str, str]:
+    with pytest.raises(Invalid) as caught:
+        parse_spec(written)
+    return {problem.pointer: problem.detail for problem in caught.value.problems}
+
+
+def test_all_mistakes_are_named_at_once(spec: dict[str, Any]) -> None:
+    spec["nmae"] = "x"
+    spec["training"] |= {"stepz": 3, "steps": "many", "model": {"preset": "lama-1m"}}
+    spec["resources"]["nodes"] = 0
+    found = problems(spec)
+    assert set(found) == {
+        "/nmae", "/training/stepz", "/training/steps", "/training/model/preset", "/resources/nodes",
+    }  # fmt: skip
+    assert "did you mean 'name'?" in found["/nmae"]
+    assert "did you mean 'steps'?" in found["/training/stepz"]
+    assert "did you mean 'llama-1m'?" in found["/training/model/preset"]
+    assert "'many'" in found["/training/steps"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "pointer", "says"),
+    [
+        ("tokens_per_step", 100, "/training", "take 64 or 128"),
+        ("sequence_length", 4, "/training/sequence_length", "greater than or equal to 8"),
+        ("precision", "fp16", "/training/precision", "none of fp32, bf16"),
+        ("data", {"source": "ftp://x"}, "/training/data/source", "ftp://x"),
+        ("model", {}, "/training/model", "either preset or shape"),
+        ("schedule", {"warmup_steps": 50}, "/training", "exceeds steps"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_remedy(
+    spec: dict[str, Any], field: str, value: Any, pointer: str, says: str
+) -> None:
+    spec["training"][field] = value
+    found = problems(spec)
+    assert says in found[pointer]
+
+
+def test_a_shape_must_divide(spec: dict[str, Any]) -> None:
+    shape = {"hidden_size": 100, "num_layers": 1, "num_heads": 3, "num_kv_heads": 1, "intermediate_size": 8}
+    spec["training"]["model"] = {"shape": shape}
+    assert "not a multiple of num_heads 3" in problems(spec)["/training/model/shape"]
+
+
+@pytest.mark.parametrize("written", [None, [], "text", 3])
+def test_what_is_no_mapping_is_refused(written: Any) -> None:
+    with pytest.raises(Invalid, match="mapping of fields"):
+        parse_spec(written)
+
+
+def test_broken_yaml_is_refused_with_its_place() -> None:
+    with pytest.raises(Invalid, match="line 2"):
+        parse_yaml(b"name: x\n  - : :\n")
+    with pytest.raises(Invalid, match="not UTF-8"):
+        parse_yaml(b"name: \xff\xfe")
+    with pytest.raises(Invalid, match="limit"):
+        parse_yaml(b"x" * 300_000)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_presets_are_valid_and_match_the_published_schema(preset: Any) -> None:
+    parsed = preset.parsed()
+    jsonschema.validate(preset.spec, JobSpec.model_json_schema())
+    assert parse_spec(parse_yaml(preset.yaml.encode())) == parsed
+
+
+def test_equal_specs_have_equal_digests_whatever_the_order(spec: dict[str, Any]) -> None:
+    turned = dict(reversed(spec.items()))
+    assert digest(parse_spec(spec)) == digest(parse_spec(turned))
+    turned["name"] = "other"
+    assert digest(parse_spec(spec)) != digest(parse_spec(turned))
+
+
+LAPTOP = fit.Pool("local/cpu", slots_per_node=2, nodes=1, memory_bytes_per_node=16 * 2**30)
+H100_NODES = fit.Pool("gpu/h100", slots_per_node=8, nodes=1024, memory_bytes_per_node=8 * 80 * 2**30)
+
+
+def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
+    for name, preset in PRESETS.items():
+        pool = LAPTOP if preset.spec["resources"]["accelerator"] == "cpu" else H100_NODES
+        assert fit.problems(preset.parsed(), pool) == [], name
+    found = fit.problems(PRESETS["llama-8b"].parsed(), LAPTOP)
+    assert {problem.code for problem in found} == {"does_not_fit", "too_many_nodes"}
+    assert "GiB" in found[0].detail
+
+
+def test_more_processes_than_cores_is_a_warning(spec: dict[str, Any]) -> None:
+    spec["resources"]["processes_per_node"] = 4
+    parsed = parse_spec(spec)
+    assert fit.problems(parsed, LAPTOP) == []
+    assert [warning.code for warning in fit.warnings(parsed, LAPTOP)][0] == "oversubscribed"
+
+
+def test_a_mesh_must_take_every_process_and_feed_it(spec: dict[str, Any]) -> None:
+    spec["resources"]["processes_per_node"] = 2
+    spec["training"] |= {"parallelism": {"data": 4}, "tokens_per_step": 64}
+    codes = {problem.code for problem in fit.problems(parse_spec(spec), LAPTOP)}
+    assert codes == {"wrong_mesh", "too_few_sequences"}

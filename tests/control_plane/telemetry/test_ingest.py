@@ -1,0 +1,110 @@
+"""Batches are stored once and in order, and a resumed run rewinds its curves."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from athanor.core.errors import Conflict, Invalid
+from athanor.jobs.models import Attempt, Job, JobEvent
+from athanor.telemetry import ingest, selectors
+from athanor.telemetry.models import MetricChunk, Progress
+from tests.control_plane import drive
+from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def attempt(submit: Callable[..., Job]) -> Attempt:
+    return drive.start(submit())
+
+
+def metrics(sequence: int, steps: range, generation: int = 0, writer: str = "rank0") -> Batch:
+    points = [
+        MetricPoint(step=step, time=NOW, generation=generation, values={"train/loss": 10.0 - step + generation})
+        for step in steps
+    ]
+    return Batch(writer=writer, sequence=sequence, points=points)
+
+
+def steps_of(job: Job, name: str = "train/loss") -> list[int]:
+    return [step for step, _, _ in selectors.series(job, None, limit=1000)[name]]
+
+
+def test_a_batch_sent_twice_is_stored_once(attempt: Attempt) -> None:
+    assert ingest.ingest(attempt, "metrics", metrics(0, range(1, 4))) == 1
+    assert ingest.ingest(attempt, "metrics", metrics(0, range(1, 4))) == 1
+    assert ingest.ingest(attempt, "metrics", metrics(1, range(4, 6))) == 2
+    assert steps_of(attempt.job) == [1, 2, 3, 4, 5]
+
+
+def test_a_gap_is_refused_with_what_comes_next(attempt: Attempt) -> None:
+    ingest.ingest(attempt, "metrics", metrics(0, range(1, 2)))
+    with pytest.raises(Conflict) as caught:
+        ingest.ingest(attempt, "metrics", metrics(2, range(5, 6)))
+    assert caught.value.extra == {"next_sequence": 1}
+    assert MetricChunk.objects.count() == 1
+
+
+def test_a_batch_of_another_kind_or_of_nothing_is_refused(attempt: Attempt) -> None:
+    with pytest.raises(Invalid):
+        ingest.ingest(attempt, "logs", metrics(0, range(1, 2)))
+    with pytest.raises(Invalid):
+        ingest.ingest(attempt, "metrics", Batch(writer="rank0", sequence=0))
+
+
+def test_a_new_generation_rewinds_the_curve(attempt: Attempt) -> None:
+    ingest.ingest(attempt, "metrics", metrics(0, range(1, 9)))
+    ingest.ingest(attempt, "metrics", metrics(1, range(6, 8), generation=1))
+    points = selectors.series(attempt.job, None, limit=1000)["train/loss"]
+    assert [step for step, _, _ in points] == [1, 2, 3, 4, 5, 6, 7]
+    assert points[5][1] == 10.0 - 6 + 1, "the later generation's value stands"
+
+
+def test_progress_follows_the_newest_point(attempt: Attempt) -> None:
+    ingest.ingest(attempt, "metrics", metrics(0, range(1, 9)))
+    progress = Progress.objects.get(job=attempt.job)
+    assert (progress.step, progress.values["train/loss"]) == (8, 2.0)
+
+
+def test_first_and_last_validation_loss_are_kept(attempt: Attempt) -> None:
+    for sequence, (step, loss) in enumerate([(0, 7.6), (10, 5.0), (20, 4.0)]):
+        point = MetricPoint(step=step, time=NOW, values={"evaluation/loss": loss})
+        ingest.ingest(attempt, "metrics", Batch(writer="rank0", sequence=sequence, points=[point]))
+    progress = Progress.objects.get(job=attempt.job)
+    assert (progress.validation_first, progress.validation_last) == (7.6, 4.0)
+
+
+def test_values_that_are_not_finite_leave_a_gap_in_the_curve(attempt: Attempt) -> None:
+    points = [MetricPoint(step=step, time=NOW, values={"train/loss": v}) for step, v in ((1, 1.0), (2, None), (3, 2.0))]
+    ingest.ingest(attempt, "metrics", Batch(writer="rank0", sequence=0, points=points))
+    assert steps_of(attempt.job) == [1, 3]
+
+
+def lines(sequence: int, texts: list[str], rank: int = 0) -> Batch:
+    found = [LogLine(time=NOW, rank=rank, stream="stdout", text=text) for text in texts]
+    return Batch(writer=f"rank{rank}", sequence=sequence, lines=found)
+
+
+def test_logs_are_read_forwards_from_a_cursor_and_backwards_from_the_end(attempt: Attempt) -> None:
+    ingest.ingest(attempt, "logs", lines(0, ["a", "b", "c"]))
+    ingest.ingest(attempt, "logs", lines(0, ["x", "y"], rank=1))
+    ingest.ingest(attempt, "logs", lines(1, ["d"]))
+    job = attempt.job
+    assert [line.text for line in selectors.lines(job)] == ["a", "b", "c", "x", "y", "d"]
+    assert [line.text for line in selectors.lines(job, after=1, limit=2)] == ["c", "x"]
+    assert [line.text for line in selectors.lines(job, tail=2)] == ["y", "d"]
+    assert [line.text for line in selectors.lines(job, rank=1)] == ["x", "y"]
+    assert [line.cursor for line in selectors.lines(job, grep="d")] == [5]
+
+
+def test_progress_events_land_on_the_jobs_timeline_with_their_seconds(attempt: Attempt) -> None:
+    phase = ProgressEvent(time=NOW, type="phase.finished", data={"phase": "import", "seconds": 3.5})
+    saved = ProgressEvent(time=NOW, type="checkpoint.saved", data={"seconds": 0.5, "step": 10})
+    ingest.ingest(attempt, "progress", Batch(writer="agent", sequence=0, events=[phase, saved, saved]))
+    timings = Progress.objects.get(job=attempt.job).timings
+    assert timings == {"startup": {"import": 3.5}, "checkpoint_seconds": 1.0}
+    seqs = list(JobEvent.objects.filter(job=attempt.job).order_by("seq").values_list("seq", flat=True))
+    assert seqs == list(range(1, len(seqs) + 1))

@@ -1,0 +1,41 @@
+"""Real stores for the control plane's tests: PostgreSQL, Valkey and S3, embedded, one set a test run.
+
+Imported by the conftest of folders whose tests need Django, before anything of Django is; so the other tests start
+nothing.
+"""
+
+import atexit
+import os
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+import django
+
+from athanor.core.encryption import new_wrapping_keyset
+from deploy.local.handle import StackHandle
+
+
+def start() -> None:
+    """Start them once, tell the settings by the environment, and set Django up."""
+    if _started:
+        return
+    _started.append(True)
+    folder = Path(tempfile.mkdtemp(prefix="athanor-test-stores-"))
+    folder.chmod(0o755)  # PostgreSQL may run as another user
+    stack = StackHandle(folder / "data")
+    stack.up(only_stores=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(stack.down)
+    for line in stack.run("env").stdout.splitlines():
+        name, _, value = shlex.split(line)[-1].partition("=")
+        os.environ[name] = value
+    os.environ["ATHANOR_LOCAL_BACKEND_DIR"] = str(folder / "local-backend")
+    os.environ["ATHANOR_SECRET_KEY"] = "tests"
+    os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings"
+    os.environ["ATHANOR_MASTER_KEY"] = new_wrapping_keyset()
+    django.setup()
+
+
+_started: list[bool] = []
