@@ -20,7 +20,7 @@ const stone: MantineColorsTuple = [
   "#f4f2ef",
   "#e8e5e1",
   "#d8d4cf",
-  "#a9a39c",
+  "#beb8b0",
   "#78716a",
   "#5c564f",
   "#453f3a",

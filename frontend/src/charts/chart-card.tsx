@@ -3,8 +3,10 @@ import { useMemo, useState } from "react";
 import type { Series } from "@/api/types";
 import { Plot } from "@/charts/plot";
 import type { Axis, Line, PlotLook } from "@/charts/plot-options";
+import type { Unit } from "@/charts/units";
+import { reading } from "@/charts/units";
 import { Panel } from "@/components/panel";
-import { count, duration, NOTHING } from "@/lib/format";
+import { count, duration } from "@/lib/format";
 import { align, downsample, smooth } from "@/lib/series";
 
 import classes from "./chart-card.module.css";
@@ -24,7 +26,7 @@ interface ChartCardProps {
   logarithmic?: boolean;
   /** 0: none, below 1: the weight of the past. */
   smoothing?: number;
-  format: (value: number | null | undefined) => string;
+  unit: Unit;
   height?: number;
 }
 
@@ -63,18 +65,18 @@ function lastValue(series: Pick<Series, "values">): number | null {
 
 /** One chart with its chrome: title, legend that reads the cursor (or the last value), and words for the picture. */
 export function ChartCard(props: ChartCardProps) {
-  const { title, lines, axis, group, logarithmic = false, smoothing = 0, format, height = 230 } = props;
+  const { title, lines, axis, group, logarithmic = false, smoothing = 0, unit, height = 230 } = props;
   const [cursor, setCursor] = useState<number | null>(null);
   const content = useMemo(() => drawn(lines, smoothing), [lines, smoothing]);
   const data = useMemo(() => align(content.columns), [content]);
-  const look: PlotLook = { axis, logarithmic, lines: content.look, group };
+  const look: PlotLook = { axis, unit, logarithmic, lines: content.look, group };
 
   const at = cursor === null ? null : data[0][cursor];
   const readings = lines.map((line, index) => {
     const column = content.shown[index] as number;
     const under = cursor === null ? undefined : (data[column + 1] as (number | null | undefined)[])[cursor];
     const value = under ?? (cursor === null ? lastValue(content.columns[column] as Series) : null);
-    return { ...line, text: value === null ? NOTHING : format(value) };
+    return { ...line, text: reading(value, unit) };
   });
   const empty = lines.every((line) => line.series.steps.length === 0);
   const summary = `${title}: ${readings.map((line) => `${line.label} ${line.text}`).join(", ")}`;

@@ -1,6 +1,8 @@
 import uPlot from "uplot";
 
-import { axisValue, count, duration } from "@/lib/format";
+import type { Unit } from "@/charts/units";
+import { tick } from "@/charts/units";
+import { count, duration } from "@/lib/format";
 
 export type Axis = "step" | "time";
 
@@ -16,6 +18,7 @@ export interface Line {
 
 export interface PlotLook {
   axis: Axis;
+  unit: Unit;
   logarithmic: boolean;
   lines: Line[];
   /** Charts of one group move their cursors and zoom together. */
@@ -25,6 +28,8 @@ export interface PlotLook {
 /** uPlot declares its kinds of scale as a const enum, which a bundler of single files cannot read. */
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the number is all there is at run time
 const LOGARITHMIC = 3 as uPlot.Scale.Distr;
+
+const WHOLE = Array.from({ length: 11 }, (_, power) => [1, 2, 5].map((lead) => lead * 10 ** power)).flat();
 
 function property(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -84,16 +89,18 @@ export function plotOptions(
         ticks: { ...rule, size: 4 },
         size: 30,
         space: 64,
-        values: (_plot, ticks) => ticks.map((tick) => (tick < 0 ? "" : showX(tick))),
+        // There is no half step.
+        ...(look.axis === "step" ? { incrs: WHOLE } : {}),
+        values: (_plot, splits) => splits.map((split) => (split < 0 ? "" : showX(split))),
       },
       {
         stroke: ink,
         font,
         grid: rule,
         ticks: { show: false },
-        size: 54,
+        size: 58,
         // A logarithmic axis passes null for the ticks it leaves blank.
-        values: (_plot, ticks) => ticks.map((tick: number | null) => axisValue(tick)),
+        values: (_plot, splits) => splits.map((split: number | null) => tick(split, look.unit)),
       },
     ],
     series: [{}, ...look.lines.map(line)],

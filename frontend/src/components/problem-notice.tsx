@@ -2,14 +2,15 @@ import { Button, Group, Text } from "@mantine/core";
 
 import { Problem } from "@/api/problem";
 import { Notice } from "@/components/notice";
+import { sentence } from "@/lib/text";
 
 /** What went wrong, what to do about it, and what to quote to whoever runs the server. */
 export function ProblemNotice({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const problem = error instanceof Problem ? error : null;
   const message = error instanceof Error ? error.message : "An unknown error.";
   return (
-    <Notice tone="bad" title={message} urgent>
-      {problem?.remedy ? <p>{problem.remedy}</p> : null}
+    <Notice tone="bad" title={sentence(message)} urgent>
+      {problem?.remedy ? <p>{sentence(problem.remedy)}</p> : null}
       {problem?.fields.map((field) => (
         <p key={`${field.pointer} ${field.detail}`}>
           <code>{field.pointer || "/"}</code> {field.detail}

@@ -92,15 +92,6 @@ export function moment(time: string | null): string {
   return time === null ? NOTHING : DAY_AND_CLOCK.format(new Date(time));
 }
 
-/** A value on a chart's axis: learning rates need exponents, token rates need letters. */
-export function axisValue(value: number | null): string {
-  if (value === null) return "";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size < 0.001) return value.toExponential(1).replace("e-", "e−");
-  return size >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
-}
-
 export function shortId(id: string): string {
   return id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id;
 }

@@ -6,6 +6,11 @@ export function plain(text: string): string {
   return text.replace(TERMINAL_CODES, "");
 }
 
+/** The server's messages are clauses; as a title of their own they begin with a capital. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 /** The text in pieces, every second of which is a match of `needle` (case ignored). */
 export function splitMatches(text: string, needle: string): string[] {
   if (needle === "") return [text];

@@ -5,9 +5,9 @@ import { useMemo, useState } from "react";
 import type { Job, Metrics, Series } from "@/api/types";
 import { ChartCard } from "@/charts/chart-card";
 import type { Axis } from "@/charts/plot-options";
+import type { Unit } from "@/charts/units";
 import { ProblemNotice } from "@/components/problem-notice";
 import { metricsQuery } from "@/features/job/api/queries";
-import { axisValue, bytes, count, duration, loss, percent } from "@/lib/format";
 import { firstTime, overTime } from "@/lib/series";
 
 import classes from "./charts-panel.module.css";
@@ -25,19 +25,17 @@ interface LineOf {
 interface ChartOf {
   title: string;
   lines: LineOf[];
-  format: (value: number | null | undefined) => string;
+  unit: Unit;
   wide?: boolean;
   /** Shown only once it has values; the others hold their place from the start. */
   optional?: boolean;
 }
 
-const rate = (value: number | null | undefined) => axisValue(value ?? null);
-
 const CHARTS: ChartOf[] = [
   {
     title: "Loss",
     wide: true,
-    format: loss,
+    unit: "loss",
     lines: [
       { metric: "train/loss", label: "training", color: "--series-1" },
       { metric: "evaluation/loss", label: "evaluation", color: "--series-2", marked: true },
@@ -45,36 +43,36 @@ const CHARTS: ChartOf[] = [
   },
   {
     title: "Throughput (tokens/s)",
-    format: count,
+    unit: "count",
     lines: [{ metric: "throughput/tokens_per_second", label: "tokens/s", color: "--series-3" }],
   },
   {
     title: "Learning rate",
-    format: rate,
+    unit: "plain",
     lines: [{ metric: "train/learning_rate", label: "learning rate", color: "--series-4" }],
   },
   {
     title: "Gradient norm",
     optional: true,
-    format: rate,
+    unit: "plain",
     lines: [{ metric: "train/gradient_norm", label: "gradient norm", color: "--series-1" }],
   },
   {
     title: "Step time",
     optional: true,
-    format: duration,
+    unit: "seconds",
     lines: [{ metric: "time/step_seconds", label: "seconds", color: "--series-2" }],
   },
   {
     title: "Model FLOPs utilisation",
     optional: true,
-    format: percent,
+    unit: "fraction",
     lines: [{ metric: "throughput/mfu_causal", label: "MFU, causal", color: "--series-3" }],
   },
   {
     title: "Peak memory per process",
     optional: true,
-    format: bytes,
+    unit: "bytes",
     lines: [{ metric: "memory/peak_bytes", label: "bytes", color: "--series-4" }],
   },
 ];
@@ -140,7 +138,7 @@ export function ChartsPanel({ job }: { job: Job }) {
               lines={chart.lines}
               axis={axis}
               group={job.id}
-              format={chart.format}
+              unit={chart.unit}
               smoothing={smoothed ? SMOOTHING : 0}
               logarithmic={logarithmic && chart.title === "Loss"}
               height={chart.wide ? 290 : 200}

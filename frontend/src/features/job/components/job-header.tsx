@@ -8,6 +8,7 @@ import { StatusBadge } from "@/components/status-badge";
 import { TimeAgo } from "@/components/time-ago";
 import { shortId } from "@/lib/format";
 import { isFinal, label, tone } from "@/lib/status";
+import { sentence } from "@/lib/text";
 import { useNow } from "@/lib/use-now";
 
 const UNREMARKABLE = new Set(["ok", "unknown", ""]);
@@ -59,8 +60,8 @@ export function JobOutcome({ job }: { job: Job }) {
   return (
     <>
       {reason && !EXPECTED.has(reason.code) ? (
-        <Notice tone={tone(job.status)} title={reason.message || label(reason.code)}>
-          {reason.remedy ? <p>{reason.remedy}</p> : null}
+        <Notice tone={tone(job.status)} title={sentence(reason.message || reason.code.replaceAll("_", " "))}>
+          {reason.remedy ? <p>{sentence(reason.remedy)}</p> : null}
           <Text size="xs" c="dimmed" className="mono">
             {reason.code}
           </Text>
@@ -69,7 +70,7 @@ export function JobOutcome({ job }: { job: Job }) {
       {!isFinal(job.status) && job.warnings.length > 0 ? (
         <Notice tone="waiting">
           {job.warnings.map((warning) => (
-            <p key={`${warning.pointer} ${warning.code}`}>{warning.detail}</p>
+            <p key={`${warning.pointer} ${warning.code}`}>{sentence(warning.detail)}</p>
           ))}
         </Notice>
       ) : null}

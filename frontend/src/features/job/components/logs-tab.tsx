@@ -91,7 +91,7 @@ export function LogsTab({ job }: { job: Job }) {
       {/* eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex */}
       <div ref={frame} className={classes.frame} onScroll={noticeScroll} tabIndex={0} role="log" aria-label="Log">
         {lines.map((line) => (
-          <Line key={`${line.attempt ?? ""} ${line.cursor}`} line={line} needle={grep} />
+          <Line key={line.cursor} line={line} needle={grep} />
         ))}
         {lines.length === 0 && !logs.isPending ? (
           <div className={classes.nothing}>

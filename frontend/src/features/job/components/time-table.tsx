@@ -1,6 +1,8 @@
 import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
-import { duration } from "@/lib/format";
+import { duration, elapsed } from "@/lib/format";
+import { isFinal } from "@/lib/status";
+import { useNow } from "@/lib/use-now";
 
 import classes from "./time-table.module.css";
 
@@ -11,24 +13,36 @@ interface Part {
   detail?: boolean;
 }
 
+/** In the order in which a run goes through them; a phase with another name comes last. */
+const PHASES = ["import", "fork", "rendezvous", "data", "model", "load", "compile", "first_step"];
+
 function details(seconds: Record<string, number | null>, color: string): Part[] {
   return Object.entries(seconds).flatMap(([name, value]) =>
     value === null ? [] : [{ name: name.replaceAll("_", " "), seconds: value, color, detail: true }],
   );
 }
 
-/** Queue, start-up and run add up to the whole; what is indented is a part of the row above it. */
-function parts(job: Job): Part[] {
+function inOrder(phases: Record<string, number>): Record<string, number> {
+  const place = (name: string) => (PHASES.indexOf(name) + PHASES.length + 1) % (PHASES.length + 1);
+  return Object.fromEntries(Object.entries(phases).sort(([a], [b]) => place(a) - place(b)));
+}
+
+/**
+ * Queue, start-up and run add up to the whole. What is indented is a part of the row above it, and such parts
+ * need not add up: data is prepared while the processes import.
+ */
+function parts(job: Job, now: number): Part[] {
   const { timings } = job;
-  const phases = Object.values(timings.startup);
-  const startup = phases.reduce((sum, seconds) => sum + seconds, 0);
-  const rows: Part[] = [{ name: "Queued", seconds: timings.queued_seconds, color: "--tone-waiting" }];
-  if (phases.length > 0) {
-    rows.push({ name: "Start-up", seconds: startup, color: "--series-4" });
-    rows.push(...details(timings.startup, "--series-4"));
+  const queued = timings.queued_seconds;
+  const rows: Part[] = [{ name: "Queued", seconds: queued, color: "--tone-waiting" }];
+  if (job.attempt_count > 0) {
+    const begun = elapsed(job.created_at, job.started_at ?? job.finished_at, now) ?? 0;
+    rows.push({ name: "Start-up", seconds: Math.max(0, begun - queued), color: "--series-4" });
+    rows.push(...details(inOrder(timings.startup), "--series-4"));
   }
-  if (timings.training_seconds !== null) {
-    rows.push({ name: "Training to the end", seconds: timings.training_seconds, color: "--series-1" });
+  if (job.started_at !== null) {
+    const trained = elapsed(job.started_at, job.finished_at, now) ?? 0;
+    rows.push({ name: "First step to end", seconds: trained, color: "--series-1" });
     const inside = {
       evaluation: timings.evaluation_seconds,
       checkpoints: timings.checkpoint_seconds,
@@ -41,9 +55,9 @@ function parts(job: Job): Part[] {
 
 /** Where the time went: one bar for the whole, one row for each part, start-up by its phases. */
 export function TimeTable({ job }: { job: Job }) {
-  const rows = parts(job);
+  const now = useNow(!isFinal(job.status));
+  const rows = parts(job, now);
   const total = rows.reduce((sum, row) => (row.detail ? sum : sum + row.seconds), 0);
-  if (rows.length === 0) return null;
   return (
     <Panel title="Where the time went">
       <div className={classes.bar} aria-hidden="true">

@@ -2,39 +2,32 @@ import { Button } from "@mantine/core";
 import { useState } from "react";
 
 import type { JobEvent } from "@/api/types";
+import { describeEvent } from "@/features/job/lib/describe-event";
 import { clock, moment } from "@/lib/format";
-import { label } from "@/lib/status";
 
 import classes from "./timeline.module.css";
 
-const SHOWN_AT_FIRST = 14;
-
-function eventTone(event: JobEvent): string {
-  const said = `${event.type} ${typeof event.data.to === "string" ? event.data.to : ""}`;
-  if (/fail|error|killed|lost|diverged/.test(said)) return "bad";
-  if (/succeeded|completed|artifact|exported/.test(said)) return "good";
-  if (/warn|cancel|stop|retry|preempt|queued/.test(said)) return "waiting";
-  if (/running|training|starting/.test(said)) return "active";
-  return "muted";
-}
+const SHOWN_AT_FIRST = 16;
 
 /** Newest first: what happens now is what one comes to see. */
 export function Timeline({ events }: { events: JobEvent[] }) {
   const [all, setAll] = useState(false);
-  const newest = [...events].reverse();
-  const shown = all ? newest : newest.slice(0, SHOWN_AT_FIRST);
-  if (events.length === 0) return <span className="soft">No events yet</span>;
+  const newest = events
+    .map((event) => ({ event, said: describeEvent(event) }))
+    .filter(({ said }) => said !== null)
+    .reverse();
+  if (newest.length === 0) return <span className="soft">No events yet</span>;
   return (
     <>
       <ol className={classes.list} reversed>
-        {shown.map((event) => (
-          <li key={event.seq} className={classes.event} data-tone={eventTone(event)}>
-            <div className={classes.text}>{event.message || label(event.type.replaceAll(".", " "))}</div>
+        {newest.slice(0, all ? undefined : SHOWN_AT_FIRST).map(({ event, said }) => (
+          <li key={event.seq} className={classes.event} data-tone={said?.tone}>
+            <div className={classes.text}>{said?.text}</div>
             <div className={classes.meta}>
               <time dateTime={event.time} title={moment(event.time)}>
                 {clock(event.time)}
               </time>
-              {event.actor ? ` · ${event.actor}` : ""}
+              {said?.actor ? ` · ${said.actor}` : ""}
             </div>
           </li>
         ))}

@@ -48,7 +48,7 @@ export function SignInPage() {
             athanor
           </Title>
           <Text size="sm" c="dimmed">
-            The furnace that keeps itself: training as a service
+            Training as a service
           </Text>
         </Stack>
         <form onSubmit={submit}>

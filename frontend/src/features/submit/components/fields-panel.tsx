@@ -6,6 +6,7 @@ import { sessionQuery } from "@/api/session";
 import type { FieldProblem } from "@/api/types";
 import { Panel } from "@/components/panel";
 import type { SpecState } from "@/features/submit/hooks/use-spec";
+import { fieldAt } from "@/lib/spec-yaml";
 
 interface FieldsPanelProps {
   spec: SpecState;
@@ -50,8 +51,7 @@ export function FieldsPanel({ spec, problems }: FieldsPanelProps) {
   };
   // Defaults live on the server: what the spec leaves out is shown from the resolved one, greyed.
   const fallback = (path: string[]) => {
-    let value: unknown = spec.plan?.resolved_spec;
-    for (const piece of path) value = (value as Record<string, unknown> | undefined)?.[piece];
+    const value = fieldAt(spec.defaults, path);
     return typeof value === "string" || typeof value === "number" ? String(value) : "";
   };
   const sources = [BUILTIN, ...(datasets.data?.items ?? []).map((one) => `dataset:${one.name}`)];

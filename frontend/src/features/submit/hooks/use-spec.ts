@@ -19,6 +19,7 @@ export interface SpecState {
   field: (path: string[]) => Json | undefined;
   change: (path: string[], value: Json | undefined) => void;
   plan: Plan | undefined;
+  defaults: JsonObject | null;
   planning: boolean;
   /** A failure that is about no field: the server is away, the session ended. */
   failure: Error | null;
@@ -40,6 +41,9 @@ export function useSpec(start: string): SpecState {
     placeholderData: keepPreviousData,
     staleTime: 30_000,
   });
+  // The resolved spec of the last text that was good: where the form looks up defaults while the author is mid-word.
+  const [lastGood, setLastGood] = useState(query.data);
+  if (query.data && query.data !== lastGood) setLastGood(query.data);
   const refusal = query.error instanceof Problem ? query.error : null;
   const fields = refusal?.fields ?? [];
   // What was said about an earlier text must not be shown at the places of a newer one.
@@ -67,6 +71,7 @@ export function useSpec(start: string): SpecState {
     field: (path) => fieldAt(parsed.spec, path),
     change,
     plan,
+    defaults: lastGood?.resolved_spec ?? null,
     planning: query.isFetching || settled !== text,
     failure: fields.length > 0 ? null : query.error,
     problems,

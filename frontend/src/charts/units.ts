@@ -1,0 +1,30 @@
+import { bytes, count, duration, loss, NOTHING, percent } from "@/lib/format";
+
+/** What a chart's values are: how they are written in its legend, and (shorter) along its axis. */
+export type Unit = "loss" | "count" | "bytes" | "seconds" | "fraction" | "plain";
+
+/** Four significant digits; exponents for learning rates. */
+export function plainNumber(value: number): string {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size < 0.001) return value.toExponential(1).replace("e-", "e−");
+  return size >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
+}
+
+const WRITTEN: Record<Unit, (value: number) => string> = {
+  loss,
+  count,
+  bytes,
+  seconds: duration,
+  fraction: percent,
+  plain: plainNumber,
+};
+
+export function reading(value: number | null | undefined, unit: Unit): string {
+  return value == null ? NOTHING : WRITTEN[unit](value);
+}
+
+export function tick(value: number | null, unit: Unit): string {
+  if (value === null) return "";
+  return unit === "loss" ? plainNumber(value) : WRITTEN[unit](value);
+}
