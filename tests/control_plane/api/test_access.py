@@ -1,0 +1,153 @@
+"""Nobody gets in without a valid token, and nobody sees another team's anything."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.urls import URLPattern
+from django.utils import timezone
+
+from athanor.accounts.models import ApiToken, Team, User
+from athanor.accounts.services import issue_token
+from athanor.api.v1.urls import urlpatterns
+from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.backends.fake.backend import World
+from athanor.jobs.models import Job
+from tests.control_plane import drive
+from tests.control_plane.conftest import Api
+
+pytestmark = pytest.mark.django_db
+
+OPEN = {"session", "spec/schema"}  # readable without signing in, and of no team
+
+
+@pytest.fixture
+def foreign(submit: Callable[..., Job]) -> dict[str, str]:
+    """Ids of team red's things."""
+    job = submit()
+    attempt = drive.start(job)
+    stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
+    return {
+        "job_id": job.id,
+        "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,
+        "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
+        "token_id": ApiToken.objects.filter(team=job.team).values_list("id", flat=True).first() or "tok_0",
+    }
+
+
+def methods_of(pattern: URLPattern) -> list[str]:
+    view = pattern.callback.view_class
+    return [name.upper() for name in ("get", "post", "put", "patch", "delete") if hasattr(view, name)]
+
+
+ENDPOINTS = [(method, str(pattern.pattern)) for pattern in urlpatterns for method in methods_of(pattern)]
+
+
+def path_of(template: str, ids: dict[str, str]) -> str:
+    for name, value in ids.items():
+        template = template.replace(f"<id:{name}>", value)
+    assert "<" not in template, f"{template}: give this test an object of the new kind"
+    return template
+
+
+@pytest.mark.parametrize(("method", "template"), ENDPOINTS)
+def test_without_a_token_every_endpoint_refuses(
+    method: str, template: str, foreign: dict[str, str], world: World
+) -> None:
+    if template in OPEN:
+        return
+    answer = Api().send(method, path_of(template, foreign), {} if method != "GET" else None)
+    assert answer.status_code in (401, 403), (method, template, answer.content)
+    assert answer.json()["code"]
+
+
+@pytest.mark.parametrize(
+    ("method", "template"), [(method, template) for method, template in ENDPOINTS if "<id:" in template]
+)
+def test_another_teams_object_is_not_there(
+    method: str,
+    template: str,
+    foreign: dict[str, str],
+    api_of: Callable,
+    make_user: Callable,
+    other_team: Team,
+) -> None:
+    stranger = api_of(make_user("sam", other_team), other_team)
+    answer = stranger.send(method, path_of(template, foreign), {} if method != "GET" else None)
+    absent = stranger.send(method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), {} if method != "GET" else None)
+    assert answer.status_code == absent.status_code == 404, (method, template)
+    assert answer.json()["code"] == absent.json()["code"] == "not_found"
+
+
+def test_lists_hold_only_ones_own(
+    foreign: dict[str, str], api_of: Callable, make_user: Callable, other_team: Team
+) -> None:
+    stranger = api_of(make_user("sam", other_team), other_team)
+    for path in ("jobs", "datasets"):
+        assert stranger.send("GET", path).json()["items"] == [], path
+    assert len(stranger.send("GET", "tokens").json()["items"]) == 1, "its own"
+
+
+def test_a_token_of_one_team_does_not_reach_the_users_other_team(
+    user: User, team: Team, other_team: Team, api_of: Callable, foreign: dict[str, str]
+) -> None:
+    user.memberships.create(team=other_team, role="admin")
+    assert api_of(user, other_team).send("GET", f"jobs/{foreign['job_id']}").status_code == 404
+    assert api_of(user, team).send("GET", f"jobs/{foreign['job_id']}").status_code == 200
+
+
+@pytest.mark.parametrize("state", ["unknown", "expired", "revoked", "user_inactive", "attempt_token"])
+def test_a_token_that_is_no_longer_good_is_refused(user: User, team: Team, state: str) -> None:
+    row, token = issue_token(user, team, "t")
+    if state == "unknown":
+        token = token[:-1] + ("a" if token[-1] != "a" else "b")
+    elif state == "expired":
+        ApiToken.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    elif state == "revoked":
+        ApiToken.objects.update(revoked_at=timezone.now())
+    elif state == "user_inactive":
+        User.objects.update(is_active=False)
+    else:
+        token = "att_01.abc"
+    client = Api()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+    answer = client.send("GET", "jobs")
+    assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
+    assert answer["WWW-Authenticate"] == "Bearer"
+    assert row.digest not in answer.content.decode()
+
+
+def test_a_token_is_shown_once_and_kept_as_a_digest(api: Any) -> None:
+    made = api.send("POST", "tokens", {"name": "ci", "expires_in_days": 1})
+    assert made.status_code == 201
+    token = made.json()["token"]
+    assert token.startswith("ath_")
+    listed = api.send("GET", "tokens")
+    assert token not in listed.content.decode()
+    assert not ApiToken.objects.filter(digest=token).exists()
+    client = Api()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+    assert client.send("GET", "jobs").status_code == 200
+    assert api.send("DELETE", f"tokens/{made.json()['id']}").status_code == 204
+    assert client.send("GET", "jobs").status_code == 401
+
+
+def test_the_dashboard_signs_in_with_csrf_and_out_again(user: User, team: Team) -> None:
+    user.set_password("correct horse battery")
+    user.save()
+    client = Api(enforce_csrf_checks=True)
+    token = client.send("GET", "session").json()["csrf_token"]
+    credentials = {"username": "ada", "password": "correct horse battery"}
+    assert client.send("POST", "session", credentials).status_code == 403, "without the CSRF token"
+    wrong = client.send("POST", "session", {**credentials, "password": "no"}, x_csrftoken=token)
+    assert (wrong.status_code, wrong.json()["code"]) == (401, "invalid_credentials")
+    session = client.send("POST", "session", credentials, x_csrftoken=token)
+    assert session.status_code == 200, session.content
+    assert session.json()["teams"] == [{"id": team.id, "name": "red", "role": "member"}]
+    assert client.send("GET", "jobs").status_code == 200
+    assert client.send("POST", "jobs:plan", {}).status_code == 403, "without the CSRF token"
+    fresh = session.json()["csrf_token"]
+    assert client.send("POST", "jobs:plan", {}, x_csrftoken=fresh).status_code == 422
+    assert client.send("DELETE", "session", x_csrftoken=fresh).status_code == 204
+    assert client.send("GET", "jobs").status_code in (401, 403)
