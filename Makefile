@@ -28,7 +28,7 @@ help:
 	@echo 'make status   what runs, where, and how much memory it takes'
 	@echo 'make test     set everything up and run all checks and tests'
 	@echo 'make lint     only the static checks'
-	@echo 'make bench    measure, and print the figures'
+	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
 	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
@@ -63,7 +63,7 @@ test: setup-dev
 	@$(VENV)/python -m deploy.local.checks test
 
 bench: setup-dev
-	@$(VENV)/python tests/bench/run.py
+	@$(VENV)/python -m tests.bench.run $(BENCH)
 
 gen: setup-dev
 	@$(VENV)/python -m deploy.local.checks gen

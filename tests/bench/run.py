@@ -1,0 +1,55 @@
+"""`make bench`: every figure side by side in one run, as tables and as test-results/bench.json."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from deploy.local.environment import REPOSITORY
+from tests.bench import demo_times, platform_first_step, platform_idle_memory, platform_submit_latency
+
+RESULTS = REPOSITORY / "test-results" / "bench.json"
+Measure = tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any]], list[str]]]
+PLATFORM: list[Measure] = [
+    ("memory of the idle stack", platform_idle_memory.measure, platform_idle_memory.lines),
+    ("submit latency", platform_submit_latency.measure, platform_submit_latency.lines),
+    ("submit to first step", platform_first_step.measure, platform_first_step.lines),
+]
+DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench")
+    parser.add_argument("--demo", action="store_true", help="also time `make demo` in a clean clone, twice")
+    parser.add_argument("--only", help="only figures whose title holds this text")
+    options = parser.parse_args()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the run", flush=True)
+    figures: dict[str, Any] = {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
+    failed = False
+    for title, measure, lines in [*PLATFORM, *([DEMO] if options.demo else [])]:
+        if options.only and options.only not in title:
+            continue
+        print(f"\n{title}", flush=True)
+        try:
+            figures[title] = measure()
+        except (RuntimeError, AssertionError, OSError) as error:
+            failed = True
+            print(f"  NOT MEASURED: {error}", flush=True)
+        else:
+            print("\n".join(lines(figures[title])), flush=True)
+    if not options.only or options.only in "trainer throughput":
+        print("\ntrainer throughput", flush=True)
+        command = [sys.executable, "-m", "tests.bench.trainer_throughput"]
+        failed |= subprocess.run(command, cwd=REPOSITORY, check=False).returncode != 0
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"\nfigures in {RESULTS.relative_to(REPOSITORY)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

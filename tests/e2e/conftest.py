@@ -1,0 +1,151 @@
+"""One private stack for all end-to-end tests, and the command line as its user."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.local.handle import StackHandle, wait_until
+
+# Small enough for a job of seconds, long enough that something can be done to it on the way.
+TINY = {
+    "version": 1,
+    "name": "tiny",
+    "resources": {"processes_per_node": 2, "accelerator": "cpu"},
+    "checkpoint": {"every_steps": 10, "keep_last": 2},
+    "training": {
+        "model": {
+            "shape": {
+                "hidden_size": 32, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "intermediate_size": 64,
+                "tie_embeddings": True,
+            },
+        },
+        "data": {"source": "builtin:python-stdlib"},
+        "tokenizer": {"vocab_size": 512},
+        "steps": 20,
+        "tokens_per_step": 256,
+        "sequence_length": 64,
+        "schedule": {"warmup_steps": 2},
+        "evaluation": {"every_steps": 10, "sequences": 8},
+    },
+}  # fmt: skip
+FINAL = {"succeeded", "failed", "cancelled", "expired"}
+
+
+class Stack(StackHandle):
+    """A stack with its platform, and what its first user knows of it."""
+
+    @property
+    def url(self) -> str:
+        return str(self.credentials["url"])
+
+    @property
+    def token(self) -> str:
+        return str(self.credentials["token"])
+
+    @property
+    def username(self) -> str:
+        return str(self.credentials["username"])
+
+    @property
+    def password(self) -> str:
+        return str(self.credentials["password"])
+
+    @property
+    def team(self) -> str:
+        return str(self.credentials["team"])
+
+    def kill(self, service: str) -> None:
+        before = self.identity(service)
+        super().kill(service)
+        wait_until(lambda: not before.is_alive(), f"{service} is gone", 10)
+
+    def athanor(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(Path(sys.executable).with_name("athanor")), *arguments],
+            env={**self.environment, "ATHANOR_URL": self.url, "ATHANOR_TOKEN": self.token},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        result = self.athanor(*arguments, "--json")
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    def get(self, path: str, **params: Any) -> Any:
+        """GET of api/v1, asked again while the web is away."""
+        answer: list[Any] = []
+
+        def answered() -> bool:
+            try:
+                response = httpx.get(
+                    f"{self.url}/api/v1{path}",
+                    params=params,
+                    headers={"Authorization": f"Bearer {self.token}"},
+                    timeout=20,
+                )
+            except httpx.TransportError:
+                return False
+            if response.status_code >= 500:
+                return False
+            response.raise_for_status()
+            answer.append(response.json())
+            return True
+
+        wait_until(answered, f"GET {path} is answered", 60)
+        return answer[-1]
+
+    def submit(self, tmp_path: Path, **training: Any) -> str:
+        """A tiny job, with some fields of `training` changed; its id."""
+        spec = {**TINY, "training": {**TINY["training"], **training}}
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps(spec))
+        return str(self.json("submit", str(path))["id"])
+
+    def job(self, job_id: str) -> Any:
+        return self.get(f"/jobs/{job_id}")
+
+    def wait_for_step(self, job_id: str, step: int, within_seconds: float = 120) -> None:
+        def reached() -> bool:
+            job = self.job(job_id)
+            assert job["status"] not in FINAL, f"ended as {job['status']} before step {step}: {job['reason']}"
+            return ((job["progress"] or {}).get("step") or 0) >= step
+
+        wait_until(reached, f"{job_id} reaches step {step}", within_seconds)
+
+    def wait_for_end(self, job_id: str, within_seconds: float = 240) -> Any:
+        wait_until(lambda: self.job(job_id)["status"] in FINAL, f"{job_id} ends", within_seconds)
+        return self.job(job_id)
+
+    def steps_of(self, job_id: str, name: str = "train/loss") -> list[int]:
+        """Every step that has a value, in order, as stored."""
+        found = self.get(f"/jobs/{job_id}/metrics", names=name, points=100_000)
+        return list(found["series"][name]["steps"])
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    running = Stack(tmp_path_factory.mktemp("stack") / "data")
+    running.up()
+    yield running
+    running.down()
+    for process in running.job_processes():
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def every_service_is_up(stack: Stack) -> None:
+    """A test that broke something leaves the repair to the supervisor; the next one starts when it is done."""
+
+    def all_alive() -> bool:
+        return all(stack.identity(name).is_alive() for name in stack.state["services"])
+
+    wait_until(all_alive, "every service is up again", 60)
+    stack.get("/jobs", limit=1)

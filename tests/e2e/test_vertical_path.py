@@ -1,0 +1,78 @@
+"""From a spec to text from the trained model, through the command line only."""
+
+import json
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_a_job_is_trained_downloaded_and_generates_text(stack, tmp_path: Path) -> None:
+    job_id = stack.submit(tmp_path, steps=30)
+    watched = stack.athanor("watch", job_id)
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    job = stack.json("show", job_id)
+    assert job["status"] == "succeeded"
+    assert job["attempt_count"] == 1
+    assert job["validation_loss"]["after"] < job["validation_loss"]["before"]
+    assert stack.steps_of(job_id) == list(range(1, 31))
+
+    model = tmp_path / "model"
+    downloaded = stack.json("download", job_id, "--output", str(model))
+    assert {file["path"] for file in downloaded["files"]} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    for file in downloaded["files"]:
+        assert (model / file["path"]).stat().st_size == file["size"]
+    first = stack.json("generate", str(model), "--tokens", "16", "--seed", "3")["text"]
+    assert first.startswith("def ")
+    assert len(first) > len("def ")
+    assert stack.json("generate", str(model), "--tokens", "16", "--seed", "3")["text"] == first
+
+
+def test_a_cancelled_job_ends_as_cancelled_with_its_exit_code(stack, tmp_path: Path) -> None:
+    job_id = stack.submit(tmp_path, steps=100_000)
+    stack.wait_for_step(job_id, 3)
+    assert stack.json("cancel", job_id)["id"] == job_id
+    assert stack.athanor("watch", job_id).returncode == 6
+    assert stack.job(job_id)["reason"]["code"] == "stopped_by_user"
+    assert stack.job(job_id)["attempt_count"] == 1
+
+
+def test_the_same_key_gives_the_same_job_and_another_body_is_refused(stack, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    stack.submit(tmp_path, steps=1)
+    arguments = ("submit", str(path), "--idempotency-key", f"e2e-{tmp_path.name}")
+    first, second = stack.json(*arguments), stack.json(*arguments)
+    assert first["id"] == second["id"]
+    changed = stack.athanor(*arguments, "--set", "training.steps=2")
+    assert changed.returncode == 2
+    for job_id in (first["id"],):
+        stack.wait_for_end(job_id)
+
+
+def test_credentials_are_for_the_owner_only(stack) -> None:
+    for name in ("credentials.json", "secrets.json"):
+        assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600
+
+
+def test_what_the_stores_hold_of_a_job_cannot_be_read_without_its_key(stack, tmp_path: Path) -> None:
+    """The bytes on disk of every object: no tensor name, no JSON field of the model's files."""
+    job_id = stack.submit(tmp_path, steps=5)
+    assert stack.wait_for_end(job_id)["status"] == "succeeded"
+    files = [path for path in stack.folder.objects.rglob("*.data") if path.stat().st_size > 0]
+    assert files
+    readable = [
+        path
+        for path in files
+        if any(word in path.read_bytes() for word in (b"embed_tokens", b"vocab_size", b"__metadata__"))
+    ]
+    assert readable == []
+
+
+def test_the_dashboard_and_the_health_addresses_answer(stack) -> None:
+    assert httpx.get(f"{stack.url}/healthz").status_code == 200
+    assert httpx.get(f"{stack.url}/readyz").status_code == 200
+    assert "<html" in httpx.get(f"{stack.url}/").text
+    assert json.loads(httpx.get(f"{stack.url}/api/schema/", params={"format": "json"}).text)["openapi"].startswith("3.")
