@@ -1,4 +1,4 @@
-import { isMap, isScalar, isSeq, LineCounter, parseDocument } from "yaml";
+import { isMap, isScalar, isSeq, LineCounter, parseDocument, stringify } from "yaml";
 
 import type { FieldProblem, Json, JsonObject } from "@/api/types";
 
@@ -69,10 +69,17 @@ export function remarksFor(text: string, problems: FieldProblem[], severity: Rem
   });
 }
 
-/** The text with one field changed and all else, comments included, as the author wrote it. */
+/** The text with one field changed and all else, comments and spacing included, as the author wrote it. */
 export function setField(text: string, path: string[], value: Json | undefined): string {
   const document = parseDocument(text);
   if (document.errors.length > 0) return text;
+  const node = document.getIn(path, true);
+  if (value !== undefined && isScalar(node) && node.range) {
+    const [from, to] = node.range;
+    const patched = text.slice(0, from) + stringify(value, { lineWidth: 0 }).trimEnd() + text.slice(to);
+    // Not so where the place has rules of its own (a comma within braces, a field left empty): then it is printed anew.
+    if (fieldAt(parseSpec(patched).spec, path) === value) return patched;
+  }
   if (document.contents === null) document.contents = document.createNode({}) as never;
   if (value === undefined) document.deleteIn(path);
   else document.setIn(path, value);

@@ -68,13 +68,15 @@ export function describeEvent(event: JobEvent): Described | null {
     case "checkpoint.registered":
       return told(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
     case "artifact.registered":
-      return told(`Model ready to download${sizeOf(event)}`, "good");
+      return word("kind") === "model"
+        ? told(`Model ready to download${sizeOf(event)}`, "good")
+        : told(`${label(word("kind") || "artifact")} stored${sizeOf(event)}`);
     default:
       return told(sentence(event.message || event.type.replace(/[._]/g, " ")));
   }
 }
 
 function sizeOf(event: JobEvent): string {
-  const size = event.data.size_bytes;
+  const size = event.data.bytes;
   return typeof size === "number" ? `, ${bytes(size)}` : "";
 }
