@@ -11,6 +11,7 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "athanor.api.errors.handle",
     "UNAUTHENTICATED_USER": None,
+    "URL_FORMAT_OVERRIDE": None,  # `format` is a parameter of ours: the format of an upload
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Athanor",

@@ -1,0 +1,212 @@
+"""The agent API: one token per attempt, its own prefix only, everything idempotent, over when the attempt is over."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from athanor.artifacts import keys, storage
+from athanor.artifacts import services as artifacts
+from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.backends.fake.backend import World
+from athanor.dispatch import tokens
+from athanor.jobs import services
+from athanor.jobs.models import Attempt, Job, JobEvent
+from athanor.telemetry.models import MetricChunk
+from tests.control_plane import drive
+from tests.control_plane.conftest import Api
+from trainer.contract.manifest import CheckpointManifest, ModelManifest, StoredFile
+from trainer.contract.run import EndClass, RunConfig
+from trainer.contract.sealing import Sealer
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def attempt(submit: Callable[..., Job], bucket: str) -> Attempt:
+    return drive.start(submit())
+
+
+class AgentClient:
+    def __init__(self, token: str) -> None:
+        self._client = Api()
+        self._client.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+
+    def __call__(self, method: str, path: str, body: Any = None) -> Any:
+        url = f"/api/agent/v1/{path}"
+        return self._client.get(url) if method == "GET" else self._client.post(url, body, format="json")
+
+
+@pytest.fixture
+def agent(attempt: Attempt) -> AgentClient:
+    return AgentClient(tokens.issue(attempt.id))
+
+
+def manifest_of(attempt: Attempt, step: int, parts: list[Any]) -> CheckpointManifest:
+    return CheckpointManifest(
+        job_id=attempt.job_id,
+        attempt_id=attempt.id,
+        generation=0,
+        step=step,
+        tokens_seen=step * 512,
+        data_position=step,
+        world_size=1,
+        mesh={"data": 1},
+        spec_digest="0" * 64,
+        dataset_fingerprint="f",
+        torch_version="2.13.0",
+        created_at=NOW,
+        files=[StoredFile(path="rank0", parts=parts)],
+    )
+
+
+def stored_part(attempt: Attempt, name: str, content: bytes = b"weights") -> Any:
+    sealer = Sealer(keys.data_key(attempt.job_id, attempt.job.team))
+    ciphertext, part = sealer.seal(content, f"jobs/{attempt.job_id}/{name}")
+    storage.put(part.key, ciphertext)
+    return part
+
+
+def test_an_attempt_is_told_its_run_and_its_keys(agent: AgentClient, attempt: Attempt) -> None:
+    config = RunConfig.model_validate(agent("GET", "run").json())
+    assert (config.job_id, config.attempt_id, config.attempt_number) == (attempt.job_id, attempt.id, 1)
+    assert config.prefix == f"jobs/{attempt.job_id}/"
+    assert config.dataset.origin == "builtin"
+    assert config.resume is None
+    answer = agent("GET", "keys").json()
+    assert set(answer) == {"job", "dataset"}
+    assert answer["job"] != answer["dataset"]
+    assert answer == agent("GET", "keys").json()
+
+
+@pytest.mark.parametrize("token", ["", "att_x", "ath_something", "att_01M7XQXRKD3V00438BK92GHFR5.0000"])
+def test_a_wrong_token_is_refused(attempt: Attempt, token: str) -> None:
+    assert AgentClient(token)("GET", "run").status_code == 401
+
+
+def test_another_attempts_signature_does_not_fit(attempt: Attempt, submit: Callable[..., Job]) -> None:
+    other = drive.start(submit(name="other"))
+    mixed = f"{attempt.id}.{tokens.issue(other.id).partition('.')[2]}"
+    assert AgentClient(mixed)("GET", "run").status_code == 401
+
+
+def test_a_users_token_is_no_attempts_token(api: Any, attempt: Attempt) -> None:
+    assert api.get("/api/agent/v1/run").status_code == 401
+
+
+def test_an_attempts_token_opens_nothing_of_the_public_api(attempt: Attempt) -> None:
+    client = Api()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(attempt.id)}")
+    assert client.send("GET", "jobs").status_code == 401
+
+
+def test_the_token_dies_with_the_attempt(agent: AgentClient, attempt: Attempt, world: World) -> None:
+    drive.end(world, attempt, EndClass.DATA_ERROR)
+    answer = agent("POST", "heartbeat", {"node_rank": 0, "generation": 0, "phase": "x"})
+    assert (answer.status_code, answer.json()["code"]) == (410, "attempt_over")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["jobs/job_0/x", "teams/x", "jobs/{job}/../x", "/jobs/{job}/x", "s3://athanor/jobs/{job}/x", "jobs/{job}x/y"],
+)
+@pytest.mark.parametrize("operation", ["put", "get"])
+def test_nothing_outside_its_own_prefix_is_presigned(
+    agent: AgentClient, attempt: Attempt, key: str, operation: str
+) -> None:
+    asked = {"operation": operation, "keys": [key.replace("{job}", attempt.job_id)]}
+    answer = agent("POST", "storage:presign", asked)
+    assert (answer.status_code, answer.json()["code"]) == (403, "outside_prefix")
+
+
+def test_a_presigned_url_writes_and_reads_just_that_object(agent: AgentClient, attempt: Attempt) -> None:
+    key = f"jobs/{attempt.job_id}/checkpoints/a"
+    put = agent("POST", "storage:presign", {"operation": "put", "keys": [key]}).json()["urls"][0]
+    request = urllib.request.Request(put["url"], data=b"ciphertext", method="PUT")
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+    assert storage.get(key) == b"ciphertext"
+    get = agent("POST", "storage:presign", {"operation": "get", "keys": [key]}).json()["urls"][0]
+    with urllib.request.urlopen(get["url"]) as answer:
+        assert answer.read() == b"ciphertext"
+    other = urllib.request.Request(put["url"].replace("checkpoints/a", "checkpoints/b"), data=b"x", method="PUT")
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(other)
+
+
+def test_a_checkpoint_exists_only_when_its_parts_do(agent: AgentClient, attempt: Attempt) -> None:
+    part = stored_part(attempt, "checkpoints/1/rank0")
+    absent = part.model_copy(update={"key": part.key + "-absent"})
+    body = manifest_of(attempt, 1, [part, absent]).model_dump(mode="json")
+    answer = agent("POST", "checkpoints", body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "part_missing")
+    assert Checkpoint.objects.count() == 0
+    short = part.model_copy(update={"size": part.size + 1})
+    assert agent("POST", "checkpoints", manifest_of(attempt, 1, [short]).model_dump(mode="json")).status_code == 422
+    whole = manifest_of(attempt, 1, [part]).model_dump(mode="json")
+    first, again = agent("POST", "checkpoints", whole), agent("POST", "checkpoints", whole)
+    assert first.status_code == again.status_code == 201
+    assert first.json() == again.json()
+    assert JobEvent.objects.filter(type="checkpoint.registered").count() == 1
+
+
+def test_a_manifest_that_names_another_jobs_objects_is_refused(
+    agent: AgentClient, attempt: Attempt, submit: Callable[..., Job]
+) -> None:
+    other = drive.start(submit(name="other"))
+    foreign = stored_part(other, "checkpoints/1/rank0")
+    answer = agent("POST", "checkpoints", manifest_of(attempt, 1, [foreign]).model_dump(mode="json"))
+    assert (answer.status_code, answer.json()["code"]) == (403, "outside_prefix")
+
+
+def test_old_checkpoints_are_retired_and_their_objects_deleted(agent: AgentClient, attempt: Attempt) -> None:
+    for step in (1, 2, 3):
+        part = stored_part(attempt, f"checkpoints/{step}/rank0")
+        agent("POST", "checkpoints", manifest_of(attempt, step, [part]).model_dump(mode="json"))
+    kept = Checkpoint.objects.filter(retired_at__isnull=True).order_by("step")
+    assert [row.step for row in kept] == [2, 3]
+    assert artifacts.sweep_retired() == 1
+    assert storage.size_of(f"jobs/{attempt.job_id}/checkpoints/1/rank0") is None
+    assert storage.size_of(f"jobs/{attempt.job_id}/checkpoints/2/rank0") is not None
+    assert RunConfig.model_validate(agent("GET", "run").json()).resume.step == 3
+
+
+def test_a_model_is_registered_once(agent: AgentClient, attempt: Attempt) -> None:
+    part = stored_part(attempt, "model/model.safetensors")
+    manifest = ModelManifest(
+        job_id=attempt.job_id, attempt_id=attempt.id, step=10, num_parameters=1, created_at=NOW,
+        files=[StoredFile(path="model.safetensors", parts=[part])],
+    )  # fmt: skip
+    body = manifest.model_dump(mode="json")
+    assert [agent("POST", "artifacts", body).status_code for _ in range(2)] == [201, 201]
+    assert Artifact.objects.filter(kind="model").count() == 1
+
+
+def test_a_repeated_batch_is_acknowledged_and_a_gap_refused(agent: AgentClient) -> None:
+    def batch(sequence: int) -> dict[str, Any]:
+        point = {"step": sequence, "time": NOW.isoformat(), "values": {"train/loss": 1.0}}
+        return {"writer": "rank0", "sequence": sequence, "points": [point]}
+
+    assert agent("POST", "metrics", batch(0)).json() == {"next_sequence": 1}
+    assert agent("POST", "metrics", batch(0)).json() == {"next_sequence": 1}
+    gap = agent("POST", "metrics", batch(5))
+    assert (gap.status_code, gap.json()["code"], gap.json()["next_sequence"]) == (409, "sequence_gap", 1)
+    assert MetricChunk.objects.count() == 1
+
+
+def test_a_message_that_is_none_is_refused_by_field(agent: AgentClient) -> None:
+    answer = agent("POST", "metrics", {"writer": "RANK 0", "sequence": -1})
+    assert answer.status_code == 422
+    assert {item["pointer"] for item in answer.json()["errors"]} == {"/writer", "/sequence"}
+
+
+def test_a_heartbeat_hears_of_a_stop(agent: AgentClient, attempt: Attempt) -> None:
+    beat = {"node_rank": 0, "generation": 0, "phase": "training", "step": 3, "processes_alive": 1}
+    assert agent("POST", "heartbeat", beat).json() == {"stop": None}
+    services.request_stop(attempt.job_id, actor="ada")
+    drive.settle()
+    assert agent("POST", "heartbeat", beat).json() == {"stop": "cancel"}
