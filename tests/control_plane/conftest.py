@@ -114,9 +114,7 @@ def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable
         written = {**copy.deepcopy(spec), **changes}
         parsed = parse_spec(written)
         dataset = datasets.resolve(team, parsed.training.data.source)
-        request = services.Request(
-            user=user, team=team, pool=pool, dataset_id=dataset.id, written=written, spec=parsed
-        )
+        request = services.Request(user=user, team=team, pool=pool, dataset_id=dataset.id, written=written, spec=parsed)
         return services.submit(request).job
 
     return make

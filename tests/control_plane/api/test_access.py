@@ -75,7 +75,9 @@ def test_another_teams_object_is_not_there(
 ) -> None:
     stranger = api_of(make_user("sam", other_team), other_team)
     answer = stranger.send(method, path_of(template, foreign), {} if method != "GET" else None)
-    absent = stranger.send(method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), {} if method != "GET" else None)
+    absent = stranger.send(
+        method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), {} if method != "GET" else None
+    )
     assert answer.status_code == absent.status_code == 404, (method, template)
     assert answer.json()["code"] == absent.json()["code"] == "not_found"
 

@@ -74,7 +74,11 @@ def test_a_preset_too_large_for_the_machine_says_what_it_needs(api: Any, spec: d
 
 @pytest.mark.parametrize(
     ("source", "code"),
-    [("dataset:none", "dataset_missing"), ("s3://elsewhere/data", "bucket_not_allowed"), ("s3://athanor/jobs", "bucket_not_allowed")],
+    [
+        ("dataset:none", "dataset_missing"),
+        ("s3://elsewhere/data", "bucket_not_allowed"),
+        ("s3://athanor/jobs", "bucket_not_allowed"),
+    ],
 )
 def test_data_that_cannot_be_used_is_refused_when_submitting(
     api: Any, spec: dict, world: World, source: str, code: str

@@ -1,0 +1,136 @@
+"""The rules of ARCHITECTURE.md that no type checker sees."""
+
+import ast
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCES = ("platform", "workers", "trainer", "deploy")
+LARGEST_PYTHON_FILE = 600
+LARGEST_FUNCTION = 100
+LARGEST_TYPESCRIPT_FILE = 400
+# Where a status may be assigned: `jobs/transitions.py`, and no other file.
+TRANSITIONS = Path("platform/athanor/jobs/transitions.py")
+
+
+def python_files(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
+    return [path for path in found if "migrations" not in path.parts and "node_modules" not in path.parts]
+
+
+def test_platform_is_a_folder_and_no_package() -> None:
+    for name in ("__init__.py", "conftest.py"):
+        assert not (REPOSITORY / "platform" / name).exists(), "it would shadow the standard library's platform"
+    assert not (REPOSITORY / "tests" / "platform").exists()
+    assert not list((REPOSITORY / "platform").rglob("test_*.py")), "tests live in tests/"
+
+
+def test_only_transitions_assigns_a_status() -> None:
+    offenders = []
+    for path in python_files("platform/athanor/jobs", "platform/athanor/dispatch", "platform/athanor/scheduling",
+                             "platform/athanor/api", "platform/athanor/telemetry", "platform/athanor/artifacts",
+                             "workers"):  # fmt: skip
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AugAssign)
+                else []
+            )
+            assigned = any(isinstance(target, ast.Attribute) and target.attr == "status" for target in targets)
+            updated = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "update"
+                and any(keyword.arg == "status" for keyword in node.keywords)
+            )
+            if (assigned or updated) and path != REPOSITORY / TRANSITIONS:
+                offenders.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
+    assert offenders == []
+
+
+def test_only_env_reads_the_servers_environment() -> None:
+    allowed = {
+        "platform/athanor/config/env.py",
+        "platform/athanor/config/asgi.py",  # names the settings module, as Django asks
+        "platform/athanor/config/celery.py",  # likewise
+        "platform/athanor/config/tooling.py",
+        "platform/athanor/config/management/commands/bootstrap.py",  # a password must not be an argument
+        "platform/athanor/backends/local/backend.py",  # passes PATH and the locale on
+    }
+    readers = set()
+    for path in python_files("platform/athanor", "workers"):
+        if "cli" in path.relative_to(REPOSITORY).parts:
+            continue  # another program, with variables of its own
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr in ("environ", "getenv")
+                and getattr(node.value, "id", "") == "os"
+            ):
+                readers.add(str(path.relative_to(REPOSITORY)))
+    assert readers <= allowed
+
+
+def test_files_and_functions_stay_small() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in python_files(*SOURCES, "tests")}
+    longest = sorted(lengths, key=lambda path: lengths[path])[-5:]
+    print("longest files:", *(f"{lengths[path]} {path.relative_to(REPOSITORY)}" for path in longest), sep="\n  ")
+    assert lengths[longest[-1]] <= LARGEST_PYTHON_FILE
+    assert statistics.median(lengths.values()) <= 120
+    functions = {
+        f"{path.relative_to(REPOSITORY)}:{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for path in python_files(*SOURCES)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    worst = max(functions, key=lambda name: functions[name])
+    print("longest function:", worst, functions[worst])
+    assert functions[worst] <= LARGEST_FUNCTION
+    sources = [p for p in (REPOSITORY / "frontend" / "src").rglob("*.ts*") if not p.name.endswith(".gen.ts")]
+    assert max((len(path.read_text().splitlines()) for path in sources), default=0) <= LARGEST_TYPESCRIPT_FILE
+
+
+def test_every_package_says_what_it_is() -> None:
+    silent = [
+        str(path.parent.relative_to(REPOSITORY))
+        for path in (REPOSITORY / "platform" / "athanor").glob("*/__init__.py")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def lint_imports(folder: Path) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": f"{folder / 'platform'}:{folder}"}
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_import_contracts_hold() -> None:
+    result = lint_imports(REPOSITORY)
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert "0 broken" in result.stdout
+
+
+def test_a_deliberate_violation_is_caught(tmp_path: Path) -> None:
+    """Proof that the contracts see the code at all."""
+    for name in ("pyproject.toml", "platform", "workers", "trainer"):
+        source = REPOSITORY / name
+        if source.is_file():
+            (tmp_path / name).write_text(source.read_text())
+            continue
+        for path in source.rglob("*.py"):
+            copy = tmp_path / path.relative_to(REPOSITORY)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(path.read_text())
+    planted = tmp_path / "platform" / "athanor" / "jobs" / "planted.py"
+    planted.write_text("import athanor.dispatch.observe\nimport rest_framework\n")
+    (tmp_path / "trainer" / "planted.py").write_text("import athanor.jobs.states\n")
+    result = lint_imports(tmp_path)
+    assert result.returncode != 0
+    for name in ("one-way layers", "the HTTP framework only in api", "the trainer knows nothing"):
+        assert any(name in line and "BROKEN" in line for line in result.stdout.splitlines()), result.stdout[-3000:]
