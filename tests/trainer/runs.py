@@ -18,7 +18,7 @@ from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingS
 from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import FolderConnection
 
-_WORDS = [
+_WORDS = "the furnace keeps an even heat for weeks and nobody watches it while gold is made of lead"
     "the",
     "furnace",
     "keeps",
@@ -60,7 +60,7 @@ def tiny_text(characters: int = 60_000) -> str:
     chosen = random.Random(1)
     lines = []
     while sum(map(len, lines)) < characters:
-        lines.append(" ".join(chosen.choices(_WORDS, k=12)) + "\n")
+        lines.append(" ".join(chosen.choices(_WORDS.split(), k=12)) + "\n")
     return "".join(lines)
 
 

@@ -1,5 +1,6 @@
 """The warm fork server (Python's own), and what a forked process does before its real work."""
 
+import atexit
 import faulthandler
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from typing import Any
 from trainer.resilience.lifelines import die_with_parent
 
 _context = multiprocessing.get_context("forkserver")
+_started: list[BaseProcess] = []
 
 
 def start_fork_server() -> None:
@@ -40,9 +42,21 @@ def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
         target=_run, args=(target, arguments, stdout_writer, stderr_writer, time.monotonic()), name=name, daemon=True
     )
     process.start()
+    _started.append(process)
     stdout_writer.close()
     stderr_writer.close()
     return Forked(process, stdout, stderr)
+
+
+@atexit.register
+def kill_all() -> None:
+    """Processes here ignore SIGTERM, so multiprocessing's own clean-up at exit would wait for them for ever.
+
+    It was registered before this function, and so runs after it.
+    """
+    for process in _started:
+        if process.is_alive():
+            process.kill()
 
 
 def make_pipe() -> tuple[Connection, Connection]:
