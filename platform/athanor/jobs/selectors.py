@@ -8,13 +8,15 @@ from athanor.accounts.selectors import Principal
 from athanor.core.errors import NotFound
 from athanor.jobs.models import Attempt, Job, JobEvent
 
+# In order, and with what their answers show of their job.
+ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
+
 
 def jobs_of(principal: Principal) -> QuerySet[Job]:
-    attempts = Attempt.objects.order_by("number")
     return (
         Job.objects.filter(team_id__in=principal.team_ids)
         .select_related("team", "created_by", "pool__cluster")
-        .prefetch_related(Prefetch("attempts", queryset=attempts))
+        .prefetch_related(ATTEMPTS)
     )
 
 

@@ -121,10 +121,10 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         dataset_id=request.dataset_id,
         forked_from=request.forked_from,
     )
-    job.save(force_insert=True)
     facts = {"forked_from": request.forked_from.id} if request.forked_from else {}
+    # Before the job's own row, which then holds the counted seq: the foreign key is checked at commit.
     events.append(job, "job.submitted", actor=request.user.username, data=facts)
-    job.save(update_fields=["event_seq"])
+    job.save(force_insert=True)
     wakeups.hint_after_commit(wakeups.ADMIT)
     return job
 

@@ -4,6 +4,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from django.db.models import prefetch_related_objects
 from django.utils.dateparse import parse_datetime
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
@@ -191,6 +192,7 @@ class ForkView(APIView):
 
 
 def _created(job: Job, *, replayed: bool) -> Response:
+    prefetch_related_objects([job], selectors.ATTEMPTS)
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
         headers["Idempotency-Replayed"] = "true"

@@ -65,6 +65,8 @@ USE_TZ = True
 STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True  # the admin's and the API page's files come from their packages
 WHITENOISE_AUTOREFRESH = False
+# The dashboard's built files carry a digest in their names.
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^/assets/.+-[A-Za-z0-9_-]{8}\."
 WHITENOISE_ROOT = ATHANOR.dashboard_dir if ATHANOR.dashboard_dir.is_dir() else None
 
 LOGGING = {
