@@ -18,28 +18,7 @@ from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingS
 from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import FolderConnection
 
-_WORDS = "the furnace keeps an even heat for weeks and nobody watches it while gold is made of lead"
-    "the",
-    "furnace",
-    "keeps",
-    "an",
-    "even",
-    "heat",
-    "for",
-    "weeks",
-    "and",
-    "nobody",
-    "has",
-    "to",
-    "watch",
-    "it",
-    "while",
-    "gold",
-    "is",
-    "made",
-    "of",
-    "lead",
-]
+_WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead"
 
 TINY: dict[str, Any] = {
     "model": {

@@ -1,0 +1,136 @@
+"""Reports reach the platform in order, each exactly once, whatever happens on the way."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.trainer.agent_api import TOKEN, AgentApi
+from tests.trainer.runs import platform_run, tiny_training
+from trainer import spool as spool_module
+from trainer.agent.shipper import Shipper
+from trainer.contract.run import LogLine, MetricPoint
+from trainer.platform_client import AttemptOver, PlatformClient
+from trainer.spool import SpoolWriter
+
+
+@pytest.fixture
+def api():
+    run, keys, objects = platform_run(tiny_training())
+    with AgentApi(run, keys, objects) as server:
+        yield server
+
+
+def shipper_to(api: AgentApi, spool: Path) -> Shipper:
+    return Shipper(spool, PlatformClient(api.url, TOKEN, patience_seconds=1.0))
+
+
+def write_points(writer: SpoolWriter, steps: range) -> None:
+    """One batch for each step."""
+    for step in steps:
+        writer.add(MetricPoint(step=step, time=datetime.now(UTC), values={"train/loss": 1.0 / (step + 1)}))
+        writer.flush()
+
+
+def steps_of(api: AgentApi) -> list[int]:
+    return [point["step"] for point in api.points()]
+
+
+def test_batches_arrive_in_order_and_leave_the_disk_once_acknowledged(api: AgentApi, tmp_path: Path) -> None:
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(12))
+    shipper_to(api, tmp_path).ship_all()
+    assert steps_of(api) == list(range(12))
+    assert list((tmp_path / "metrics").iterdir()) == []
+
+
+def test_batches_stay_while_the_platform_is_away(api: AgentApi, tmp_path: Path) -> None:
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(3))
+    api.api_away = True
+    with pytest.raises(httpx.HTTPError):
+        shipper_to(api, tmp_path).ship_all()
+    assert len(list((tmp_path / "metrics").iterdir())) == 3
+    api.api_away = False
+    shipper_to(api, tmp_path).ship_all()
+    assert steps_of(api) == [0, 1, 2]
+
+
+def test_a_batch_that_was_taken_but_not_acknowledged_is_sent_again_and_not_doubled(api: AgentApi, tmp_path: Path) -> None:
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(2))
+    copy = (tmp_path / "metrics" / "metrics-rank0-g0.000000000.json").read_bytes()
+    shipper_to(api, tmp_path).ship_all()
+    (tmp_path / "metrics" / "metrics-rank0-g0.000000000.json").write_bytes(copy)
+    shipper_to(api, tmp_path).ship_all()
+    assert (api.doubled, steps_of(api)) == (1, [0, 1])
+    assert list((tmp_path / "metrics").iterdir()) == []
+
+
+def test_a_new_shipper_goes_on_where_a_dead_one_stopped(api: AgentApi, tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "metrics", "rank0-g0")
+    write_points(writer, range(2))
+    shipper_to(api, tmp_path).ship_all()
+    write_points(writer, range(2, 4))
+    shipper_to(api, tmp_path).ship_all()
+    assert steps_of(api) == [0, 1, 2, 3]
+
+
+def test_a_platform_that_lost_batches_still_gets_all_that_is_left(api: AgentApi, tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "metrics", "rank0-g0")
+    shipper = shipper_to(api, tmp_path)
+    write_points(writer, range(3))
+    shipper.ship_all()
+    api.received.clear()
+    write_points(writer, range(3, 6))
+    shipper.ship_all()
+    shipper.ship_all()
+    assert steps_of(api) == [3, 4, 5]
+
+
+def test_two_writers_do_not_hold_each_other_up(api: AgentApi, tmp_path: Path) -> None:
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(2))
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g1"), range(2, 4))
+    shipper_to(api, tmp_path).ship_all()
+    assert sorted(steps_of(api)) == [0, 1, 2, 3]
+    assert {writer for _, writer in api.received} == {"metrics-rank0-g0", "metrics-rank0-g1"}
+
+
+def test_a_half_written_batch_is_not_sent(api: AgentApi, tmp_path: Path) -> None:
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(1))
+    (tmp_path / "metrics" / "metrics-rank0-g0.000000001.partial").write_text("{")
+    shipper_to(api, tmp_path).ship_all()
+    assert steps_of(api) == [0]
+
+
+def test_a_full_spool_drops_log_lines_and_says_so_but_never_metrics(
+    api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "MOST_LOG_FILES", 2)
+    logs, metrics = SpoolWriter(tmp_path, "logs", "agent0"), SpoolWriter(tmp_path, "metrics", "rank0-g0")
+    for number in range(5):
+        logs.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text=f"line {number}"))
+        logs.flush()
+    write_points(metrics, range(5))
+    shipper_to(api, tmp_path).ship_all()
+    logs.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text="line 5"))
+    logs.flush()
+    shipper_to(api, tmp_path).ship_all()
+    texts = [line["text"] for line in api.records("logs", "lines")]
+    assert texts[:2] == ["line 0", "line 1"]
+    assert texts[2].startswith("3 log lines were dropped here")
+    assert texts[3] == "line 5"
+    assert steps_of(api) == [0, 1, 2, 3, 4]
+
+
+def test_a_withdrawn_token_ends_the_shipping(api: AgentApi, tmp_path: Path) -> None:
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(1))
+    api.over = True
+    with pytest.raises(AttemptOver):
+        shipper_to(api, tmp_path).ship_all()
+
+
+def test_what_is_waiting_at_the_end_is_delivered_before_the_end(api: AgentApi, tmp_path: Path) -> None:
+    shipper = shipper_to(api, tmp_path)
+    shipper.start()
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(50))
+    assert shipper.finish(30)
+    assert steps_of(api) == list(range(50))
