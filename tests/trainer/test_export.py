@@ -1,0 +1,101 @@
+"""What is exported loads elsewhere and computes the same."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.trainer.runs import FinishedRun, run_alone, tiny_training
+from trainer.contract.run import EXIT_STATUS, EndClass
+from trainer.export.generate import generate
+from trainer.export.names import hugging_face_config, hugging_face_name, our_name, shape_of_config
+from trainer.export.read import load_exported
+from trainer.export.write import write_weights
+from trainer.models.decoder import Decoder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    training = tiny_training()
+    shape = training.model.shape.model_copy(update={"tie_embeddings": request.param, "rope_theta": 500.0})
+    training = training.model_copy(update={"model": training.model.model_copy(update={"shape": shape})})
+    return run_alone(tmp_path_factory.mktemp("export") / "run", training, processes=2)
+
+
+def test_transformers_computes_equal_logits(run: FinishedRun) -> None:
+    theirs = transformers.LlamaForCausalLM.from_pretrained(run.output / "model", dtype=torch.float32).eval()
+    ours, _ = load_exported(run.output / "model")
+    tokens = torch.randint(0, ours.vocab_size, (2, 32), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_transformers_loads_the_tokenizer(run: FinishedRun) -> None:
+    theirs = transformers.AutoTokenizer.from_pretrained(run.output / "model")
+    _, ours = load_exported(run.output / "model")
+    text = "gold is made of lead"
+    assert theirs(text)["input_ids"] == ours.encode(text).ids
+    assert theirs.eos_token == "<|endoftext|>"
+    assert theirs.decode(theirs(text)["input_ids"]) == text
+
+
+def test_the_exported_model_has_learnt_what_the_run_reports(run: FinishedRun) -> None:
+    assert min(run.series("evaluation/loss").values()) < 4.0
+    model, tokenizer = load_exported(run.output / "model")
+    tokens = torch.tensor([tokenizer.encode("gold is made of lead " * 20).ids[:33]])
+    with torch.no_grad():
+        loss = model(tokens[:, :-1], tokens[:, 1:]).item() / 32
+    assert loss < 4.6
+
+
+def test_the_same_seed_samples_the_same_text(run: FinishedRun) -> None:
+    model, tokenizer = load_exported(run.output / "model")
+    settings = {"tokens": 40, "temperature": 0.9, "window": 32}
+    first = list(generate(model, tokenizer, "gold ", seed=3, **settings))
+    assert first == list(generate(model, tokenizer, "gold ", seed=3, **settings))
+    assert first != list(generate(model, tokenizer, "gold ", seed=4, **settings))
+    assert len(first) <= 40
+
+
+def test_generate_prints_the_prompt_and_what_follows(run: FinishedRun) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.export.generate", run.output / "model", "--prompt", "gold is", "--tokens", "9"],
+        capture_output=True, text=True, cwd=run.output, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("gold is")
+    assert len(done.stdout) > len("gold is\n")
+
+
+def test_generate_says_what_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.export.generate", tmp_path],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == EXIT_STATUS[EndClass.USER_ERROR]
+    assert done.stderr.strip().endswith("has no config.json: give the folder of an exported model")
+
+
+def test_large_weights_are_cut_into_files_with_an_index(tmp_path: Path) -> None:
+    tensors = {f"t{number}": torch.full((10,), float(number)) for number in range(5)}
+    write_weights(tensors, tmp_path, largest_bytes=90)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 200
+    assert sorted(set(index["weight_map"].values())) == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    assert all((tmp_path / file).exists() for file in index["weight_map"].values())
+
+
+def test_names_and_shapes_go_both_ways() -> None:
+    shape = tiny_training().model.resolve()
+    model = Decoder(shape, 300, 32)
+    for name, _ in model.named_parameters():
+        assert our_name(hugging_face_name(name)) == name
+    assert shape_of_config(hugging_face_config(shape, 300, 32, "float32", 0)) == shape
+    assert sum(p.numel() for p in model.parameters()) == shape.num_parameters(300)

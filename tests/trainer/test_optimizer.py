@@ -1,0 +1,112 @@
+"""Updates: equal to plain PyTorch where they are taken, and nothing at all where they are skipped."""
+
+import pytest
+import torch
+
+from trainer.contract.models import ModelShape
+from trainer.contract.training import OptimizerSpec, ScheduleSpec
+from trainer.models.decoder import Decoder, initialise
+from trainer.optim.schedule import learning_rate_factor
+from trainer.optim.step import ShardOptimizer
+
+SHAPE = ModelShape(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32)
+
+
+def make_model() -> Decoder:
+    model = Decoder(SHAPE, vocab_size=50, sequence_length=8)
+    initialise(model, 3)
+    return model
+
+
+def backward(model: Decoder, seed: int, scale: float = 1.0) -> None:
+    tokens = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(seed))
+    (model(tokens[:, :-1], tokens[:, 1:]) * scale).backward()
+
+
+def take_step(model: Decoder, optimizer: ShardOptimizer) -> torch.Tensor:
+    norm = optimizer.gradient_square_sum().sqrt()
+    optimizer.step(1e-2, norm, norm.isfinite())
+    optimizer.zero_gradients()
+    return norm
+
+
+def snapshot(model: Decoder, optimizer: ShardOptimizer) -> dict[str, bytes]:
+    tensors = dict(model.named_parameters()) | optimizer.state_tensors()
+    return {name: tensor.detach().numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def test_a_step_equals_adamw_with_clip_grad_norm() -> None:
+    ours, plain = make_model(), make_model()
+    spec = OptimizerSpec(gradient_clip=0.5)
+    optimizer = ShardOptimizer(ours.named_parameters(), spec)
+    decayed = [p for p in plain.parameters() if p.ndim > 1]
+    others = [p for p in plain.parameters() if p.ndim == 1]
+    reference = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=1e-2, betas=(spec.beta1, spec.beta2), eps=spec.epsilon, foreach=False,
+    )  # fmt: skip
+    for seed in range(5):
+        backward(ours, seed)
+        backward(plain, seed)
+        norm = take_step(ours, optimizer)
+        expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        reference.step()
+        reference.zero_grad()
+        assert norm == pytest.approx(expected.item(), rel=1e-5)
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [float("inf"), float("nan")])
+def test_a_step_with_a_gradient_that_is_not_finite_changes_no_bit(scale: float) -> None:
+    model = make_model()
+    optimizer = ShardOptimizer(model.named_parameters(), OptimizerSpec())
+    backward(model, 1)
+    take_step(model, optimizer)
+    before = snapshot(model, optimizer)
+    backward(model, 2, scale)
+    assert not take_step(model, optimizer).isfinite()
+    assert snapshot(model, optimizer) == before
+    backward(model, 3)
+    take_step(model, optimizer)
+    assert snapshot(model, optimizer) != before
+
+
+def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it() -> None:
+    disturbed, plain = make_model(), make_model()
+    first = ShardOptimizer(disturbed.named_parameters(), OptimizerSpec())
+    second = ShardOptimizer(plain.named_parameters(), OptimizerSpec())
+    for seed in range(3):
+        backward(disturbed, seed, float("nan"))
+        take_step(disturbed, first)
+        for model, optimizer in ((disturbed, first), (plain, second)):
+            backward(model, seed)
+            take_step(model, optimizer)
+    assert snapshot(disturbed, first) == snapshot(plain, second)
+
+
+def test_norms_are_not_decayed() -> None:
+    model = make_model()
+    optimizer = ShardOptimizer(model.named_parameters(), OptimizerSpec(weight_decay=0.5))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    take_step(model, optimizer)
+    assert torch.equal(model.norm.weight, torch.ones(16))
+    assert model.head.weight.abs().sum() < make_model().head.weight.abs().sum()
+
+
+def test_the_schedule_warms_up_holds_and_decays_to_its_final_fraction() -> None:
+    spec = ScheduleSpec(warmup_steps=4, decay_fraction=0.2, final_fraction=0.1)
+    factors = [learning_rate_factor(spec, step, 20) for step in range(20)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4:16] == [1.0] * 12
+    assert factors[16:] == sorted(factors[16:], reverse=True)
+    assert factors[16] < 1.0
+    assert factors[19] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("warmup", "decay", "steps"), [(0, 0.0, 5), (10, 1.0, 10), (1, 1.0, 1), (3, 0.5, 4)])
+def test_the_schedule_never_leaves_its_range(warmup: int, decay: float, steps: int) -> None:
+    spec = ScheduleSpec(warmup_steps=warmup, decay_fraction=decay, final_fraction=0.1)
+    factors = [learning_rate_factor(spec, step, steps) for step in range(steps)]
+    assert all(0.0 < factor <= 1.0 for factor in factors)
