@@ -25,6 +25,7 @@ ABSENCES_TO_BELIEVE = 2
 # When a backend denies all of several attempts at once, it has more likely lost its memory than its jobs.
 ABSENCES_TO_BELIEVE_OF_ALL = 10
 SILENT_AFTER_SECONDS = 60.0
+STARTUP_LIMIT = timedelta(minutes=30)
 CANCEL_AGAIN_AFTER = timedelta(seconds=30)
 FORCE_AFTER = timedelta(seconds=90)
 
@@ -123,11 +124,22 @@ def _apply_present(job: Job, attempt: Attempt) -> None:
     if job.health != health.value:
         job.health = health.value
         job.save(update_fields=["health", "updated_at"])
-    limit = timedelta(seconds=job.resolved_spec["time_limit_seconds"])
-    launched = attempt.submitted_at or attempt.created_at
-    if job.status in (JobStatus.STARTING.value, JobStatus.RUNNING.value) and timezone.now() - launched > limit:
+    overdue = _overdue(job, attempt)
+    if overdue is not None and job.status in (JobStatus.STARTING.value, JobStatus.RUNNING.value):
+        reason, limit = overdue
         detail = f"{int(limit.total_seconds())} seconds."
-        transitions.move(job, JobStatus.STOPPING, reason=Reason.DEADLINE, actor="dispatch", detail=detail)
+        transitions.move(job, JobStatus.STOPPING, reason=reason, actor="dispatch", detail=detail)
+
+
+def _overdue(job: Job, attempt: Attempt) -> tuple[Reason, timedelta] | None:
+    """Which limit the attempt has passed, if any."""
+    taken = timezone.now() - (attempt.submitted_at or attempt.created_at)
+    limit = timedelta(seconds=job.resolved_spec["time_limit_seconds"])
+    if taken > limit:
+        return Reason.DEADLINE, limit
+    if attempt.status != AttemptStatus.RUNNING.value and taken > STARTUP_LIMIT:
+        return Reason.STARTUP_TIMEOUT, STARTUP_LIMIT
+    return None
 
 
 def _handle(attempt: Attempt) -> Handle:

@@ -18,6 +18,7 @@ from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import FINAL
 from athanor.scheduling import services as scheduling
+from athanor.telemetry.models import Heartbeat
 from tests.control_plane import drive
 from trainer.contract.run import EndClass
 
@@ -195,6 +196,27 @@ def test_the_time_limit_stops_and_fails_a_job(submit: Submit, world: World, buck
     assert world.cancelled == [attempt.backend_name]
     drive.end(world, attempt, EndClass.STOPPED)
     assert drive.status_of(job) == ("failed", "deadline")
+
+
+def test_a_start_that_never_comes_to_a_first_step_is_ended(submit: Submit, world: World, bucket: str) -> None:
+    job = submit()
+    attempt = drive.start(job)
+    Attempt.objects.update(submitted_at=timezone.now() - observe.STARTUP_LIMIT - timedelta(seconds=1))
+    drive.settle()
+    assert drive.status_of(job) == ("stopping", "startup_timeout")
+    drive.end(world, attempt, EndClass.STOPPED)
+    assert drive.status_of(job) == ("failed", "startup_timeout")
+
+
+def test_a_silent_agent_is_a_matter_of_health_and_not_of_status(submit: Submit, world: World) -> None:
+    job = submit()
+    drive.run(job)
+    Heartbeat.objects.update(received_at=timezone.now() - timedelta(minutes=5))
+    observe.observe_due()
+    assert Job.objects.values_list("status", "health").get(pk=job.pk) == ("running", "unknown")
+    drive.beat(drive.attempt_of(job), step=2)
+    observe.observe_due()
+    assert Job.objects.get(pk=job.pk).health == "ok"
 
 
 def _queued(job: Job) -> None:
