@@ -33,7 +33,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
     """Make a checkpoint exist. Idempotent; older ones beyond `checkpoint.keep_last` are retired with it."""
     _check_is_whole(attempt.job_id, manifest)
     with transaction.atomic():
-        job = Job.objects.select_for_update().get(pk=attempt.job_id)
+        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Checkpoint.objects.get_or_create(
             attempt=attempt,
             generation=manifest.generation,
@@ -56,7 +56,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
 def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
     _check_is_whole(attempt.job_id, manifest)
     with transaction.atomic():
-        job = Job.objects.select_for_update().get(pk=attempt.job_id)
+        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Artifact.objects.get_or_create(
             attempt=attempt,
             kind=Artifact.Kind.MODEL,

@@ -28,9 +28,9 @@ def applying_to_attempt(lease: Lease) -> Iterator[tuple[Job, Attempt] | None]:
     """A transaction with the job's row and then the leased attempt's row locked; None when the lease is stale."""
     with transaction.atomic():
         job_id = Attempt.objects.values_list("job_id", flat=True).get(pk=lease.pk)
-        job = Job.objects.select_for_update(of=("self",)).select_related("pool__cluster").get(pk=job_id)
+        job = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("pool__cluster").get(pk=job_id)
         attempt = (
-            Attempt.objects.select_for_update(of=("self",))
+            Attempt.objects.select_for_update(no_key=True, of=("self",))
             .filter(pk=lease.pk, lease_token=lease.token, lease_until__gt=Now())
             .first()
         )

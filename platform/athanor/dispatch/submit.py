@@ -25,7 +25,7 @@ BATCH = 20
 def prepare_due() -> None:
     """ADMITTED -> DISPATCHING with a new attempt, or CANCELLED when it is no longer wanted."""
     with transaction.atomic():
-        admitted = Job.objects.select_for_update(skip_locked=True).filter(status=JobStatus.ADMITTED.value)
+        admitted = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(status=JobStatus.ADMITTED.value)
         for job in admitted.order_by("admitted_at")[:BATCH]:
             if job.desired == Desired.STOP.value:
                 transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")

@@ -90,7 +90,7 @@ def submit(request: Request, idempotency_key: str | None = None) -> Submitted:
 def request_stop(job_id: str, actor: str) -> Job:
     """Ask for the end of a job. Idempotent; a final job is returned as it is."""
     with transaction.atomic():
-        job = Job.objects.select_for_update().get(pk=job_id)
+        job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
         if JobStatus(job.status) not in FINAL and job.desired != Desired.STOP.value:
             job.desired = Desired.STOP.value
             job.version += 1

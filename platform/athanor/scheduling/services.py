@@ -21,10 +21,10 @@ def admit() -> int:
     _cancel_unwanted()
     with transaction.atomic():
         # One admission at a time: whoever holds these locks sees every admission before it.
-        pools = list(Pool.objects.select_for_update(of=("self",)).select_related("cluster").order_by("id"))
+        pools = list(Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").order_by("id"))
         waiting = {
             job.id: job
-            for job in Job.objects.select_for_update(skip_locked=True, of=("self",))
+            for job in Job.objects.select_for_update(no_key=True, skip_locked=True, of=("self",))
             .filter(Q(act_after__isnull=True) | Q(act_after__lte=Now()))
             .filter(status=JobStatus.QUEUED.value, desired=Desired.RUN.value)
             .order_by("-priority", "id")[:BATCH]
@@ -43,7 +43,7 @@ def admit() -> int:
 def _cancel_unwanted() -> None:
     """A job that is not wanted before it holds anything ends at once."""
     with transaction.atomic():
-        unwanted = Job.objects.select_for_update(skip_locked=True).filter(
+        unwanted = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
             status=JobStatus.QUEUED.value, desired=Desired.STOP.value
         )
         for job in unwanted[:BATCH]:

@@ -33,8 +33,8 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     Writer.objects.get_or_create(attempt=attempt, kind=kind, name=batch.writer)
     with transaction.atomic():
         # The job before the rest: the same order of locks as everywhere.
-        job = Job.objects.select_for_update().get(pk=attempt.job_id) if kind == "progress" else attempt.job
-        writer = Writer.objects.select_for_update().get(attempt=attempt, kind=kind, name=batch.writer)
+        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id) if kind == "progress" else attempt.job
+        writer = Writer.objects.select_for_update(no_key=True).get(attempt=attempt, kind=kind, name=batch.writer)
         if batch.sequence < writer.next_sequence:
             return writer.next_sequence
         if batch.sequence > writer.next_sequence:
@@ -45,7 +45,7 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
                 extra={"next_sequence": writer.next_sequence},
             )
         Progress.objects.get_or_create(job_id=attempt.job_id)
-        progress = Progress.objects.select_for_update().get(pk=attempt.job_id)
+        progress = Progress.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         if kind == "metrics":
             _store_points(attempt, progress, batch.points)
         elif kind == "logs":
