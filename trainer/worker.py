@@ -1,12 +1,10 @@
 """One rank of a run: joins the others, builds, trains, exports. Runs in a process that the fork server started."""
 
-import os
-
-import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.build import build
 from trainer.contract.run import EndClass
+from trainer.cpu import keep_freed_memory, share_cores
 from trainer.export.write import export_model
 from trainer.loop import train
 from trainer.metrics.reporter import Reporter
@@ -19,12 +17,14 @@ from trainer.resilience.rendezvous import STORE_TIMEOUT
 def work(assignment: Assignment) -> EndClass:
     """COMPLETED or STOPPED; anything else is raised."""
     run = assignment.run
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // run.layout.processes_per_node))
+    share_cores(run.layout.processes_per_node)
     reporter = Reporter(assignment)
     for phase, seconds in FORK_TIMES.items():
         reporter.phase_finished(phase, seconds)
     with reporter.phase("rendezvous", shown="rendezvous"):
         mesh = _join(assignment)
+    if mesh.device.type == "cpu":
+        keep_freed_memory()
     try:
         return _train_and_export(assignment, mesh, reporter)
     finally:

@@ -48,9 +48,7 @@ def test_every_epoch_sees_each_sequence_once(sequences: int, per_step: int, step
         assert sorted(order[start : start + sequences]) == list(range(sequences))
 
 
-@given(
-    per_step=st.integers(8, 40), worlds=st.lists(st.integers(1, 8), min_size=1, max_size=6), seed=st.integers(0, 9)
-)
+@given(per_step=st.integers(8, 40), worlds=st.lists(st.integers(1, 8), min_size=1, max_size=6), seed=st.integers(0, 9))
 @settings(max_examples=40, deadline=None)
 def test_no_sample_is_lost_or_repeated_when_the_number_of_ranks_changes(
     per_step: int, worlds: list[int], seed: int

@@ -55,7 +55,9 @@ def test_batches_stay_while_the_platform_is_away(api: AgentApi, tmp_path: Path) 
     assert steps_of(api) == [0, 1, 2]
 
 
-def test_a_batch_that_was_taken_but_not_acknowledged_is_sent_again_and_not_doubled(api: AgentApi, tmp_path: Path) -> None:
+def test_a_batch_that_was_taken_but_not_acknowledged_is_sent_again_and_not_doubled(
+    api: AgentApi, tmp_path: Path
+) -> None:
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(2))
     copy = (tmp_path / "metrics" / "metrics-rank0-g0.000000000.json").read_bytes()
     shipper_to(api, tmp_path).ship_all()

@@ -1,6 +1,7 @@
 """What a process died of: written by the dying where it still can, concluded by the agent where it cannot."""
 
 import json
+import math
 import signal
 import time
 import traceback
@@ -19,7 +20,7 @@ RESTARTABLE = frozenset(
 # What gloo, NCCL and the store say when the other end is gone. They raise plain RuntimeErrors, so only words tell.
 _PEER_WORDS = (
     "connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout",
-    "timed out waiting", "gloo", "nccl", "store", "recvvalue failed", "sendbytes failed",
+    "timed out waiting", "gloo/transport", "nccl", "recvvalue failed", "sendbytes failed", "failed to recv",
 )  # fmt: skip
 _OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 
@@ -80,7 +81,9 @@ def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Fa
             return Failure(
                 rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel: the node ran out of memory"
             )
-        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}")
+        # An abort is how gloo's and NCCL's own threads end a process whose peer is gone: whoever reports, comes first.
+        at = math.inf if -exit_code == signal.SIGABRT else 0.0
+        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
     return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} left with status {exit_code} and gave no reason")
 
 
