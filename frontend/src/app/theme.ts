@@ -1,5 +1,5 @@
 import type { MantineColorsTuple } from "@mantine/core";
-import { createTheme, localStorageColorSchemeManager } from "@mantine/core";
+import { createTheme, localStorageColorSchemeManager, Modal } from "@mantine/core";
 
 /** The furnace: one warm accent on stone greys. Statuses have colours of their own (tokens.css). */
 const ember: MantineColorsTuple = [
@@ -51,6 +51,16 @@ export const theme = createTheme({
   fontFamilyMonospace: '"Geist Mono Variable", ui-monospace, monospace',
   headings: { fontWeight: "600" },
   respectReducedMotion: true,
+  components: {
+    Modal: Modal.extend({
+      defaultProps: {
+        radius: "lg",
+        closeButtonProps: { "aria-label": "Close" },
+        // Mantine draws it as <header>, which outside of an article would be a second banner of the page.
+        attributes: { header: { role: "presentation" } },
+      },
+    }),
+  },
 });
 
 /** The key is also read by public/assets/color-scheme.js, before anything else runs. */

@@ -42,7 +42,6 @@ function look(minHeight: number, maxHeight: number) {
     },
     ".cm-content": { caretColor: "var(--accent)", padding: "12px 0" },
     ".cm-gutters": { backgroundColor: "transparent", border: "none", color: "var(--ink-soft)" },
-    ".cm-lineNumbers .cm-gutterElement": { opacity: "0.65" },
     ".cm-activeLine, .cm-activeLineGutter": {
       backgroundColor: "color-mix(in srgb, var(--ink) 4%, transparent)",
     },

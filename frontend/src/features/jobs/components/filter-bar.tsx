@@ -23,6 +23,12 @@ function isTyping(target: EventTarget | null): boolean {
 
 export function FilterBar({ state, teams, onChange }: FilterBarProps) {
   const [typed, setTyped] = useState(state.q);
+  // The address also changes without this field: by the back button, or when all filters are dropped.
+  const [known, setKnown] = useState(state.q);
+  if (known !== state.q) {
+    setKnown(state.q);
+    if (typed.trim() !== state.q) setTyped(state.q);
+  }
   const field = useRef<HTMLInputElement>(null);
   const search = useDebouncedCallback((q: string) => onChange({ q: q.trim() }), TYPING_PAUSE_MS);
 

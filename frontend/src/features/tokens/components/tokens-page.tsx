@@ -1,4 +1,4 @@
-import { Badge, Button, Text } from "@mantine/core";
+import { Button, Text } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
@@ -12,17 +12,19 @@ import { EmptyState } from "@/components/empty-state";
 import { PlusIcon } from "@/components/icons";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
+import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
 import { NewTokenDialog } from "@/features/tokens/components/new-token-dialog";
 import { moment } from "@/lib/format";
+import type { Tone } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
-function condition(token: ApiToken, now: number): { text: string; color: string } {
-  if (token.revoked_at !== null) return { text: "Revoked", color: "gray" };
-  if (token.expires_at !== null && Date.parse(token.expires_at) <= now) return { text: "Expired", color: "gray" };
-  return { text: "Valid", color: "teal" };
+function condition(token: ApiToken, now: number): { text: string; tone: Tone } {
+  if (token.revoked_at !== null) return { text: "Revoked", tone: "muted" };
+  if (token.expires_at !== null && Date.parse(token.expires_at) <= now) return { text: "Expired", tone: "muted" };
+  return { text: "Valid", tone: "good" };
 }
 
 export function TokensPage() {
@@ -53,11 +55,7 @@ export function TokensPage() {
       name: "State",
       cell: (token) => {
         const state = condition(token, now);
-        return (
-          <Badge color={state.color} variant="light" tt="none">
-            {state.text}
-          </Badge>
-        );
+        return <Pill tone={state.tone}>{state.text}</Pill>;
       },
     },
     { name: "Last used", quiet: true, cell: (token) => <TimeAgo time={token.last_used_at} now={now} /> },
