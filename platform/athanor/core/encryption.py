@@ -11,7 +11,7 @@ import tink
 from django.conf import settings
 from tink import aead, secret_key_access
 
-from athanor.core.errors import AthanorError
+from athanor.core.errors import Misconfigured
 
 aead.register()
 
@@ -30,7 +30,7 @@ def unwrap(wrapping_keyset: str, wrapped: bytes, owner: str) -> str:
     try:
         secret: bytes = _primitive(wrapping_keyset).decrypt(bytes(wrapped), owner.encode())
     except tink.TinkError as error:
-        raise AthanorError(
+        raise Misconfigured(
             "key_unreadable",
             f"the key of {owner} does not open with the key above it",
             remedy="start the platform with the master key (ATHANOR_MASTER_KEY) it was made with",

@@ -81,6 +81,13 @@ class Invalid(AthanorError):
     title = "Invalid content"
 
 
+class Misconfigured(AthanorError):
+    """The platform was started with settings that do not fit its data; only its administrator can mend that."""
+
+    status = 500
+    title = "Misconfigured"
+
+
 class Unavailable(AthanorError):
     """A part that the platform needs does not answer; the same request may succeed later."""
 

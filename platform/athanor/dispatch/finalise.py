@@ -47,17 +47,19 @@ def finalise_due() -> None:
         status__in=[status.value for status in UNFINISHED],
     )
     for lease in leases.claim(due, seconds=LEASE_SECONDS, limit=BATCH):
-        try:
+        with leases.isolated(f"finalising job {lease.pk}"):
             _finalise(lease)
-        except Unavailable as error:
-            log.warning("job %s is finalised later: %s", lease.pk, error)
-            leases.release(Job, lease)
 
 
 def _finalise(lease: Lease) -> None:
     attempt = Attempt.objects.filter(job_id=lease.pk).select_related("job__team").order_by("-number")[0]
-    ending = _ending(attempt)
-    _archive_log(attempt)
+    try:
+        ending = _ending(attempt)
+        _archive_log(attempt)
+    except Unavailable as error:
+        log.warning("job %s is finalised later: %s", lease.pk, error)
+        leases.release(Job, lease)
+        return
     with leases.applying(Job, lease) as job:
         if job is not None:
             _apply(job, attempt, ending)

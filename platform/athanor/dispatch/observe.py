@@ -27,7 +27,7 @@ ABSENCES_TO_BELIEVE_OF_ALL = 10
 SILENT_AFTER_SECONDS = 60.0
 STARTUP_LIMIT = timedelta(minutes=30)
 CANCEL_AGAIN_AFTER = timedelta(seconds=30)
-FORCE_AFTER = timedelta(seconds=90)
+CANCELS_BEFORE_FORCE = 3
 
 
 def observe_due() -> None:
@@ -41,7 +41,8 @@ def observe_due() -> None:
         Attempt.objects.filter(pk__in=held).select_related("job__pool__cluster").order_by("job__pool__cluster_id")
     )
     for _, of_cluster in groupby(attempts, key=lambda attempt: attempt.job.pool.cluster_id):
-        _observe_cluster(list(of_cluster), held)
+        with leases.isolated("observing a cluster"):
+            _observe_cluster(list(of_cluster), held)
 
 
 def stop_due() -> None:
@@ -51,22 +52,28 @@ def stop_due() -> None:
         status__in=[status.value for status in ATTEMPT_LIVE], job__status=JobStatus.STOPPING.value
     )
     for lease in leases.claim(stopping, seconds=LEASE_SECONDS, limit=BATCH):
-        attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
-        now = timezone.now()
-        if attempt.cancel_sent_at and now - attempt.cancel_sent_at < CANCEL_AGAIN_AFTER:
-            leases.release(Attempt, lease)
-            continue
-        force = attempt.cancel_sent_at is not None and now - attempt.job.updated_at > FORCE_AFTER
-        try:
-            backend_of(attempt.job.pool.cluster).cancel(_handle(attempt), force=force)
-        except BackendUnavailable as error:
-            log.warning("attempt %s is cancelled later: %s", attempt.id, error)
-            leases.release(Attempt, lease)
-            continue
-        with applying_to_attempt(lease) as rows:
-            if rows:
-                rows[1].cancel_sent_at = now
-                rows[1].save(update_fields=["cancel_sent_at"])
+        with leases.isolated(f"stopping attempt {lease.pk}"):
+            _stop(lease)
+
+
+def _stop(lease: Lease) -> None:
+    attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
+    now = timezone.now()
+    if attempt.cancel_sent_at and now - attempt.cancel_sent_at < CANCEL_AGAIN_AFTER:
+        leases.release(Attempt, lease)
+        return
+    force = attempt.cancels_sent >= CANCELS_BEFORE_FORCE
+    try:
+        backend_of(attempt.job.pool.cluster).cancel(_handle(attempt), force=force)
+    except BackendUnavailable as error:
+        log.warning("attempt %s is cancelled later: %s", attempt.id, error)
+        leases.release(Attempt, lease)
+        return
+    with applying_to_attempt(lease) as rows:
+        if rows:
+            rows[1].cancel_sent_at = now
+            rows[1].cancels_sent += 1
+            rows[1].save(update_fields=["cancel_sent_at", "cancels_sent"])
 
 
 def _begin_stopping() -> None:
@@ -88,7 +95,7 @@ def _observe_cluster(attempts: list[Attempt], held: Mapping[str, Lease]) -> None
     all_denied = len(attempts) > 1 and all(answer.presence is Presence.ABSENT for answer in answers.values())
     needed = ABSENCES_TO_BELIEVE_OF_ALL if all_denied else ABSENCES_TO_BELIEVE
     for attempt in attempts:
-        with applying_to_attempt(held[attempt.pk]) as rows:
+        with leases.isolated(f"observing attempt {attempt.pk}"), applying_to_attempt(held[attempt.pk]) as rows:
             if rows is not None:
                 _apply(*rows, answers[handles[attempt.pk]], needed)
 

@@ -41,7 +41,8 @@ def submit_due() -> None:
         "created_at"
     )
     for lease in leases.claim(due, seconds=LEASE_SECONDS, limit=BATCH):
-        _submit(lease)
+        with leases.isolated(f"submitting attempt {lease.pk}"):
+            _submit(lease)
 
 
 def _new_attempt(job: Job) -> Attempt:

@@ -76,6 +76,7 @@ class Attempt(LeasedModel):
     end_report = models.JSONField(null=True)
     absent_count = models.PositiveIntegerField(default=0)
     cancel_sent_at = models.DateTimeField(null=True)
+    cancels_sent = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
     submitted_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)

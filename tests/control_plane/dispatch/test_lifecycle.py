@@ -303,6 +303,42 @@ def test_no_backend_is_called_within_a_transaction(
     assert depths == [0]
 
 
+def test_processes_that_do_not_end_when_asked_are_forced(
+    submit: Submit, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced = []
+    monkeypatch.setattr(FakeBackend, "cancel", lambda self, handle, *, force=False: forced.append(force))
+    job = submit()
+    drive.run(job)
+    services.request_stop(job.id, actor="ada")
+    for _ in range(6):
+        observe.stop_due()
+        Attempt.objects.update(cancel_sent_at=timezone.now() - observe.CANCEL_AGAIN_AFTER)
+    assert forced == [False, False, False, True, True, True]
+    assert drive.status_of(job)[0] == "stopping", "it ends only when the backend says so"
+
+
+def test_one_jobs_error_does_not_hold_up_the_others(
+    submit: Submit, world: World, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [submit(name=f"job-{number}") for number in range(3)]
+    for job in jobs:
+        attempt = drive.run(job)
+        drive.register_model(attempt)
+        drive.report(attempt, EndClass.COMPLETED)
+        world.finish(attempt.backend_name, 0)
+    original = finalise._ending
+
+    def broken_for_the_first(attempt: Attempt) -> finalise.Ending:
+        if attempt.job_id == jobs[0].id:
+            raise RuntimeError("a bug")
+        return original(attempt)
+
+    monkeypatch.setattr("athanor.dispatch.finalise._ending", broken_for_the_first)
+    drive.settle()
+    assert [drive.status_of(job)[0] for job in jobs] == ["running", "succeeded", "succeeded"]
+
+
 def test_final_jobs_have_no_live_attempt(submit: Submit, world: World, bucket: str) -> None:
     job = submit()
     drive.end(world, drive.run(job), EndClass.COMPLETED)
