@@ -107,6 +107,8 @@ class AgentApi:
             self.models.append(manifest)
         else:
             self.datasets.append(manifest)
+            dataset = {**self.run.dataset.model_dump(), "prepared": manifest}
+            self.run = RunConfig.model_validate({**self.run.model_dump(), "dataset": dataset})
         return 201, {}
 
 
