@@ -569,7 +569,7 @@ export interface components {
                 [key: string]: string;
             };
             priority: string;
-            status: components["schemas"]["Status301Enum"];
+            status: components["schemas"]["JobStatusEnum"];
             desired: components["schemas"]["DesiredEnum"];
             readonly reason: components["schemas"]["Reason"] | null;
             health: components["schemas"]["HealthEnum"];
@@ -665,6 +665,8 @@ export interface components {
             checkpoint: components["schemas"]["CheckpointPolicy"];
             training: components["schemas"]["TrainingSpec"];
         };
+        /** @enum {string} */
+        JobStatusEnum: "queued" | "admitted" | "dispatching" | "starting" | "running" | "pausing" | "paused" | "stopping" | "succeeded" | "failed" | "cancelled" | "expired";
         /** @description A job as lists show it. */
         JobSummary: {
             id: string;
@@ -675,7 +677,7 @@ export interface components {
                 [key: string]: string;
             };
             priority: string;
-            status: components["schemas"]["Status301Enum"];
+            status: components["schemas"]["JobStatusEnum"];
             desired: components["schemas"]["DesiredEnum"];
             readonly reason: components["schemas"]["Reason"] | null;
             health: components["schemas"]["HealthEnum"];
@@ -1024,8 +1026,6 @@ export interface components {
             teams: components["schemas"]["TeamRole"][];
             csrf_token: string;
         };
-        /** @enum {string} */
-        Status301Enum: "queued" | "admitted" | "dispatching" | "starting" | "running" | "pausing" | "paused" | "stopping" | "succeeded" | "failed" | "cancelled" | "expired";
         StoredFile: {
             path: string;
             size: number;

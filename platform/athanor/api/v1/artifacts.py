@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from athanor.api.access import principal
 from athanor.api.pagination import listed
 from athanor.api.v1.jobs import PROBLEMS
+from athanor.api.v1.shapes import page_of
 from athanor.artifacts import keys, selectors, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint, StoredThing
 from athanor.jobs.selectors import job_of
@@ -76,10 +77,7 @@ class CheckpointsView(APIView):
     @extend_schema(
         operation_id="jobs_checkpoints",
         responses={
-            200: inline_serializer(
-                "CheckpointPage",
-                {"items": CheckpointSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
-            ),
+            200: page_of("CheckpointPage", CheckpointSerializer),
             **PROBLEMS,
         },
     )
@@ -92,10 +90,7 @@ class ArtifactsView(APIView):
     @extend_schema(
         operation_id="jobs_artifacts",
         responses={
-            200: inline_serializer(
-                "ArtifactPage",
-                {"items": ArtifactSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
-            ),
+            200: page_of("ArtifactPage", ArtifactSerializer),
             **PROBLEMS,
         },
     )

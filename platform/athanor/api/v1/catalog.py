@@ -3,7 +3,7 @@
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -11,6 +11,7 @@ from rest_framework.views import APIView
 
 from athanor.api.pagination import listed
 from athanor.api.v1.jobs import PROBLEMS
+from athanor.api.v1.shapes import page_of
 from athanor.clusters.models import Cluster
 from athanor.clusters.selectors import enabled_clusters
 from athanor.jobs.services import pool_facts
@@ -51,10 +52,7 @@ class PresetsView(APIView):
     @extend_schema(
         operation_id="presets_list",
         responses={
-            200: inline_serializer(
-                "PresetPage",
-                {"items": PresetSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
-            ),
+            200: page_of("PresetPage", PresetSerializer),
             **PROBLEMS,
         },
     )
@@ -76,10 +74,7 @@ class ClustersView(APIView):
     @extend_schema(
         operation_id="clusters_list",
         responses={
-            200: inline_serializer(
-                "ClusterPage",
-                {"items": ClusterSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
-            ),
+            200: page_of("ClusterPage", ClusterSerializer),
             **PROBLEMS,
         },
     )

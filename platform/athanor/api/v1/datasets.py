@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
@@ -16,7 +16,7 @@ from athanor.api.access import principal, team_to_write
 from athanor.api.pagination import listed, page
 from athanor.api.parsers import RawParser
 from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import NamedSerializer
+from athanor.api.v1.shapes import NamedSerializer, page_of
 from athanor.artifacts import datasets
 from athanor.artifacts.selectors import datasets_of
 from athanor.core.errors import FieldProblem, Invalid
@@ -44,10 +44,7 @@ class DatasetsView(APIView):
         operation_id="datasets_list",
         parameters=[OpenApiParameter("team", str), OpenApiParameter("limit", int), OpenApiParameter("cursor", str)],
         responses={
-            200: inline_serializer(
-                "DatasetPage",
-                {"items": DatasetSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
-            ),
+            200: page_of("DatasetPage", DatasetSerializer),
             **PROBLEMS,
         },
     )

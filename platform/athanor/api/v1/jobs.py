@@ -19,7 +19,13 @@ from athanor.api.access import check_may_write, principal
 from athanor.api.pagination import listed, page
 from athanor.api.parsers import TextYamlParser, YamlParser
 from athanor.api.v1 import submission
-from athanor.api.v1.shapes import FieldProblemSerializer, JobSerializer, JobSummarySerializer, ProblemSerializer
+from athanor.api.v1.shapes import (
+    FieldProblemSerializer,
+    JobSerializer,
+    JobSummarySerializer,
+    ProblemSerializer,
+    page_of,
+)
 from athanor.core.errors import FieldProblem, Invalid, PreconditionFailed
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
@@ -36,9 +42,7 @@ PROBLEMS = {
     404: OpenApiResponse(ProblemSerializer, description="not there, or not yours to see"),
     422: OpenApiResponse(ProblemSerializer, description="the request cannot be used; see errors"),
 }
-JobPage = inline_serializer(
-    "JobPage", {"items": JobSummarySerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)}
-)
+JobPage = page_of("JobPage", JobSummarySerializer)
 Plan = inline_serializer(
     "Plan",
     {

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
 
 from athanor.jobs.models import Attempt, Job
@@ -15,6 +15,12 @@ from athanor.telemetry.models import Progress
 
 def _values(members: Any) -> list[str]:
     return [member.value for member in members]
+
+
+def page_of(name: str, item: type[serializers.Serializer[Any]]) -> Any:
+    """The shape of one page of a list, as `api.pagination.listed` answers it; `name` is its OpenAPI component."""
+    fields = {"items": item(many=True), "next_cursor": serializers.CharField(allow_null=True)}
+    return inline_serializer(name, fields)
 
 
 class NamedSerializer(serializers.Serializer[Any]):

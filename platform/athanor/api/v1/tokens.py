@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +15,7 @@ from athanor.accounts.selectors import tokens_of
 from athanor.api.access import principal, team_to_write
 from athanor.api.pagination import listed, page
 from athanor.api.v1.jobs import PROBLEMS
+from athanor.api.v1.shapes import page_of
 
 
 class TokenSerializer(serializers.Serializer[Any]):
@@ -42,10 +43,7 @@ class TokensView(APIView):
     @extend_schema(
         operation_id="tokens_list",
         responses={
-            200: inline_serializer(
-                "TokenPage",
-                {"items": TokenSerializer(many=True), "next_cursor": serializers.CharField(allow_null=True)},
-            ),
+            200: page_of("TokenPage", TokenSerializer),
             **PROBLEMS,
         },
     )

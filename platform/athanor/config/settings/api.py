@@ -1,5 +1,7 @@
 """Django REST framework and the OpenAPI document."""
 
+from athanor.jobs.states import AttemptStatus, JobStatus
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "athanor.api.authentication.ApiTokenAuthentication",
@@ -26,4 +28,8 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": r"/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "JobStatusEnum": [status.value for status in JobStatus],
+        "AttemptStatusEnum": [status.value for status in AttemptStatus],
+    },
 }
