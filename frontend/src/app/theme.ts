@@ -58,6 +58,7 @@ export const theme = createTheme({
         closeButtonProps: { "aria-label": "Close" },
         // Mantine draws it as <header>, which outside of an article would be a second banner of the page.
         attributes: { header: { role: "presentation" } },
+        styles: { title: { fontWeight: 600 } },
       },
     }),
   },

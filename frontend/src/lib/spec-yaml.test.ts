@@ -108,7 +108,15 @@ it("puts the field's name before what is said of it", () => {
   expect(remark).toMatchObject({ message: "training.steps: is 0", severity: "error" });
 });
 
+it("writes a spec in the order people write it, with what it does not know at the end", () => {
+  const shuffled = { zeta: 1, training: { seed: 1, steps: 2, model: { preset: "a" } }, name: "n", version: 1 };
+  expect(toYaml(shuffled)).toBe(
+    "version: 1\nname: n\ntraining:\n  model:\n    preset: a\n  steps: 2\n  seed: 1\nzeta: 1\n",
+  );
+});
+
 it("brings a spec back as it was after a round trip through YAML", () => {
   const { spec } = parseSpec(TEXT);
-  expect(parseSpec(toYaml(spec)).spec).toEqual(spec);
+  expect(spec).not.toBeNull();
+  expect(parseSpec(toYaml(spec ?? {})).spec).toEqual(spec);
 });

@@ -95,8 +95,27 @@ export function fieldAt(spec: JsonObject | null, path: string[]): Json | undefin
   return value;
 }
 
-export function toYaml(value: unknown): string {
-  const document = parseDocument("{}");
-  document.contents = document.createNode(value) as never;
-  return document.toString({ lineWidth: 0 });
+/** The order in which people write a spec: the server's database keeps the fields but not their order. */
+const ORDER = [
+  ["version", "name", "team", "project", "labels", "priority"],
+  ["resources", "cluster", "accelerator", "nodes", "processes_per_node", "time_limit_seconds"],
+  ["retry", "max_charged", "max_free", "window_seconds", "restarts_in_place", "checkpoint", "keep_last"],
+  ["training", "model", "preset", "shape", "data", "source", "format", "text_field", "validation_fraction"],
+  ["tokenizer", "kind", "vocab_size", "steps", "tokens_per_step", "sequence_length"],
+  ["optimizer", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "gradient_clip"],
+  ["schedule", "warmup_steps", "decay_fraction", "final_fraction", "precision", "parallelism"],
+  ["activation_checkpointing", "evaluation", "every_steps", "sequences", "compile", "seed"],
+].flat();
+const PLACE = new Map(ORDER.map((name, place) => [name, place]));
+
+function inOrder(value: Json): Json {
+  if (Array.isArray(value)) return value.map(inOrder);
+  if (value === null || typeof value !== "object") return value;
+  const place = (name: string) => PLACE.get(name) ?? ORDER.length;
+  const entries = Object.entries(value).sort(([a], [b]) => place(a) - place(b));
+  return Object.fromEntries(entries.map(([name, inner]) => [name, inOrder(inner)]));
+}
+
+export function toYaml(spec: JsonObject): string {
+  return stringify(inOrder(spec), { lineWidth: 0 });
 }

@@ -4,6 +4,7 @@ import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { eventsQuery } from "@/features/job/api/queries";
+import { Attempts } from "@/features/job/components/attempts";
 import { ChartsPanel } from "@/features/job/components/charts-panel";
 import { TimeTable } from "@/features/job/components/time-table";
 import { Timeline } from "@/features/job/components/timeline";
@@ -17,6 +18,7 @@ export function OverviewTab({ job }: { job: Job }) {
       <ChartsPanel job={job} />
       <div className={classes.side}>
         <TimeTable job={job} />
+        {job.attempts.length > 1 ? <Attempts job={job} /> : null}
         <Panel title="Timeline">
           {events.error ? <ProblemNotice error={events.error} /> : null}
           <Timeline events={events.data ?? []} />
