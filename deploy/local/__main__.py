@@ -48,6 +48,7 @@ def up(folder: DataFolder, *, only_stores: bool) -> None:
                 stack.prepare(say)
                 say("starting web, worker and beat")
                 supervisor.start(stack.platform())
+                stack.check_credentials()
                 say(f"ready: {stack.url}  (user and password in {folder.credentials})")
             supervisor.run(stack.url)
         except Interrupted:

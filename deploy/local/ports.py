@@ -9,51 +9,67 @@ from deploy.local.folder import DataFolder, read_json, write_json
 
 DEFAULT_WEB_PORT = 8700
 WEB_PORT_TRIES = 100
+BACKLOG = 1024  # connections that wait while the web is started again
 # Below the kernel's ephemeral range: an outgoing connection can then never sit on a stopped service's port.
 INTERNAL_RANGE = range(20_000, 32_000)
 
 
+def hold(port: int) -> socket.socket | None:
+    """A socket that listens on the port, or None when the port is taken."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        return None
+    return listening
+
+
 def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    listening = hold(port)
+    if listening is not None:
+        listening.close()
+    return listening is not None
 
 
-def choose(folder: DataFolder, internal: list[str]) -> dict[str, int]:
-    """Port of `web` and of each internal service, all free now. Stored ones are kept while they are free."""
+def choose(folder: DataFolder, internal: list[str]) -> tuple[dict[str, int], socket.socket]:
+    """Port of `web` and of each internal service, all free now. Stored ones are kept while they are free.
+
+    The web's socket is handed out listening: no other program can take the port while the stack starts, and what
+    arrives while the web is started again waits in line instead of being refused.
+    """
     path = folder.root / "ports.json"
     known: dict[str, int] = read_json(path) or {}
-    chosen = {"web": _web_port(known.get("web"))}
+    web = _web_socket(known.get("web"))
+    chosen = {"web": web.getsockname()[1]}
     for name in internal:
         port = known.get(name)
         chosen[name] = port if port and port not in chosen.values() and is_free(port) else _any_port(chosen)
     write_json(path, {**known, **chosen})
-    return chosen
+    return chosen, web
 
 
-def _web_port(stored: int | None) -> int:
+def _web_socket(stored: int | None) -> socket.socket:
     asked = os.environ.get("ATHANOR_PORT")
     if asked:
         if not asked.isdigit() or not 1 <= int(asked) <= 65_535:
             raise StackError(f"ATHANOR_PORT is {asked!r}: give a number from 1 to 65535")
-        if not is_free(int(asked)):
+        held = hold(int(asked))
+        if held is None:
             raise StackError(
                 f"ATHANOR_PORT {asked} on 127.0.0.1 is taken or not allowed: choose another, "
                 "or unset it to have a free one picked"
             )
-        return int(asked)
-    if stored and is_free(stored):
-        return stored
-    for port in range(DEFAULT_WEB_PORT, DEFAULT_WEB_PORT + WEB_PORT_TRIES):
-        if is_free(port):
-            return port
+        return held
+    defaults = range(DEFAULT_WEB_PORT, DEFAULT_WEB_PORT + WEB_PORT_TRIES)
+    for port in [*([stored] if stored else []), *defaults]:
+        held = hold(port)
+        if held is not None:
+            return held
     raise StackError(
-        f"ports {DEFAULT_WEB_PORT} to {DEFAULT_WEB_PORT + WEB_PORT_TRIES - 1} on 127.0.0.1 are all taken: "
-        "set ATHANOR_PORT to a free one"
+        f"ports {defaults.start} to {defaults.stop - 1} on 127.0.0.1 are all taken: set ATHANOR_PORT to a free one"
     )
 
 

@@ -3,6 +3,7 @@
 import http.client
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,17 +69,18 @@ def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
     )  # fmt: skip
 
 
-def web(folder: DataFolder, port: int, environment: dict[str, str]) -> Service:
+def web(folder: DataFolder, listening: socket.socket, environment: dict[str, str]) -> Service:
     return Service(
         name="web",
         command=[
             sys.executable, "-m", "uvicorn", "athanor.config.asgi:application",
-            "--host=127.0.0.1", f"--port={port}", "--no-access-log", "--timeout-graceful-shutdown=5",
+            f"--fd={listening.fileno()}", "--no-access-log", "--timeout-graceful-shutdown=5",
         ],
         environment=_with_platform_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / "web.log",
-        ready=answers_ok(port, "/readyz"),
+        ready=answers_ok(listening.getsockname()[1], "/readyz"),
+        descriptors=(listening.fileno(),),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class Service:
     stop_signal: int = signal.SIGTERM
     grace_seconds: float = 15.0
     user: str | None = None
+    descriptors: tuple[int, ...] = ()  # open files it inherits from the supervisor
     before_start: Callable[[], None] | None = None
 
 
@@ -67,6 +68,7 @@ class RunningService:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=service.descriptors,
             )
         self.identity = ProcessIdentity.of(self.process.pid)
         self.start_again_at = None

@@ -4,17 +4,21 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 
 from deploy.local import environment, ports, programs, secret_values, valkey
 from deploy.local.environment import REPOSITORY, Embedded
 from deploy.local.errors import StackError
-from deploy.local.folder import DataFolder, write_json
+from deploy.local.folder import DataFolder, read_json, write_json
 from deploy.local.postgres import Postgres
 from deploy.local.service import Service
 
 ADMIN = "admin"
 TEAM = "demo"
+CHECK_SECONDS = 20.0
 
 
 class Stack:
@@ -24,7 +28,7 @@ class Stack:
         self.folder = folder
         self._embedded = Embedded.from_environment()
         self._secrets = secret_values.load_or_make(folder)
-        self.ports = ports.choose(folder, self._embedded.port_names())
+        self.ports, self._web_socket = ports.choose(folder, self._embedded.port_names())
         self._postgres = Postgres(folder, self.ports["postgres"], self._secrets) if self._embedded.postgres else None
         self.environment = environment.for_platform(folder, self._embedded, self.ports, self._secrets, self._postgres)
         self.url = self.environment["ATHANOR_PUBLIC_URL"]
@@ -59,9 +63,34 @@ class Stack:
             self._postgres.ensure_database()
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Bring the database up to date; make the first admin, team and token. All of it may be repeated."""
+        """Bring the database up to date, and make the first admin, team and token when there are none."""
         say("database: applying migrations")
         self._manage("migrate", "--no-input")
+        if not self.folder.credentials.exists():
+            self._bootstrap()
+
+    def check_credentials(self) -> None:
+        """Make a new token when the server no longer takes the stored one: it was revoked, or the database changed.
+
+        Not at every start: a new token would shut out whoever has logged in with the old one.
+        """
+        known = read_json(self.folder.credentials)
+        request = urllib.request.Request(  # noqa: S310 - an http address of ours
+            f"http://127.0.0.1:{self.ports['web']}/api/v1/jobs?limit=1",
+            headers={"Authorization": f"Bearer {known['token']}"},
+        )
+        try:
+            urllib.request.urlopen(request, timeout=CHECK_SECONDS).close()  # noqa: S310 - likewise
+        except urllib.error.HTTPError as error:
+            if error.code not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise StackError(f"the web answers {error.code} to its own first request: see its log") from error
+            self._bootstrap()
+        except OSError as error:
+            raise StackError(f"the web does not answer its own first request ({error}): see its log") from error
+        else:
+            write_json(self.folder.credentials, {**known, "url": self.url})
+
+    def _bootstrap(self) -> None:
         answer = self._manage("bootstrap", "--username", ADMIN, "--team", TEAM)
         try:
             credentials = json.loads(answer)
@@ -71,7 +100,7 @@ class Stack:
 
     def platform(self) -> list[Service]:
         return [
-            programs.web(self.folder, self.ports["web"], self.environment),
+            programs.web(self.folder, self._web_socket, self.environment),
             programs.worker(self.folder, self.environment),
             programs.beat(self.folder, self.environment),
         ]
