@@ -24,17 +24,11 @@ class ModelShape(SpecModel):
     @model_validator(mode="after")
     def _divisible(self) -> "ModelShape":
         if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
-            )
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
-            )
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_size % 2:
-            raise ValueError(
-                f"head size {self.head_size} (hidden_size / num_heads) must be even for RoPE"
-            )
+            raise ValueError(f"head size {self.head_size} (hidden_size / num_heads) must be even for RoPE")
         return self
 
     @property
@@ -65,31 +59,60 @@ class ModelShape(SpecModel):
 
 MODELS: dict[str, ModelShape] = {
     "llama-1m": ModelShape(
-        hidden_size=128, num_layers=4, num_heads=4, num_kv_heads=2, intermediate_size=344,
+        hidden_size=128,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        intermediate_size=344,
         tie_embeddings=True,
     ),
     "llama-10m": ModelShape(
-        hidden_size=320, num_layers=6, num_heads=5, num_kv_heads=5, intermediate_size=864,
+        hidden_size=320,
+        num_layers=6,
+        num_heads=5,
+        num_kv_heads=5,
+        intermediate_size=864,
         tie_embeddings=True,
     ),
     "llama-100m": ModelShape(
-        hidden_size=768, num_layers=12, num_heads=12, num_kv_heads=4, intermediate_size=2048,
+        hidden_size=768,
+        num_layers=12,
+        num_heads=12,
+        num_kv_heads=4,
+        intermediate_size=2048,
         tie_embeddings=True,
     ),
     "llama-1b": ModelShape(
-        hidden_size=2048, num_layers=16, num_heads=32, num_kv_heads=8, intermediate_size=8192,
-        rope_theta=500_000.0, tie_embeddings=True,
+        hidden_size=2048,
+        num_layers=16,
+        num_heads=32,
+        num_kv_heads=8,
+        intermediate_size=8192,
+        rope_theta=500_000.0,
+        tie_embeddings=True,
     ),
     "llama-8b": ModelShape(
-        hidden_size=4096, num_layers=32, num_heads=32, num_kv_heads=8, intermediate_size=14336,
+        hidden_size=4096,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        intermediate_size=14336,
         rope_theta=500_000.0,
     ),
     "llama-70b": ModelShape(
-        hidden_size=8192, num_layers=80, num_heads=64, num_kv_heads=8, intermediate_size=28672,
+        hidden_size=8192,
+        num_layers=80,
+        num_heads=64,
+        num_kv_heads=8,
+        intermediate_size=28672,
         rope_theta=500_000.0,
     ),
     "llama-405b": ModelShape(
-        hidden_size=16384, num_layers=126, num_heads=128, num_kv_heads=8, intermediate_size=53248,
+        hidden_size=16384,
+        num_layers=126,
+        num_heads=128,
+        num_kv_heads=8,
+        intermediate_size=53248,
         rope_theta=500_000.0,
     ),
 }

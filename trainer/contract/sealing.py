@@ -27,9 +27,7 @@ class Sealer:
 
     def __init__(self, keyset: str) -> None:
         """`keyset`: base64 of Tink's JSON form, as the platform hands it out."""
-        handle = tink.json_proto_keyset_format.parse(
-            base64.b64decode(keyset).decode(), secret_key_access.TOKEN
-        )
+        handle = tink.json_proto_keyset_format.parse(base64.b64decode(keyset).decode(), secret_key_access.TOKEN)
         self._primitive = handle.primitive(streaming_aead.StreamingAead)
 
     def seal(self, plaintext: bytes | memoryview, key: str) -> tuple[bytes, StoredPart]:
@@ -48,9 +46,7 @@ class Sealer:
     def open(self, ciphertext: bytes, part: StoredPart) -> bytes:
         """The plaintext of a part that a manifest names. Raises SealError on any difference."""
         if len(ciphertext) != part.size:
-            raise SealError(
-                f"{part.key}: {len(ciphertext)} bytes where the manifest says {part.size}"
-            )
+            raise SealError(f"{part.key}: {len(ciphertext)} bytes where the manifest says {part.size}")
         if hashlib.sha256(ciphertext).hexdigest() != part.sha256:
             raise SealError(f"{part.key}: digest differs from the manifest's")
         plaintext = self.open_unlisted(ciphertext, part.key)

@@ -20,9 +20,9 @@ LARGEST_SEED = 2**63 - 1
 class ModelSpec(SpecModel):
     """A named shape (`preset`) or a shape of one's own (`shape`); exactly one of the two."""
 
-    preset: Literal[
-        "llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b"
-    ] | None = None
+    preset: Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b"] | None = (
+        None
+    )
     shape: ModelShape | None = None
 
     @model_validator(mode="after")
@@ -41,7 +41,12 @@ class ModelSpec(SpecModel):
 class DataSpec(SpecModel):
     """Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`."""
 
-    source: Annotated[str, Field(pattern=r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$")]
+    source: Annotated[
+        str,
+        Field(
+            pattern=r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$"
+        ),
+    ]
     format: Literal["auto", "text", "jsonl"] = "auto"
     text_field: Annotated[str, Field(min_length=1, max_length=100)] = "text"
     validation_fraction: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.02
@@ -105,6 +110,7 @@ class TrainingSpec(SpecModel):
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     precision: Literal["fp32", "bf16"] = "fp32"
+    activation_checkpointing: Literal["none", "full"] = "none"
     parallelism: ParallelismSpec = ParallelismSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compile: bool = False
@@ -115,18 +121,16 @@ class TrainingSpec(SpecModel):
         if self.tokens_per_step % self.sequence_length:
             raise ValueError(
                 f"tokens_per_step {self.tokens_per_step} is not a multiple of sequence_length "
-                f"{self.sequence_length}; the nearest multiples are {self._multiples()}"
+                f"{self.sequence_length}; take {self._multiples()}"
             )
         if self.schedule.warmup_steps > self.steps:
-            raise ValueError(
-                f"schedule.warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}"
-            )
+            raise ValueError(f"schedule.warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}")
         return self
 
     def _multiples(self) -> str:
         below = self.tokens_per_step // self.sequence_length * self.sequence_length
         above = below + self.sequence_length
-        return f"{below} and {above}" if below else f"{above}"
+        return f"{below} or {above}" if below else f"{above}"
 
     @property
     def sequences_per_step(self) -> int:
