@@ -75,7 +75,7 @@ class Stack:
         Not at every start: a new token would shut out whoever has logged in with the old one.
         """
         known = read_json(self.folder.credentials)
-        request = urllib.request.Request(  # noqa: S310 - an http address of ours
+        request = urllib.request.Request(
             f"http://127.0.0.1:{self.ports['web']}/api/v1/jobs?limit=1",
             headers={"Authorization": f"Bearer {known['token']}"},
         )
