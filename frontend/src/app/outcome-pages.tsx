@@ -1,7 +1,6 @@
-import { Button, Center, Group, Loader, Stack } from "@mantine/core";
+import { Button, Center, Group, Loader, Stack, Text } from "@mantine/core";
 import { Link, useRouteError } from "react-router";
 
-import { EmptyState } from "@/components/empty-state";
 import { Page } from "@/components/page";
 import { ProblemNotice } from "@/components/problem-notice";
 
@@ -33,15 +32,13 @@ export function ErrorPage() {
 
 export function NotFoundPage() {
   return (
-    <EmptyState
-      title="There is no such page"
-      action={
+    <Page title="There is no such page">
+      <Text>The address may be mistyped, or from another version of the dashboard.</Text>
+      <Group>
         <Button component={Link} to="/jobs" variant="default">
           Back to the jobs
         </Button>
-      }
-    >
-      The address may be mistyped, or from another version of the dashboard.
-    </EmptyState>
+      </Group>
+    </Page>
   );
 }
