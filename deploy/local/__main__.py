@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from deploy.local import environment
+from deploy.local import code_version, environment
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json
@@ -60,8 +60,12 @@ def up(folder: DataFolder, *, only_stores: bool) -> None:
 
 
 def up_in_background(folder: DataFolder, *, only_stores: bool) -> None:
-    """Return once the stack is ready. One that runs already is left as it is."""
+    """Return once the stack is ready. One that runs already is left as it is, unless its code has changed."""
     folder.open()
+    running = _live_state(folder)
+    if running is not None and running["status"] == "ready" and running["code"] != code_version.current():
+        say("the code has changed since the stack was started: starting it again")
+        down(folder)
     log = folder.logs / "supervisor.log"
     child: subprocess.Popen[bytes] | None = None
     if not folder.is_owned():

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from deploy.local import code_version
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json, write_json
 from deploy.local.processes import ProcessIdentity, kill_group
@@ -36,6 +37,7 @@ class Supervisor:
         self._running: list[RunningService] = []
         self._status = "starting"
         self._url = ""
+        self._code = code_version.current()
         self._stop_asked = False
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
@@ -160,6 +162,7 @@ class Supervisor:
                 "supervisor": own.to_json(),
                 "status": self._status,
                 "url": self._url,
+                "code": self._code,
                 "services": {
                     r.service.name: {
                         "process": r.identity.to_json() if r.identity else None,
