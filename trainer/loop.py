@@ -14,7 +14,7 @@ from trainer.data.loader import MicroBatch
 from trainer.errors import TrainerError
 from trainer.metrics.stats import StatsPipe, StepStats
 from trainer.metrics.throughput import model_flops_utilisation, peak_of
-from trainer.optim.schedule import learning_rate_factor
+from trainer.optim.schedule import learning_rate
 from trainer.parallel.data import inference, reshard, set_gradient_sync
 from trainer.parallel.mesh import sum_over_ranks
 
@@ -37,11 +37,10 @@ def train(session: Session) -> EndClass:
         batches = session.loader.next_step(step)
         loss = forward_backward(session, batches)
         stats, gradient_norm, is_finite = reduce_statistics(session, loss)
-        rate = training.optimizer.learning_rate * learning_rate_factor(training.schedule, step, training.steps)
-        session.optimizer.step(rate, gradient_norm, is_finite)
+        session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
         session.optimizer.zero_gradients()
         for ready in pipe.push(step, stats):
-            monitor.step(ready, rate)
+            monitor.step(ready)
             stopping = stopping or ready.ranks_stopping > 0
         done = step + 1
         reporter.finished_step(done)
@@ -50,7 +49,7 @@ def train(session: Session) -> EndClass:
             monitor.evaluated(done, evaluate(session))
         if done % session.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
             for late in pipe.drain():
-                monitor.step(late, rate)
+                monitor.step(late)
             monitor.saved(done, save(session, done, monitor.latest))
         if stopping and done < training.steps:
             return EndClass.STOPPED
@@ -134,7 +133,7 @@ class Monitor:
         """Step time starts here: evaluation and the wait for a snapshot are not part of it."""
         self._since = time.monotonic()
 
-    def step(self, stats: StepStats, learning_rate: float) -> None:
+    def step(self, stats: StepStats) -> None:
         """Report one finished step. Raises TrainerError (LOSS_DIVERGED) after too many skipped in a row."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         self.resume_clock()
@@ -144,7 +143,7 @@ class Monitor:
         tokens_per_second = self._training.tokens_per_step / seconds
         values = {
             "train/loss": stats.loss,
-            "train/learning_rate": learning_rate,
+            "train/learning_rate": learning_rate(self._training, stats.step),
             "train/gradient_norm": stats.gradient_norm,
             "time/step_seconds": seconds,
             "throughput/tokens_per_second": tokens_per_second,

@@ -1,7 +1,5 @@
 """One warm fork server for all trainer tests of this process: a run then starts in a fraction of a second."""
 
-import os
-
 import pytest
 
 from trainer.resilience.forking import start_fork_server
@@ -9,5 +7,4 @@ from trainer.resilience.forking import start_fork_server
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server() -> None:
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     start_fork_server()

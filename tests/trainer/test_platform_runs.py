@@ -1,6 +1,9 @@
 """Runs against a real server of the agent API, in warm processes of this test's own fork server."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +17,8 @@ from trainer.contract.manifest import DatasetManifest
 from trainer.contract.run import DatasetSource, EndClass, ProcessLayout, RunConfig
 from trainer.platform_client import PlatformClient
 from trainer.resilience.assignment import HttpConnection
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def supervisor_for(api: AgentApi, work: Path, **place: object) -> Supervisor:
@@ -135,3 +140,8 @@ def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp
         assert api.losses() == pytest.approx(expected, rel=1e-6)
         assert {end["node_rank"] for end in api.ends} == {0, 1}
         assert {beat["node_rank"] for beat in api.heartbeats} == {0, 1}
+
+
+def test_the_agent_is_free_of_torch() -> None:
+    code = "import sys, trainer.agent.supervisor, trainer.agent.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0

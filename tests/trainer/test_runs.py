@@ -154,6 +154,15 @@ def test_a_loss_that_is_lost_ends_the_run_as_diverged(tmp_path: Path) -> None:
     assert "learning_rate" in run.end["message"]
 
 
+def test_bf16_trains_alike_on_one_process_and_two(two_ranks: FinishedRun, tmp_path: Path) -> None:
+    training = tiny_training(precision="bf16")
+    one = run_alone(tmp_path / "one", training)
+    two = run_alone(tmp_path / "two", training, processes=2)
+    assert one.end_class is two.end_class is EndClass.COMPLETED
+    assert one.series(LOSS) == pytest.approx(two.series(LOSS), rel=5e-3)
+    assert two.series(LOSS)[20] == pytest.approx(two_ranks.series(LOSS)[20], rel=2e-2)
+
+
 def test_fewer_sequences_than_processes_is_a_bad_spec(tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", tiny_training(tokens_per_step=32), processes=2)
     assert run.end_class is EndClass.BAD_SPEC

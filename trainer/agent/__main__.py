@@ -23,7 +23,7 @@ def main() -> int:
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
-    from trainer.contract.run import EXIT_STATUS  # noqa: PLC0415
+    from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415
     from trainer.platform_client import PlatformClient  # noqa: PLC0415
     from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415
 
@@ -38,7 +38,11 @@ def main() -> int:
     supervisor = Supervisor(HttpConnection(url, token), PlatformClient(url, token), place)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))
     signal.signal(signal.SIGINT, lambda *_: supervisor.request_stop(None))
-    return EXIT_STATUS[supervisor.run()]
+    try:
+        return EXIT_STATUS[supervisor.run()]
+    except Exception:
+        logging.getLogger(__name__).exception("the agent failed")
+        return EXIT_STATUS[EndClass.INTERNAL_ERROR]
 
 
 if __name__ == "__main__":

@@ -30,10 +30,8 @@ def require(name: str) -> str:
 def keep_only_known() -> None:
     """Drop every variable that is not known to be harmless: a node's shell may hold keys of cloud or database.
 
-    The processes started later inherit what is left. Also keeps numpy's BLAS from starting a thread pool in the
-    fork server, where its threads would be lost at the fork.
+    The processes started later inherit what is left.
     """
     for name in list(os.environ):
         if name not in _KNOWN and not name.startswith(_KNOWN_PREFIXES):
             del os.environ[name]
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -14,12 +14,12 @@ from trainer.agent.generation import Generation, Outcome
 from trainer.agent.logs import LogFollower
 from trainer.agent.shipper import Shipper
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, SealError
+from trainer.contract.sealing import Sealer
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
 from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
-from trainer.resilience.failures import RESTARTABLE
+from trainer.resilience.failures import RESTARTABLE, describe
 from trainer.resilience.forking import Forked
 from trainer.resilience.rendezvous import StoreAddress, start_store
 from trainer.spool import SpoolWriter
@@ -76,9 +76,11 @@ class Supervisor:
         threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
         try:
             outcome = self._train(run, keys)
-        except (TrainerError, SealError) as error:
-            end_class = error.end_class if isinstance(error, TrainerError) else EndClass.STORAGE_ERROR
-            outcome = Outcome(end_class, str(error), -1, {})
+        except Exception as error:
+            failure = describe(error, rank=-1)
+            if failure.end_class is EndClass.INTERNAL_ERROR:
+                logger.exception("the agent failed")
+            outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
         if self._store is not None:
             self._store.process.kill()
         return self._close(run, keys, outcome)
@@ -102,7 +104,7 @@ class Supervisor:
             self._logs.follow(self._store, -1)
         while True:
             if self._stop is not None or self._over.is_set():
-                return Outcome(EndClass.STOPPED, "stopped before training began", -1, {})
+                return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
             outcome = self._run_generation(run, keys, room.folder, address)
             may_restart = self._number < run.max_restarts_in_place and run.layout.nodes == 1
             if outcome.end_class not in RESTARTABLE or not may_restart or self._over.is_set():
@@ -135,6 +137,11 @@ class Supervisor:
         ]
         self.generation = Generation(assignments, self._logs)
         return self.generation.watch(lambda: self._stop_by(run.deadline), self._over.is_set)
+
+    @staticmethod
+    def _last_step(run: RunConfig) -> int:
+        """Of the attempts before, where this one took no step."""
+        return run.resume.step if run.resume is not None else -1
 
     def _stop_by(self, deadline: datetime | None) -> StopRequest | None:
         if self._stop is None and deadline is not None and datetime.now(UTC) >= deadline:

@@ -22,7 +22,8 @@ class Reporter:
         self._generation = assignment.generation
         self._slot = assignment.local_rank
         self._board = Board(assignment.board, assignment.run.layout.processes_per_node)
-        self._step, self._phase = -1, "starting"
+        resume = assignment.run.resume
+        self._step, self._phase = resume.step if resume is not None else -1, "starting"
         self._metrics = self._events = None
         self._closed = threading.Event()
         if assignment.rank == 0:

@@ -1,6 +1,11 @@
 """Learning rate as a pure function of the step."""
 
-from trainer.contract.training import ScheduleSpec
+from trainer.contract.training import ScheduleSpec, TrainingSpec
+
+
+def learning_rate(training: TrainingSpec, step: int) -> float:
+    """Rate of 0-based `step` of the run."""
+    return training.optimizer.learning_rate * learning_rate_factor(training.schedule, step, training.steps)
 
 
 def learning_rate_factor(spec: ScheduleSpec, step: int, steps: int) -> float:

@@ -20,7 +20,14 @@ _started: list[BaseProcess] = []
 
 
 def start_fork_server() -> None:
-    """Begin importing torch in the background. Call from the main thread, whose end ends the server."""
+    """Begin importing torch in the background. Call from the main thread, whose end ends the server.
+
+    The server's libraries read two settings when they are loaded. numpy's BLAS must not start a thread pool, whose
+    threads would be lost at the fork. OpenMP threads must sleep, not spin, while they wait: a rank shares its cores
+    with its neighbours, and where there are more threads than cores, spinning makes a step several times slower.
+    """
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _context.set_forkserver_preload(["trainer.resilience.warm"])
     forkserver.ensure_running()
 

@@ -42,12 +42,14 @@ class PresignedStorage:
         """Retention is the platform's: an attempt's token cannot delete."""
 
     def _retry(self, operation: str, key: str, send: Callable[[str], httpx.Response]) -> httpx.Response:
-        deadline = time.monotonic() + self._retry_seconds
+        deadline = None
         pause = 0.1
         while True:
             problem = ""
+            # Has patience of its own with the platform, which does not count against the store's.
+            url = self._presigner.presign(operation, [key]).urls[0].url
+            deadline = deadline or time.monotonic() + self._retry_seconds
             try:
-                url = self._presigner.presign(operation, [key]).urls[0].url
                 response = send(url)
             except httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
