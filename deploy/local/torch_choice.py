@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -14,6 +15,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 CERTIFICATE_NAMES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 HEAD_SECONDS = 10.0
+GIGABYTE = 1_000_000_000
 
 
 def torch_index_options() -> list[str]:
@@ -36,7 +38,7 @@ def explain_torch_download(python: str, repository: Path, options: list[str]) ->
     if not urls:
         return
     total, unknown = _sizes(urls)
-    amount = f"{total / 1e9:.1f} GB" if total else "several GB"
+    amount = f"{total / 1e9:.1f} GB" if total >= GIGABYTE else f"{total / 1e6:.0f} MB" if total else "several GB"
     more = f" and {unknown} files of unknown size" if unknown and total else ""
     print(
         f"NOTE: pip is about to fetch the CUDA build of torch ({amount}{more}), and this machine has no "
@@ -73,7 +75,9 @@ def _resolve(python: str, repository: Path, options: list[str]) -> list[dict[str
 
 def _cuda_downloads(resolved: list[dict[str, Any]]) -> list[str]:
     """Addresses of torch and its CUDA libraries when this resolution holds any such library, else none."""
-    by_name = {entry["metadata"]["name"].lower(): entry["download_info"]["url"] for entry in resolved}
+    by_name = {
+        re.sub(r"[-_.]+", "-", entry["metadata"]["name"]).lower(): entry["download_info"]["url"] for entry in resolved
+    }
     libraries = [url for name, url in by_name.items() if name.startswith(CUDA_PREFIXES)]
     return [by_name["torch"], *libraries] if libraries and "torch" in by_name else []
 
