@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -16,7 +17,10 @@ import pytest
 from botocore.config import Config
 
 from deploy.local.environment import REPOSITORY
+from deploy.local.errors import StackError
+from deploy.local.folder import DataFolder
 from deploy.local.handle import StackHandle, wait_until
+from deploy.local.supervisor import LOG_BYTES
 
 
 @pytest.fixture
@@ -223,3 +227,36 @@ def test_of_two_conditional_writers_exactly_one_wins(stack: StackHandle) -> None
         wins = list(pool.map(write, [bytes([n]) * 1000 for n in range(8)]))
     assert wins.count(True) == 1
     assert client.get_object(Bucket=name, Key="once")["Body"].read()[:1] == bytes([wins.index(True)])
+
+
+def test_ctrl_c_in_the_foreground_stops_everything(stack: StackHandle) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "deploy.local", "up", "--stores"],
+        cwd=REPOSITORY,
+        env=stack.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(lambda: stack.folder.state.exists() and stack.state["status"] == "ready", "the stores are ready")
+        services = [stack.identity(name) for name in stack.state["services"]]
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "stopped" in output.splitlines()[-1]
+    assert not any(identity.is_alive() for identity in services)
+
+
+def test_a_full_disk_is_named_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 10**12 - 10**8, 10**8))
+    with pytest.raises(StackError, match="95 MB free, 500 MB are needed"):
+        DataFolder(tmp_path / "data").open()
+
+
+def test_a_long_log_is_cut_and_one_older_copy_is_kept(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    log = stack.folder.logs / "valkey.log"
+    with log.open("ab") as handle:
+        handle.write(b"a line\n" * (LOG_BYTES // 7 + 1))
+    wait_until(lambda: log.stat().st_size < LOG_BYTES, "the log is cut", 30)
+    assert (stack.folder.logs / "valkey.log.1").stat().st_size > LOG_BYTES
+    assert stack.identity("valkey").is_alive()
