@@ -2,7 +2,7 @@
 
 The bare loop is what one writes by hand: the same decoder, batches already in memory, fused AdamW,
 `clip_grad_norm_`, DistributedDataParallel for more than one process; no data pipeline, no reports, no skips.
-`python -m tests.bench.trainer_throughput [--processes 1 2] [--rounds 3] [--steps 40]`
+`python -m tests.bench.trainer_throughput [--processes 1 2] [--rounds 3] [--steps 12]`
 """
 
 import argparse
@@ -31,7 +31,7 @@ def training_spec(steps: int, preset: str) -> TrainingSpec:
             "model": {"preset": preset},
             "data": {"source": "builtin:python-stdlib"},
             "steps": steps + WARM_UP_STEPS,
-            "tokens_per_step": 2048,
+            "tokens_per_step": 8192,
             "sequence_length": 256,
             "schedule": {"warmup_steps": 0},
             "evaluation": {"every_steps": 10_000, "sequences": 1},
@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--preset", default="llama-1m")
     arguments = parser.parse_args()
     start_fork_server()
