@@ -2,11 +2,12 @@ import { useMemo, useState } from "react";
 
 import type { Series } from "@/api/types";
 import { Plot } from "@/charts/plot";
-import type { Axis, Line, PlotLook } from "@/charts/plot-options";
+import type { Axis, Cursor, Line, PlotLook } from "@/charts/plot-options";
 import type { Unit } from "@/charts/units";
 import { reading } from "@/charts/units";
 import { Panel } from "@/components/panel";
 import { count, duration } from "@/lib/format";
+import type { Column } from "@/lib/series";
 import { align, downsample, smooth } from "@/lib/series";
 
 import classes from "./chart-card.module.css";
@@ -66,16 +67,17 @@ function lastValue(series: Pick<Series, "values">): number | null {
 /** One chart with its chrome: title, legend that reads the cursor (or the last value), and words for the picture. */
 export function ChartCard(props: ChartCardProps) {
   const { title, lines, axis, group, logarithmic = false, smoothing = 0, unit, height = 230 } = props;
-  const [cursor, setCursor] = useState<number | null>(null);
+  const [cursor, setCursor] = useState<Cursor | null>(null);
   const content = useMemo(() => drawn(lines, smoothing), [lines, smoothing]);
   const data = useMemo(() => align(content.columns), [content]);
   const look: PlotLook = { axis, unit, logarithmic, lines: content.look, group };
 
-  const at = cursor === null ? null : data[0][cursor];
+  const at = cursor === null ? null : data[0][cursor.axis];
   const readings = lines.map((line, index) => {
     const column = content.shown[index] as number;
-    const under = cursor === null ? undefined : (data[column + 1] as (number | null | undefined)[])[cursor];
-    const value = under ?? (cursor === null ? lastValue(content.columns[column] as Series) : null);
+    const place = cursor?.lines[column];
+    const under = place == null ? null : (data[column + 1] as Column)[place];
+    const value = cursor === null ? lastValue(content.columns[column] as Series) : under;
     return { ...line, text: reading(value, unit) };
   });
   const empty = lines.every((line) => line.series.steps.length === 0);

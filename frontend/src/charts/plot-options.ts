@@ -16,6 +16,12 @@ export interface Line {
   marked?: boolean;
 }
 
+/** Places in the data: on the axis, and for each line where its nearest value is (a sparse line has few). */
+export interface Cursor {
+  axis: number;
+  lines: (number | null | undefined)[];
+}
+
 export interface PlotLook {
   axis: Axis;
   unit: Unit;
@@ -30,6 +36,16 @@ export interface PlotLook {
 const LOGARITHMIC = 3 as uPlot.Scale.Distr;
 
 const WHOLE = Array.from({ length: 11 }, (_, power) => [1, 2, 5].map((lead) => lead * 10 ** power)).flat();
+
+const MINUTE = 60;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const CLOCKWISE = [
+  ...[1, 2, 5, 10, 15, 30],
+  ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * MINUTE),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * HOUR),
+  ...[1, 2, 5, 10, 20, 50, 100].map((days) => days * DAY),
+];
 
 function property(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -59,15 +75,20 @@ function range(_plot: uPlot, low: number, high: number): uPlot.Range.MinMax {
   return [low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];
 }
 
+function cursorOf(plot: uPlot): Cursor | null {
+  const { idx, idxs } = plot.cursor;
+  return idx == null ? null : { axis: idx, lines: idxs?.slice(1) ?? [] };
+}
+
 export function plotOptions(
   look: PlotLook,
   size: { width: number; height: number },
-  onCursor: (index: number | null) => void,
+  onCursor: (cursor: Cursor | null) => void,
 ): uPlot.Options {
   const ink = property("--ink-soft");
   const rule = { stroke: property("--line"), width: 1 };
   const font = '11px "Geist Variable", system-ui, sans-serif';
-  const showX = look.axis === "step" ? count : duration;
+  const showX = (at: number) => (at < 0 ? "" : at === 0 ? "0" : look.axis === "step" ? count(at) : duration(at));
   return {
     ...size,
     legend: { show: false },
@@ -75,7 +96,12 @@ export function plotOptions(
     cursor: {
       sync: { key: look.group, setSeries: false },
       drag: { x: true, y: false },
-      points: { size: 7 },
+      points: {
+        size: 8,
+        width: 2,
+        stroke: () => property("--surface"),
+        fill: (_plot, index) => property(look.lines[index - 1]?.color ?? "--ink"),
+      },
     },
     scales: {
       x: { time: false },
@@ -89,9 +115,9 @@ export function plotOptions(
         ticks: { ...rule, size: 4 },
         size: 30,
         space: 64,
-        // There is no half step.
-        ...(look.axis === "step" ? { incrs: WHOLE } : {}),
-        values: (_plot, splits) => splits.map((split) => (split < 0 ? "" : showX(split))),
+        // There is no half step, and no minute of a hundred seconds.
+        incrs: look.axis === "step" ? WHOLE : CLOCKWISE,
+        values: (_plot, splits) => splits.map(showX),
       },
       {
         stroke: ink,
@@ -104,6 +130,6 @@ export function plotOptions(
       },
     ],
     series: [{}, ...look.lines.map(line)],
-    hooks: { setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)] },
+    hooks: { setCursor: [(plot) => onCursor(cursorOf(plot))] },
   };
 }

@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 
-import type { PlotLook } from "@/charts/plot-options";
+import type { Cursor, PlotLook } from "@/charts/plot-options";
 import { plotOptions } from "@/charts/plot-options";
 import type { Column } from "@/lib/series";
 
@@ -14,7 +14,7 @@ interface PlotProps {
   height: number;
   /** Read out in place of the picture. */
   summary: string;
-  onCursor: (index: number | null) => void;
+  onCursor: (cursor: Cursor | null) => void;
 }
 
 /** Whether the reader has zoomed in: then new points must not move what is looked at. */
@@ -43,8 +43,8 @@ export function Plot({ look, data, height, summary, onCursor }: PlotProps) {
     const element = frame.current;
     if (element === null) return;
     const made = new uPlot(
-      plotOptions(JSON.parse(lookKey) as PlotLook, { width: element.clientWidth, height }, (index) =>
-        report.current(index),
+      plotOptions(JSON.parse(lookKey) as PlotLook, { width: element.clientWidth, height }, (cursor) =>
+        report.current(cursor),
       ),
       newest.current,
       element,

@@ -6,9 +6,12 @@ import type { Job, Metrics, Series } from "@/api/types";
 import { ChartCard } from "@/charts/chart-card";
 import type { Axis } from "@/charts/plot-options";
 import type { Unit } from "@/charts/units";
+import { EmptyState } from "@/components/empty-state";
+import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { metricsQuery } from "@/features/job/api/queries";
 import { firstTime, overTime } from "@/lib/series";
+import { isFinal } from "@/lib/status";
 
 import classes from "./charts-panel.module.css";
 
@@ -101,6 +104,13 @@ export function ChartsPanel({ job }: { job: Job }) {
     }));
   }, [data, axis]);
 
+  if (isFinal(job.status) && data && CHARTS.every((chart) => !hasValues(data, chart))) {
+    return (
+      <Panel>
+        <EmptyState title="Nothing to draw">The job ended before its first step.</EmptyState>
+      </Panel>
+    );
+  }
   return (
     <Stack gap="md">
       <Group justify="space-between" gap="sm">
