@@ -56,7 +56,7 @@ class Shipper:
             if gap.next_sequence + first <= sequence:
                 # The platform has lost batches that it acknowledged before. They cannot be had again, and this
                 # writer's numbers can never close the gap: the rest goes on under a new name.
-                self._renamed[writer] = (f"{writer[:36]}-r{sequence % 1000}", sequence)
+                self._renamed[writer] = (f"{writer[:34]}-r{sequence % 1000}", sequence)
                 return False
         except httpx.HTTPStatusError as error:
             if not error.response.is_client_error or error.response.status_code in _PASSING:
