@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -175,6 +175,40 @@ def test_a_running_job_is_cancelled_after_a_confirmation_and_forked(page: Page, 
     fork = stack.job(page.url.rsplit("/", 1)[1])
     assert (fork["forked_from"], fork["spec"]["training"]["steps"]) == (job_id, 5)
     stack.json("cancel", fork["id"])
+
+
+def test_a_submission_whose_answer_was_lost_is_sent_again_and_gives_one_job(page: Page, stack) -> None:
+    lost: list[str] = []
+
+    def lose_the_first(route: Route) -> None:
+        if route.request.method == "POST" and not lost:
+            lost.append(route.fetch().json()["id"])
+            route.abort()
+        else:
+            route.continue_()
+
+    sign_in(page, stack, "/jobs/new")
+    write_spec(page, TINY_YAML.replace("from-the-dashboard", "sent-twice"))
+    expect(page.get_by_text("Memory per process")).to_be_visible()
+    page.route(re.compile(r"/api/v1/jobs$"), lose_the_first)
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("alert")).to_contain_text("offline")
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url(re.compile(r"/jobs/job_\w+$"))
+    assert page.url.endswith(lost[0])
+    assert [job["id"] for job in stack.get("/jobs", q="sent-twice")["items"]] == lost
+    stack.json("cancel", lost[0])
+
+
+def test_an_open_page_lives_on_when_the_web_server_is_killed(page: Page, stack, tmp_path: Path) -> None:
+    sign_in(page, stack)
+    stack.kill("web")
+    stack.get("/jobs", limit=1)
+    job_id = stack.submit(tmp_path, steps=2)
+    row = page.get_by_role("table", name="Jobs").get_by_role("row").filter(has_text=job_id[-6:])
+    expect(row).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    stack.json("cancel", job_id)
 
 
 def test_a_failed_job_says_why_and_its_log_is_searched(page: Page, stack, tmp_path: Path) -> None:
