@@ -62,7 +62,9 @@ def for_platform(
         ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
     )
     environment.setdefault("ATHANOR_SECRET_KEY", secrets["secret_key"])
-    environment.setdefault("ATHANOR_ALLOWED_HOSTS", "127.0.0.1,localhost")
+    # The supervisor's own probes and the trainers on this machine come to 127.0.0.1, whatever the user adds.
+    hosts = [*filter(None, os.environ.get("ATHANOR_ALLOWED_HOSTS", "").split(",")), "127.0.0.1", "localhost"]
+    environment["ATHANOR_ALLOWED_HOSTS"] = ",".join(dict.fromkeys(hosts))
     if embedded.postgres:
         assert postgres is not None
         environment["DATABASE_URL"] = postgres.url

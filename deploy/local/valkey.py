@@ -22,7 +22,7 @@ def service(folder: DataFolder, port: int, password: str) -> Service:
     write_private(
         configuration,
         f'bind 127.0.0.1\nport {port}\nrequirepass {password}\nsave ""\nappendonly no\n'
-        f"dir {folder.valkey}\nmaxmemory 256mb\nmaxmemory-policy noeviction\n",
+        f'dir "{folder.valkey}"\nmaxmemory 256mb\nmaxmemory-policy noeviction\n',
     )
     return Service(
         name="valkey",

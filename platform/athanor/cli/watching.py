@@ -81,7 +81,7 @@ def _plain_lines() -> Show:
         last = (head, time.monotonic())
         now = job.get("progress") or {}
         line = head
-        if now.get("step") is not None:
+        if now.get("loss") is not None:
             line += f"  step {now['step']}/{now['steps_total']}  loss {number(now.get('loss'), '.3f')}"
             line += f"  {number(now.get('tokens_per_second'), ',.0f')} tokens/s"
         if now.get("eta_seconds") is not None:
@@ -108,7 +108,7 @@ def _json_lines() -> Show:
 def headline(job: dict[str, Any]) -> str:
     """`starting: data`, `running`, `queued: waiting_for_capacity`."""
     phase = (job.get("progress") or {}).get("phase")
-    if job["status"] in ("starting", "running") and phase and phase != job["status"]:
+    if job["status"] in ("starting", "running") and phase and phase not in (job["status"], "training"):
         return f"{job['status']}: {phase}"
     if job["status"] == "queued" and job.get("reason"):
         return f"queued: {job['reason']['code']}"
