@@ -90,6 +90,14 @@ def test_an_error_of_the_server_has_its_exit_code_and_one_line(server, athanor, 
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_submit_whose_answer_was_lost_tells_how_to_repeat_it_safely(server, athanor, answer) -> None:
+    server.answer("POST /api/v1/jobs", answer({"detail": "Broken."}, 500))
+    Path(athanor.home / "job.yaml").write_text(SPEC)
+    result = athanor("submit", "job.yaml")
+    assert result.returncode == 5
+    assert f"--idempotency-key {server.seen[-1].headers['Idempotency-Key']}" in result.stderr
+
+
 def test_without_a_server_or_token_the_remedy_is_named(athanor) -> None:
     del athanor.environment["ATHANOR_TOKEN"]
     result = athanor("list")

@@ -40,7 +40,12 @@ def submit(
         _show_plan(client.post("/jobs:plan", spec), as_json=as_json)
         return
     key = idempotency_key or f"cli-{uuid.uuid4()}"
-    job: dict[str, Any] = client.post("/jobs", spec, headers={"Idempotency-Key": key})
+    try:
+        job: dict[str, Any] = client.post("/jobs", spec, headers={"Idempotency-Key": key})
+    except CliError as error:
+        if error.exit_code == ExitCode.SERVER:  # the server may have taken it all the same
+            error.details.append(f"to repeat without making a second job: --idempotency-key {key}")
+        raise
     if not as_json:
         console.print(f"submitted {job['id']}  {client.url}/jobs/{job['id']}", soft_wrap=True)
         for warning in job.get("warnings") or []:

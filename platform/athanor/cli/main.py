@@ -1,8 +1,18 @@
 """The `athanor` command: which subcommands there are."""
 
+import importlib.metadata
+from typing import Annotated
+
 import typer
 
 from athanor.cli import account, datasets, following, jobs, models
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(importlib.metadata.version("athanor"))
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="athanor",
@@ -14,6 +24,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
 app.command("login")(account.login)
 app.command("submit")(jobs.submit)
 app.command("list")(jobs.list_jobs)
