@@ -1,5 +1,6 @@
-import { Stack, Tabs } from "@mantine/core";
+import { Skeleton, Stack, Tabs } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
+import { lazy, Suspense } from "react";
 import { useParams } from "react-router";
 
 import { jobQuery } from "@/api/jobs";
@@ -11,8 +12,10 @@ import { LogsTab } from "@/features/job/components/logs-tab";
 import { OutputsTab } from "@/features/job/components/outputs-tab";
 import { OverviewTab } from "@/features/job/components/overview-tab";
 import { ProgressPanel } from "@/features/job/components/progress-panel";
-import { SpecTab } from "@/features/job/components/spec-tab";
 import { useTab } from "@/features/job/hooks/use-tab";
+
+// The editor is the largest part of the dashboard, and few look at the spec of a run.
+const SpecTab = lazy(async () => ({ default: (await import("@/features/job/components/spec-tab")).SpecTab }));
 
 const LABELS = { overview: "Overview", logs: "Logs", outputs: "Outputs", spec: "Spec" };
 
@@ -53,7 +56,9 @@ export function JobPage() {
             <OutputsTab job={job} />
           </Tabs.Panel>
           <Tabs.Panel value="spec">
-            <SpecTab job={job} />
+            <Suspense fallback={<Skeleton height={320} aria-busy="true" />}>
+              <SpecTab job={job} />
+            </Suspense>
           </Tabs.Panel>
         </Stack>
       </Tabs>
