@@ -14,7 +14,8 @@ from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 Kind = Literal["metrics", "logs", "progress"]
 KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
 LARGEST_BATCH = 500  # records
-MOST_LOG_FILES = 2_000  # about 100 MB of waiting log lines; metrics and progress are never dropped
+LARGEST_BATCH_TEXT = 500_000  # characters of log text: servers refuse bodies of a few megabytes
+MOST_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
 _FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
 
 
@@ -40,11 +41,21 @@ class SpoolWriter:
         """Everything added so far is in files afterwards."""
         with self._lock:
             while self._records:
-                records, self._records = self._records[:LARGEST_BATCH], self._records[LARGEST_BATCH:]
+                count = self._next_count()
+                records, self._records = self._records[:count], self._records[count:]
                 self._write(records)
 
+    def _next_count(self) -> int:
+        """How many of the waiting records make the next batch; at least one."""
+        text = 0
+        for count, record in enumerate(self._records[:LARGEST_BATCH]):
+            text += len(record.text) if isinstance(record, LogLine) else 0
+            if text > LARGEST_BATCH_TEXT and count > 0:
+                return count
+        return min(len(self._records), LARGEST_BATCH)
+
     def _write(self, records: list[MetricPoint | LogLine | ProgressEvent]) -> None:
-        if self._kind == "logs" and sum(1 for _ in self._folder.iterdir()) >= MOST_LOG_FILES:
+        if self._kind == "logs" and self._waiting_bytes() > MOST_LOG_BYTES:
             self._dropped += len(records)
             return
         if self._dropped:
@@ -57,3 +68,12 @@ class SpoolWriter:
         partial.write_text(batch.model_dump_json())
         partial.replace(final)
         self._sequence += 1
+
+    def _waiting_bytes(self) -> int:
+        total = 0
+        for path in self._folder.iterdir():
+            try:
+                total += path.stat().st_size
+            except FileNotFoundError:
+                continue  # delivered meanwhile
+        return total

@@ -106,7 +106,8 @@ def test_a_half_written_batch_is_not_sent(api: AgentApi, tmp_path: Path) -> None
 def test_a_full_spool_drops_log_lines_and_says_so_but_never_metrics(
     api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_module, "MOST_LOG_FILES", 2)
+    one_batch = LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text="line 0").model_dump_json()
+    monkeypatch.setattr(spool_module, "MOST_LOG_BYTES", len(one_batch) + 100)
     logs, metrics = SpoolWriter(tmp_path, "logs", "agent0"), SpoolWriter(tmp_path, "metrics", "rank0-g0")
     for number in range(5):
         logs.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text=f"line {number}"))
@@ -121,6 +122,17 @@ def test_a_full_spool_drops_log_lines_and_says_so_but_never_metrics(
     assert texts[2].startswith("3 log lines were dropped here")
     assert texts[3] == "line 5"
     assert steps_of(api) == [0, 1, 2, 3, 4]
+
+
+def test_long_log_lines_are_cut_into_batches_that_a_server_takes(api: AgentApi, tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "logs", "agent0")
+    for _ in range(300):
+        writer.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text="x" * 8000))
+    writer.flush()
+    sizes = [path.stat().st_size for path in (tmp_path / "logs").iterdir()]
+    assert max(sizes) < 1_000_000
+    shipper_to(api, tmp_path).ship_all()
+    assert len(api.records("logs", "lines")) == 300
 
 
 def test_a_withdrawn_token_ends_the_shipping(api: AgentApi, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Gets the prepared data onto this node: from the cache, from the store, or by preparing it."""
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -28,11 +29,15 @@ class DatasetRoom:
         self._run, self._platform, self._storage = run, platform, storage
         self._sealer = Sealer(keys.dataset)
         self.recipe = dataset_recipe(run.training.data, run.training.tokenizer, run.dataset.dataset_id)
+        self._root = root
         self.folder = root / self.recipe
 
     def obtain(self, local_files: list[Path]) -> DatasetIndex:
         """Prepared data in `self.folder`. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
         prepared = self._run.dataset.prepared
+        if local_files:
+            # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
+            self.folder = self._root / f"{self.recipe}-local"
         if not (self.folder / INDEX_NAME).exists() or local_files:
             if prepared is not None:
                 self._download(prepared)
@@ -65,21 +70,32 @@ class DatasetRoom:
         self._platform.register_dataset(manifest)
 
     def _prepare(self, local_files: list[Path]) -> None:
-        building = self.folder.with_name(f"{self.folder.name}.building")
-        shutil.rmtree(building, ignore_errors=True)
+        building = self._new_folder()
         prepare(self._raw_objects(local_files), self._run.training, building)
         self._adopt(building)
 
     def _download(self, manifest: DatasetManifest) -> None:
-        building = self.folder.with_name(f"{self.folder.name}.building")
-        shutil.rmtree(building, ignore_errors=True)
+        building = self._new_folder()
         for file in manifest.files:
             get_sealed_path(self._storage, self._sealer, file, building / file.path)
         self._adopt(building)
 
+    def _new_folder(self) -> Path:
+        """Of this process alone: attempts that share a cache may prepare the same data at the same time."""
+        building = self.folder.with_name(f"{self.folder.name}.{os.getpid()}.building")
+        shutil.rmtree(building, ignore_errors=True)
+        return building
+
     def _adopt(self, building: Path) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        building.rename(self.folder)
+        if self.folder.name.endswith("-local") or not (self.folder / INDEX_NAME).exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            building.rename(self.folder)
+        except OSError:
+            # Another attempt was quicker: equal recipes give equal tokens, so its work is as good.
+            if not (self.folder / INDEX_NAME).exists():
+                raise
+            shutil.rmtree(building)
 
     def _raw_objects(self, local_files: list[Path]) -> Iterator[RawObject]:
         source = self._run.dataset

@@ -22,12 +22,14 @@ _started: list[BaseProcess] = []
 def start_fork_server() -> None:
     """Begin importing torch in the background. Call from the main thread, whose end ends the server.
 
-    The server's libraries read two settings when they are loaded. numpy's BLAS must not start a thread pool, whose
+    The server's libraries read these settings when they are loaded. numpy's BLAS must not start a thread pool, whose
     threads would be lost at the fork. OpenMP threads must sleep, not spin, while they wait: a rank shares its cores
     with its neighbours, and where there are more threads than cores, spinning makes a step several times slower.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Asking the driver itself whether there is a GPU would initialise it, and it does not survive a fork.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     _context.set_forkserver_preload(["trainer.resilience.warm"])
     forkserver.ensure_running()
 
