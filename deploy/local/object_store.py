@@ -108,7 +108,7 @@ class OwnRequestsOnly:
     def mark_outgoing(self) -> None:
         word = self._word
 
-        class OwnConnection(bufferedhttp.BufferedHTTPConnection):
+        class OwnConnection(bufferedhttp.BufferedHTTPConnection):  # type: ignore[misc] # Swift has no types
             def putrequest(self, *args: Any, **kwargs: Any) -> Any:
                 result = super().putrequest(*args, **kwargs)
                 self.putheader(OWN_HEADER, word)
@@ -166,7 +166,7 @@ def make_bucket(proxy: Application, account: str, bucket: str) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    bound = eventlet.listen(("127.0.0.1", port), backlog=512)
+    bound: socket.socket = eventlet.listen(("127.0.0.1", port), backlog=512)
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound
 

@@ -32,7 +32,7 @@ class Download:
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
-        self._id = artifact["id"]
+        self._id = str(artifact["id"])
         self._output = output
         self._partial = output.with_name(output.name + ".partial")
         self._http = httpx.Client(timeout=PART_TIMEOUT)

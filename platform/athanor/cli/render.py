@@ -24,8 +24,7 @@ def status_text(job: dict[str, Any]) -> str:
     status = job["status"]
     colour = COLOURS.get(status, "white")
     reason = job.get("reason")
-    tells_more = reason and reason["code"] != "completed"
-    suffix = f" ({escape(reason['code'])})" if tells_more else ""
+    suffix = f" ({escape(reason['code'])})" if reason and reason["code"] != "completed" else ""
     return f"[{colour}]{status}[/{colour}]{suffix}"
 
 
