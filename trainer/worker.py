@@ -20,7 +20,8 @@ def work(assignment: Assignment) -> EndClass:
     share_cores(run.layout.processes_per_node)
     reporter = Reporter(assignment)
     for phase, seconds in FORK_TIMES.items():
-        reporter.phase_finished(phase, seconds)
+        if phase != "import" or assignment.generation == 0:  # paid once, by the fork server
+            reporter.phase_finished(phase, seconds)
     with reporter.phase("rendezvous", shown="rendezvous"):
         mesh = _join(assignment)
     if mesh.device.type == "cpu":

@@ -34,6 +34,9 @@ class Generation:
         self.board = Board(assignments[0].board, len(assignments), create=True)
         self._oom_kills = oom_kills()
         self._forked: list[Forked] = []
+        # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
+        # answer to find it ended takes its status out of the fork server's pipe.
+        self._num_alive = len(assignments)
         for assignment in assignments:
             forked = fork(f"rank-{assignment.rank}", run_worker, assignment)
             self._forked.append(forked)
@@ -43,7 +46,9 @@ class Generation:
         """Until all processes have ended. `over`: end them at once, without a checkpoint."""
         deadline: float | None = None
         while True:
-            connection.wait([f.process.sentinel for f in self._forked if f.process.is_alive()], _LOOK_SECONDS)
+            alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
+            self._num_alive = len(alive)
+            connection.wait(alive, _LOOK_SECONDS)
             if over():
                 self.kill()
                 return self._outcome(EndClass.STOPPED, "the attempt was ended from outside")
@@ -66,7 +71,7 @@ class Generation:
     def progress(self) -> tuple[int, str, int]:
         """(last finished step, phase, processes alive) for a heartbeat."""
         step, phase = self.board.read(0)
-        return step, phase, sum(forked.process.is_alive() for forked in self._forked)
+        return step, phase, self._num_alive
 
     def kill(self) -> None:
         for forked in self._forked:
