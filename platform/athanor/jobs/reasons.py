@@ -176,5 +176,5 @@ def explain(reason: str, detail: str = "") -> dict[str, str] | None:
     if not reason:
         return None
     meaning = MEANINGS[Reason(reason)]
-    message = f"{meaning.message} {detail}".strip()
+    message = f"{meaning.message} {detail[:1].upper()}{detail[1:]}".strip()
     return {"code": reason, "message": message, "remedy": meaning.remedy, "blame": meaning.blame.value}
