@@ -31,7 +31,12 @@ def agent(api: AgentApi, work: Path, **environment: str) -> Iterator[subprocess.
     }  # fmt: skip
     with (work / "agent.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainer.agent"], env=variables, cwd=work, stdout=log, stderr=log
+            [sys.executable, "-m", "trainer.agent"],
+            env=variables,
+            cwd=work,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     try:
         yield process
@@ -148,6 +153,16 @@ def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_chec
         restarts = api.events("generation.started")
         assert [(event["generation"], "SIGKILL" in event["because"]) for event in restarts] == [(1, True)]
         assert sorted(api.losses()) == list(range(1, 61))
+
+
+def test_sigterm_to_the_whole_process_group_still_leaves_a_checkpoint(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=100_000), processes=2, checkpoint={"every_steps": 100_000})
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:
+        api.wait_for(lambda: len(api.losses()) >= 2)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) == EXIT_STATUS[EndClass.STOPPED]
+        assert (api.ends[0]["end_class"], api.ends[0]["stopped_for"]) == ("stopped", None)
+        assert [checkpoint["step"] for checkpoint in api.checkpoints] == [api.ends[0]["last_step"]]
 
 
 def test_a_withdrawn_token_ends_the_agent_and_all_its_processes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -16,7 +17,7 @@ from typing import Any
 from trainer.resilience.lifelines import die_with_parent
 
 _context = multiprocessing.get_context("forkserver")
-_started: list[BaseProcess] = []
+_started: "weakref.WeakSet[BaseProcess]" = weakref.WeakSet()
 
 
 def start_fork_server() -> None:
@@ -51,7 +52,7 @@ def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
         target=_run, args=(target, arguments, stdout_writer, stderr_writer, time.monotonic()), name=name, daemon=True
     )
     process.start()
-    _started.append(process)
+    _started.add(process)
     stdout_writer.close()
     stderr_writer.close()
     return Forked(process, stdout, stderr)
