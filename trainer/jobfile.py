@@ -24,19 +24,27 @@ def read_job(path: Path) -> tuple[str, LocalSettings]:
         raise _bad(f"{path} has no field `training`: it must be a job file, a mapping with what to train below it")
     problems: list[str] = []
     training = _section(TrainingSpec, "training", job["training"], problems)
-    resources = job.get("resources") or {}
+    resources, retry = (_mapping(job, name, problems) for name in ("resources", "retry"))
     layout_fields = {name: resources[name] for name in ("nodes", "processes_per_node") if name in resources}
     layout = _section(ProcessLayout, "resources", layout_fields, problems)
     checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
     if layout is not None and layout.nodes > 1:
         problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run has 1")
-    restarts = (job.get("retry") or {}).get("restarts_in_place", 1)
+    restarts = retry.get("restarts_in_place", 1)
     if not isinstance(restarts, int) or restarts < 0:
         problems.append(f"retry.restarts_in_place: {restarts!r} must be a whole number, 0 or more")
     if problems:
         raise _bad("\n".join([f"{path} cannot be run:", *(f"  {problem}" for problem in problems)]))
     assert training is not None and layout is not None and checkpoint is not None
     return str(job.get("name") or path.stem), LocalSettings(training, layout, checkpoint, restarts)
+
+
+def _mapping(job: dict[str, Any], name: str, problems: list[str]) -> dict[str, Any]:
+    content = job.get(name) or {}
+    if isinstance(content, dict):
+        return content
+    problems.append(f"{name}: {content!r} must be a mapping of fields")
+    return {}
 
 
 def _section(model: type[BaseModel], name: str, content: Any, problems: list[str]) -> Any:

@@ -81,6 +81,8 @@ def test_ctrl_c_saves_and_ends_as_stopped(tmp_path: Path) -> None:
         ({"resources": {"nodes": 2}}, "resources.nodes: 2 nodes need the platform"),
         ({"resources": {"processes_per_node": 0}}, "resources.processes_per_node: Input should be greater"),
         ({"checkpoint": {"every_steps": -1}}, "checkpoint.every_steps: Input should be greater than or equal to 1"),
+        ({"retry": 3}, "retry: 3 must be a mapping of fields"),
+        ({"resources": [1]}, "resources: [1] must be a mapping of fields"),
         ({"retry": {"restarts_in_place": "x"}}, "retry.restarts_in_place: 'x' must be a whole number"),
     ],
 )

@@ -26,7 +26,7 @@ class PresignedStorage:
     def __init__(
         self, presigner: Presigner, retry_seconds: float = RETRY_SECONDS, wait: Callable[[float], object] | None = None
     ) -> None:
-        """`wait` pauses between tries and exists for tests; its default can be cut short by nothing."""
+        """`wait` pauses for so many seconds between tries; a test passes its own."""
         self._presigner = presigner
         self._retry_seconds = retry_seconds
         self._wait = wait or threading.Event().wait
