@@ -53,6 +53,10 @@ def up(folder: DataFolder, *, only_stores: bool) -> None:
             supervisor.run(stack.url)
         except Interrupted:
             say("interrupted")
+        except StackError:
+            if not supervisor.stop_asked:
+                raise
+            say("interrupted")  # Ctrl-C reaches the program that was running at the moment, too
         finally:
             say("stopping")
             supervisor.stop()
@@ -164,7 +168,7 @@ def status(folder: DataFolder, *, as_json: bool) -> None:
     for name, entry in report["services"].items():
         alive = "alive" if entry["alive"] else "down"
         memory = entry["memory_bytes"] / 1e6
-        say(f"  {name:<13} {alive:<6} pid {entry['pid']:<8} restarts {entry['restarts']:<3} {memory:6.0f} MB")
+        say(f"  {name:<13} {alive:<6} pid {entry['pid'] or '-':<8} restarts {entry['restarts']:<3} {memory:6.0f} MB")
     if report["services"]:
         say(f"  {'all':<13} {report['memory_bytes'] / 1e6:38.0f} MB")
 

@@ -70,7 +70,10 @@ class Postgres:
                 f"--pwfile={password_file}",
                 "--auth=scram-sha-256",
                 "--encoding=UTF8",
-                "--locale=C.UTF-8",
+                # PostgreSQL's own rules of order: the same on every machine, whatever locales it has.
+                "--locale-provider=builtin",
+                "--builtin-locale=C.UTF-8",
+                "--locale=C",
                 "--no-instructions",
             )
         finally:
@@ -182,4 +185,4 @@ def _binaries() -> Path:
 
 def _plain_environment() -> dict[str, str]:
     """Nothing of the user's: a PGHOST or PGOPTIONS of theirs must not reach this cluster."""
-    return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TZ": "UTC"}

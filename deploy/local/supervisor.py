@@ -38,7 +38,7 @@ class Supervisor:
         self._status = "starting"
         self._url = ""
         self._code = code_version.current()
-        self._stop_asked = False
+        self.stop_asked = False
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
@@ -50,7 +50,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the wait below
 
     def _on_stop(self, *_: Any) -> None:
-        self._stop_asked = True
+        self.stop_asked = True
 
     def stop_orphans(self) -> None:
         """End what a killed supervisor left behind, known by pid and start time."""
@@ -84,7 +84,7 @@ class Supervisor:
         """Keep everything alive until asked to stop."""
         self._status, self._url = "ready", url
         self._write_state()
-        while not self._stop_asked:
+        while not self.stop_asked:
             before = [(r.identity, r.restarts) for r in self._running]
             for running in self._running:
                 self._revive(running, starting=False)
@@ -93,7 +93,7 @@ class Supervisor:
                 self._write_state()
             pending = [r.start_again_at for r in self._running if r.start_again_at is not None]
             pause = min([HOUSEKEEPING_SECONDS, *(max(0.0, at - time.monotonic()) for at in pending)])
-            if not self._stop_asked:
+            if not self.stop_asked:
                 self._sleep_until_woken(pause)
 
     def stop(self) -> None:
@@ -137,9 +137,9 @@ class Supervisor:
         )
 
     def _wait(self, seconds: float) -> None:
-        if not self._stop_asked:
+        if not self.stop_asked:
             self._sleep_until_woken(seconds)
-        if self._stop_asked:
+        if self.stop_asked:
             raise Interrupted
 
     def _sleep_until_woken(self, seconds: float) -> None:
