@@ -39,17 +39,17 @@ def train(session: Session) -> EndClass:
         stats, gradient_norm, is_finite = reduce_statistics(session, loss)
         session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
         session.optimizer.zero_gradients()
-        for ready in pipe.push(step, stats):
-            monitor.step(ready)
-            stopping = stopping or ready.ranks_stopping > 0
+        known = pipe.push(step, stats)
+        monitor.steps(known)
+        stopping = stopping or any(each.ranks_stopping > 0 for each in known)
         done = step + 1
         reporter.finished_step(done)
         session.writer.check()
         if done % training.evaluation.every_steps == 0 or done == training.steps:
+            monitor.steps(pipe.drain())
             monitor.evaluated(done, evaluate(session))
         if done % session.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
-            for late in pipe.drain():
-                monitor.step(late)
+            monitor.steps(pipe.drain())
             monitor.saved(done, save(session, done, monitor.latest))
         if stopping and done < training.steps:
             return EndClass.STOPPED
@@ -133,10 +133,18 @@ class Monitor:
         """Step time starts here: evaluation and the wait for a snapshot are not part of it."""
         self._since = time.monotonic()
 
-    def step(self, stats: StepStats) -> None:
-        """Report one finished step. Raises TrainerError (LOSS_DIVERGED) after too many skipped in a row."""
-        seconds = max(time.monotonic() - self._since, 1e-9)
-        self.resume_clock()
+    def steps(self, finished: list[StepStats]) -> None:
+        """Report finished steps, which share the time since the last report.
+
+        Raises TrainerError (LOSS_DIVERGED) after too many skipped in a row.
+        """
+        if finished:
+            seconds = max(time.monotonic() - self._since, 1e-9) / len(finished)
+            self.resume_clock()
+            for stats in finished:
+                self._step(stats, seconds)
+
+    def _step(self, stats: StepStats, seconds: float) -> None:
         if not self._seen_first:
             self._seen_first = True
             self._reporter.phase_finished("first_step", seconds)

@@ -16,7 +16,8 @@ from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig, S
 from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.local_platform import LocalPlatform, LocalSettings
-from trainer.resilience.assignment import FolderConnection
+from trainer.resilience.assignment import Assignment, FolderConnection
+from trainer.resilience.entry import run_worker
 
 _WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead"
 
@@ -131,6 +132,14 @@ def kill_rank(local_rank: int) -> Callable[[Supervisor], None]:
 def stop(supervisor: Supervisor) -> None:
     """An action for `at_first_checkpoint`."""
     supervisor.request_stop(StopRequest.PAUSE)
+
+
+def work_block_by_block(assignment: Assignment) -> None:
+    """A worker that shards as a large model would be, each block by itself; stands in for `run_worker`."""
+    import trainer.parallel.data
+
+    trainer.parallel.data.SMALL_MODEL_BYTES = 0
+    run_worker(assignment)
 
 
 def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) -> tuple[RunConfig, DataKeys, dict]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.runs import FinishedRun, kill_rank, run_alone, stop, tiny_text, tiny_training
+from tests.trainer.runs import FinishedRun, kill_rank, run_alone, stop, tiny_text, tiny_training, work_block_by_block
+from trainer.agent import generation
 from trainer.checkpoint.state import decode
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.run import EndClass
@@ -81,6 +82,18 @@ def test_the_number_of_processes_does_not_change_the_loss(
 def test_micro_batches_do_not_change_the_loss(two_ranks: FinishedRun, tmp_path: Path) -> None:
     cut = tiny_training(parallelism={"micro_batch_sequences": 1})
     assert run_alone(tmp_path / "run", cut, processes=2).series(LOSS) == pytest.approx(two_ranks.series(LOSS), rel=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation_checkpointing": "full"}, {"precision": "bf16"}])
+def test_a_model_sharded_block_by_block_computes_the_same(
+    two_ranks: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict
+) -> None:
+    monkeypatch.setattr(generation, "run_worker", work_block_by_block)
+    run = run_alone(tmp_path / "run", tiny_training(**changes), processes=2)
+    assert run.end_class is EndClass.COMPLETED
+    tolerance = 2e-2 if "precision" in changes else 1e-6
+    assert run.series(LOSS) == pytest.approx(two_ranks.series(LOSS), rel=tolerance)
+    assert run.series("evaluation/loss") == pytest.approx(two_ranks.series("evaluation/loss"), rel=tolerance)
 
 
 def test_recomputing_activations_does_not_change_the_loss(two_ranks: FinishedRun, tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.parallel.mesh import Mesh
 
+SMALL_MODEL_BYTES = 64 * 2**20
+"""Up to this size of fp32 parameters the model is one group: a collective per block would cost more in waiting for
+the other ranks than gathering block by block saves in memory."""
+
 
 def shard_over_data(model: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
     """Wrap in place. One process in fp32 stays a plain module; bf16 always uses FSDP's working copies."""
@@ -24,7 +28,8 @@ def shard_over_data(model: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
     reshard = training.parallelism.reshard_after_forward
-    for block in model.blocks:
+    num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())
+    for block in model.blocks if num_bytes > SMALL_MODEL_BYTES else ():
         fully_shard(block, mesh=device_mesh, mp_policy=precision, reshard_after_forward=reshard)
     fully_shard(model, mesh=device_mesh, mp_policy=precision, reshard_after_forward=False)
     for module in model.modules():
