@@ -30,7 +30,7 @@ def train(session: Session) -> EndClass:
     if training.compile:
         compile_ahead(session)
     if session.first_step == 0:
-        monitor.evaluated(0, evaluate(session))
+        monitor.evaluated(0, *evaluate(session))
     reporter.enter("training")
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
@@ -47,7 +47,7 @@ def train(session: Session) -> EndClass:
         session.writer.check()
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.steps(pipe.drain())
-            monitor.evaluated(done, evaluate(session))
+            monitor.evaluated(done, *evaluate(session))
         if done % session.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
             monitor.steps(pipe.drain())
             monitor.saved(done, save(session, done, monitor.latest))
@@ -95,9 +95,10 @@ def compile_ahead(session: Session) -> None:
             parameter.grad = None
 
 
-def evaluate(session: Session) -> float:
-    """Mean loss over the validation sequences, the same on every rank."""
+def evaluate(session: Session) -> tuple[float, float]:
+    """Mean loss over the validation sequences, the same on every rank, and the seconds it took."""
     session.reporter.enter("evaluation")
+    begin = time.monotonic()
     sums = torch.zeros(2, dtype=torch.float64, device=session.mesh.device)
     with inference(session.model):
         for (inputs_BS, targets_BS), counted in session.validation:
@@ -107,7 +108,7 @@ def evaluate(session: Session) -> float:
     reshard(session.model)
     loss_sum, tokens = sum_over_ranks(sums, session.mesh).tolist()
     session.reporter.enter("training")
-    return loss_sum / tokens
+    return loss_sum / tokens, time.monotonic() - begin
 
 
 def save(session: Session, step: int, metrics: dict[str, float]) -> float:
@@ -165,9 +166,9 @@ class Monitor:
         self.latest["train/loss"] = stats.loss
         self._count_skips(stats)
 
-    def evaluated(self, step: int, loss: float) -> None:
+    def evaluated(self, step: int, loss: float, seconds: float) -> None:
         self._reporter.metrics(step, {"evaluation/loss": loss})
-        self._reporter.event("evaluation", step=step, loss=loss)
+        self._reporter.event("evaluation", step=step, loss=loss, seconds=seconds)
         self.latest["evaluation/loss"] = loss
         self.resume_clock()
 

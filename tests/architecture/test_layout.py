@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -108,6 +109,13 @@ def lint_imports(folder: Path) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'platform'}:{folder}"}
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_contract_lists_every_part_of_the_trainer() -> None:
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (listed,) = [c["forbidden_modules"] for c in contracts if c["name"].startswith("the control plane sees only")]
+    parts = {path.stem for path in (REPOSITORY / "trainer").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert {f"trainer.{part}" for part in parts - {"__init__", "__pycache__", "contract"}} == set(listed)
 
 
 def test_import_contracts_hold() -> None:

@@ -78,6 +78,14 @@ def test_a_run_ends_completed_with_its_reports_checkpoints_model_and_end_marker(
     assert AttemptEnd.model_validate_json(opened).end_class is EndClass.COMPLETED
 
 
+def test_a_healthy_run_says_in_its_log_how_it_goes(finished) -> None:
+    api, _, _, _ = finished
+    said = [line["text"] for line in api.records("logs", "lines") if line["rank"] == 0]
+    assert any(text.startswith("step 20/20  loss ") for text in said), said
+    assert any(text.startswith("checkpoint.saved: step 10") for text in said), said
+    assert any(text.startswith("evaluation: step 0") for text in said), said
+
+
 def test_every_start_up_phase_is_reported_once(finished) -> None:
     phases = [event["phase"] for event in finished[0].events("phase.finished")]
     assert sorted(phases) == sorted(["data", "import", "fork", "rendezvous", "model", "first_step"])

@@ -111,7 +111,7 @@ class BatchReply(WireModel):
 
 
 class PresignRequest(WireModel):
-    """POST /storage:presign. For `put`, each key lies under `RunConfig.prefix` and `sizes` gives its bytes."""
+    """POST /storage:presign. For `put`, each key lies under `RunConfig.prefix`."""
 
     operation: Literal["get", "put"]
     keys: Annotated[list[str], Field(min_length=1, max_length=1000)]

@@ -44,7 +44,8 @@ class DataSpec(SpecModel):
     source: Annotated[
         str,
         Field(
-            pattern=r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$"
+            pattern=r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+            r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$"
         ),
     ]
     format: Literal["auto", "text", "jsonl"] = "auto"
@@ -70,7 +71,8 @@ class OptimizerSpec(SpecModel):
 
 
 class ScheduleSpec(SpecModel):
-    """Warmup-stable-decay: linear up over `warmup_steps`, flat, linear down to `final_fraction` over the last `decay_fraction`."""
+    """Warmup-stable-decay: linear up over `warmup_steps`, flat, then linear down to `final_fraction` of the rate
+    over the last `decay_fraction` of the steps."""
 
     name: Literal["wsd"] = "wsd"
     warmup_steps: CountOrZero = 20
@@ -79,7 +81,8 @@ class ScheduleSpec(SpecModel):
 
 
 class ParallelismSpec(SpecModel):
-    """How the ranks divide the work. This version has the data axis: every rank holds 1/`data` of the parameters (FSDP2)."""
+    """How the ranks divide the work. This version has the data axis: every rank holds 1/`data` of the
+    parameters (FSDP2)."""
 
     data: PositiveInt | Literal["auto"] = "auto"
     micro_batch_sequences: PositiveInt | Literal["auto"] = "auto"
@@ -87,7 +90,7 @@ class ParallelismSpec(SpecModel):
 
 
 class EvaluationSpec(SpecModel):
-    """Held-out loss over `sequences` validation sequences before the first step, every `every_steps`, and at the end."""
+    """Held-out loss over `sequences` validation sequences: before the first step, every `every_steps`, at the end."""
 
     every_steps: PositiveInt = 100
     sequences: PositiveInt = 64

@@ -1,6 +1,7 @@
 """Where a worker's reports go: the first rank writes them to the spool, the others write nothing."""
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -8,11 +9,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from trainer.contract.run import MetricPoint, ProgressEvent
-from trainer.resilience.assignment import Assignment
+from trainer.metrics.narration import Narrator
+from trainer.resilience.assignment import Assignment, HttpConnection
 from trainer.resilience.board import Board
 from trainer.spool import SpoolWriter
 
 _FLUSH_SECONDS = 0.5
+_SECONDS_BETWEEN_STEP_LINES = 5.0
 
 
 class Reporter:
@@ -25,10 +28,14 @@ class Reporter:
         resume = assignment.run.resume
         self._step, self._phase = resume.step if resume is not None else -1, "starting"
         self._metrics = self._events = None
+        self._narrator: Narrator | None = None
         self._closed = threading.Event()
         if assignment.rank == 0:
             self._metrics = SpoolWriter(assignment.spool, "metrics", assignment.writer)
             self._events = SpoolWriter(assignment.spool, "progress", assignment.writer)
+            if isinstance(assignment.connection, HttpConnection):  # a standalone run's terminal narrates by itself
+                steps = assignment.run.training.steps
+                self._narrator = Narrator(steps, _SECONDS_BETWEEN_STEP_LINES, _to_log)
             threading.Thread(target=self._flush_often, name="reports", daemon=True).start()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -36,12 +43,18 @@ class Reporter:
         if self._metrics is not None:
             finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
             now = datetime.now(UTC)
-            self._metrics.add(MetricPoint(step=step, time=now, generation=self._generation, values=finite))
+            point = MetricPoint(step=step, time=now, generation=self._generation, values=finite)
+            self._metrics.add(point)
+            if self._narrator is not None:
+                self._narrator.point(point)
 
     def event(self, kind: str, **data: float | str | None) -> None:
         if self._events is not None:
             rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in data.items()}
-            self._events.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded))
+            event = ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded)
+            self._events.add(event)
+            if self._narrator is not None:
+                self._narrator.event(event)
 
     @contextmanager
     def phase(self, name: str, shown: str | None = None) -> Iterator[None]:
@@ -81,3 +94,9 @@ class Reporter:
     def _flush_often(self) -> None:
         while not self._closed.wait(_FLUSH_SECONDS):
             self.flush()
+
+
+def _to_log(text: str) -> None:
+    """The agent follows a worker's output and ships it as its log."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -517,7 +517,7 @@ export interface components {
         };
         /**
          * EvaluationSpec
-         * @description Held-out loss over `sequences` validation sequences before the first step, every `every_steps`, and at the end.
+         * @description Held-out loss over `sequences` validation sequences: before the first step, every `every_steps`, at the end.
          */
         EvaluationSpec: {
             /**
@@ -833,7 +833,8 @@ export interface components {
         };
         /**
          * ParallelismSpec
-         * @description How the ranks divide the work. This version has the data axis: every rank holds 1/`data` of the parameters (FSDP2).
+         * @description How the ranks divide the work. This version has the data axis: every rank holds 1/`data` of the
+         *     parameters (FSDP2).
          */
         ParallelismSpec: {
             /**
@@ -990,7 +991,8 @@ export interface components {
         };
         /**
          * ScheduleSpec
-         * @description Warmup-stable-decay: linear up over `warmup_steps`, flat, linear down to `final_fraction` over the last `decay_fraction`.
+         * @description Warmup-stable-decay: linear up over `warmup_steps`, flat, then linear down to `final_fraction` of the rate
+         *     over the last `decay_fraction` of the steps.
          */
         ScheduleSpec: {
             /**
