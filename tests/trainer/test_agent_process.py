@@ -163,6 +163,17 @@ def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_chec
         assert sorted(api.losses()) == list(range(1, 61))
 
 
+def test_a_killed_fork_server_is_replaced_with_all_that_it_carried(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=60), processes=2, max_restarts_in_place=1)
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:
+        api.wait_for(lambda: api.checkpoints)
+        rank = next(child for child in workers_of(process) if child.num_threads() > 2)
+        os.kill(rank.ppid(), signal.SIGKILL)
+        assert process.wait(90) == EXIT_STATUS[EndClass.COMPLETED]
+        assert [event["generation"] for event in api.events("generation.started")] == [1]
+        assert sorted(api.losses()) == list(range(1, 61))
+
+
 def test_sigterm_to_the_whole_process_group_still_leaves_a_checkpoint(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=100_000), processes=2, checkpoint={"every_steps": 100_000})
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:

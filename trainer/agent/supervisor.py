@@ -99,12 +99,11 @@ class Supervisor:
             self._upload = threading.Thread(target=self._upload_dataset, args=(room, index), daemon=True)
             self._upload.start()
         address = StoreAddress(self._place.store_host, self._place.store_port)
-        if self._place.node_rank == 0:
-            self._store, address = start_store(address.host, address.port)
-            self._logs.follow(self._store, -1)
         while True:
             if self._stop is not None or self._over.is_set():
                 return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
+            if self._place.node_rank == 0:
+                address = self._serving_store(address)
             outcome = self._run_generation(run, keys, room.folder, address)
             may_restart = self._number < run.max_restarts_in_place and run.layout.nodes == 1
             if outcome.end_class not in RESTARTABLE or not may_restart or self._over.is_set():
@@ -113,6 +112,13 @@ class Supervisor:
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
             self._tell("generation.started", generation=self._number, because=outcome.message)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _serving_store(self, address: StoreAddress) -> StoreAddress:
+        """Where the store listens. It outlives the workers, but not the fork server: then a new one takes its place."""
+        if self._store is None or not self._store.process.is_alive():
+            self._store, address = start_store(self._place.store_host, self._place.store_port)
+            self._logs.follow(self._store, -1)
+        return address
 
     def _run_generation(self, run: RunConfig, keys: DataKeys, dataset: Path, address: StoreAddress) -> Outcome:
         first = self._place.node_rank * run.layout.processes_per_node

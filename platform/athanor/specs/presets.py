@@ -78,7 +78,7 @@ PRESETS: dict[str, Preset] = {
             "demo",
             "Demo, about a minute",
             "1M parameters on two CPU processes, Python's own standard library as text: a real run in a minute.",
-            _cpu("demo", "llama-1m", steps=150, tokens=4096, sequence=256, vocab=2048),
+            _cpu("demo", "llama-1m", steps=120, tokens=4096, sequence=256, vocab=2048),
         ),
         Preset(
             "llama-1m",
