@@ -5,6 +5,7 @@ and deletes what was acknowledged. Writers and shipper share nothing else, so ei
 """
 
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
 LARGEST_BATCH = 500  # records
 LARGEST_BATCH_TEXT = 500_000  # characters of log text: servers refuse bodies of a few megabytes
 MOST_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
+_LOOK_SECONDS = 0.05
 _FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
 
 
@@ -44,6 +46,15 @@ class SpoolWriter:
                 count = self._next_count()
                 records, self._records = self._records[:count], self._records[count:]
                 self._write(records)
+
+    def wait_until_delivered(self, seconds: float) -> bool:
+        """Whether the shipper has delivered, within that time, everything that was flushed."""
+        deadline = time.monotonic() + seconds
+        while any(self._folder.glob(f"{self._writer}.*.json")):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
 
     def _next_count(self) -> int:
         """How many of the waiting records make the next batch; at least one."""

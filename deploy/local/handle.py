@@ -74,8 +74,10 @@ class StackHandle:
         return self.identity(service).pid
 
     def kill(self, service: str) -> None:
-        """SIGKILL to a service and all it started in its own session: as hard as a machine can."""
-        os.killpg(self.pid(service), signal.SIGKILL)
+        """SIGKILL to a service (`web`: all its processes) and all it started in its session: as hard as can be."""
+        for name in self.state["services"]:
+            if name == service or name.startswith(f"{service}-"):
+                os.killpg(self.pid(name), signal.SIGKILL)
 
     def suspend(self, service: str) -> None:
         os.kill(self.pid(service), signal.SIGSTOP)

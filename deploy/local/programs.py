@@ -14,6 +14,7 @@ from deploy.local.secret_values import S3_ACCESS_KEY
 from deploy.local.service import Service
 
 PROBE_SECONDS = 2.0
+WEB_PROCESSES = 2
 WORKER_THREADS = 4
 
 
@@ -69,16 +70,22 @@ def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
     )  # fmt: skip
 
 
-def web(folder: DataFolder, listening: socket.socket, environment: dict[str, str]) -> Service:
+def web(folder: DataFolder, listening: socket.socket, environment: dict[str, str]) -> list[Service]:
+    """Processes that accept from one socket: Python runs one thread at a time, and a laptop has more than one core."""
+    names = ["web", *(f"web-{number}" for number in range(2, WEB_PROCESSES + 1))]
+    return [_web(name, folder, listening, environment) for name in names]
+
+
+def _web(name: str, folder: DataFolder, listening: socket.socket, environment: dict[str, str]) -> Service:
     return Service(
-        name="web",
+        name=name,
         command=[
             sys.executable, "-m", "uvicorn", "athanor.config.asgi:application",
             f"--fd={listening.fileno()}", "--no-access-log", "--timeout-graceful-shutdown=5",
         ],
         environment=_with_platform_on_path(environment),
         working_folder=REPOSITORY,
-        log=folder.logs / "web.log",
+        log=folder.logs / f"{name}.log",
         ready=answers_ok(listening.getsockname()[1], "/readyz"),
         descriptors=(listening.fileno(),),
     )  # fmt: skip

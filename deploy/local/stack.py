@@ -100,7 +100,7 @@ class Stack:
 
     def platform(self) -> list[Service]:
         return [
-            programs.web(self.folder, self._web_socket, self.environment),
+            *programs.web(self.folder, self._web_socket, self.environment),
             programs.worker(self.folder, self.environment),
             programs.beat(self.folder, self.environment),
         ]

@@ -44,6 +44,16 @@ def test_batches_arrive_in_order_and_leave_the_disk_once_acknowledged(api: Agent
     assert list((tmp_path / "metrics").iterdir()) == []
 
 
+def test_a_writer_knows_whether_the_platform_has_what_it_wrote(api: AgentApi, tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "metrics", "rank0-g0")
+    write_points(SpoolWriter(tmp_path, "metrics", "rank0-g1"), range(1))
+    assert writer.wait_until_delivered(0), "another writer's batches do not count"
+    write_points(writer, range(3))
+    assert not writer.wait_until_delivered(0)
+    shipper_to(api, tmp_path).ship_all()
+    assert writer.wait_until_delivered(0)
+
+
 def test_batches_stay_while_the_platform_is_away(api: AgentApi, tmp_path: Path) -> None:
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(3))
     api.api_away = True

@@ -18,6 +18,7 @@ from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
 from trainer.storage.sealed import put_sealed
 
+DELIVERY_SECONDS = 60.0
 SHARDS_TIMEOUT = timedelta(minutes=30)  # for the slowest rank's upload, retries included
 
 
@@ -84,8 +85,9 @@ class CheckpointWriter:
             self._store.set(f"{step}/{self._mesh.rank}", mine.model_dump_json())
             if self._mesh.rank == 0:
                 files = self._all_files(step)
-                # A resume does not repeat the steps before it, so their reports must be safe before it can happen.
-                self._reporter.flush()
+                # A resume does not repeat the steps before it, so the platform must have their reports before it can
+                # happen; where it does not take them, it does not take a checkpoint either.
+                self._reporter.deliver(DELIVERY_SECONDS)
                 self._commit(prefix, step, files, metrics)
                 size = sum(part.size for file in files for part in file.parts)
                 self._reporter.event("checkpoint.saved", step=step, seconds=time.monotonic() - begin, bytes=size)

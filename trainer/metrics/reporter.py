@@ -91,6 +91,11 @@ class Reporter:
             if writer is not None:
                 writer.flush()
 
+    def deliver(self, seconds: float) -> bool:
+        """Flush, and wait at most so long until the platform has all of it. Whether it has."""
+        self.flush()
+        return all(writer is None or writer.wait_until_delivered(seconds) for writer in (self._metrics, self._events))
+
     def _flush_often(self) -> None:
         while not self._closed.wait(_FLUSH_SECONDS):
             self.flush()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
-from athanor.accounts.models import ApiToken, Membership, Team, User
+from athanor.accounts.models import ApiToken, Membership, Role, Team, User
 
 
 @dataclass(frozen=True)
@@ -12,22 +12,27 @@ class Principal:
     """Who asks, and the teams whose things they may see (`team_ids`) or change (`writable_team_ids`)."""
 
     user: User
-    team_ids: frozenset[str]
+    teams: tuple[Team, ...]
     writable_team_ids: frozenset[str]
 
-
-def principal_of(user: User, only_team: str | None = None) -> Principal:
-    """`only_team` narrows to the team of an API token."""
-    memberships = Membership.objects.filter(user=user)
-    if only_team is not None:
-        memberships = memberships.filter(team_id=only_team)
-    roles = dict(memberships.values_list("team_id", "role"))
-    writable = frozenset(team for team, role in roles.items() if role != "viewer")
-    return Principal(user=user, team_ids=frozenset(roles), writable_team_ids=writable)
+    @property
+    def team_ids(self) -> frozenset[str]:
+        return frozenset(team.id for team in self.teams)
 
 
-def teams_of(principal: Principal) -> QuerySet[Team]:
-    return Team.objects.filter(id__in=principal.team_ids).order_by("name")
+def principal_of(user: User) -> Principal:
+    memberships = Membership.objects.filter(user=user).select_related("team").order_by("team__name")
+    return _principal(user, [(membership.team, membership.role) for membership in memberships])
+
+
+def principal_of_token(token: ApiToken, role: str | None) -> Principal:
+    """The user of a token within the token's team; `role` None: no longer a member."""
+    return _principal(token.user, [(token.team, role)] if role else [])
+
+
+def _principal(user: User, roles: list[tuple[Team, str]]) -> Principal:
+    writable = frozenset(team.id for team, role in roles if role != Role.VIEWER)
+    return Principal(user=user, teams=tuple(team for team, _ in roles), writable_team_ids=writable)
 
 
 def memberships_of(principal: Principal) -> QuerySet[Membership]:

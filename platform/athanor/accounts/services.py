@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from athanor.accounts.models import ApiToken, Membership, Role, Team, User
@@ -24,10 +24,14 @@ def issue_token(user: User, team: Team, name: str, expires_at: datetime | None =
 
 
 def recognise_token(secret: str) -> ApiToken | None:
-    """The live token, or None for one that is unknown, expired or revoked, or whose user may no longer sign in."""
+    """The live token with its user, its team and the user's `role` there.
+
+    None for one that is unknown, expired or revoked, or whose user may no longer sign in.
+    """
     now = timezone.now()
     token = (
         ApiToken.objects.select_related("user", "team")
+        .annotate(role=Subquery(_role_of_token()))
         .filter(digest=_digest(secret), revoked_at__isnull=True, user__is_active=True)
         .filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now))
         .first()
@@ -35,6 +39,10 @@ def recognise_token(secret: str) -> ApiToken | None:
     if token and (token.last_used_at is None or now - token.last_used_at > LAST_USED_RESOLUTION):
         ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
     return token
+
+
+def _role_of_token() -> QuerySet[Membership, dict[str, str]]:
+    return Membership.objects.filter(user=OuterRef("user"), team=OuterRef("team")).values("role")
 
 
 def revoke_token(user: User, token_id: str) -> None:

@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 
 from athanor.accounts.models import Team
-from athanor.accounts.selectors import Principal, teams_of
+from athanor.accounts.selectors import Principal
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
@@ -15,14 +15,14 @@ def principal(request: Request) -> Principal:
 
 def team_to_write(who: Principal, name: str | None) -> Team:
     """The named team, or the only one. Raises Invalid for none or too many, Forbidden for a viewer."""
-    teams = list(teams_of(who))
+    teams = who.teams
     if name:
         chosen = [team for team in teams if name in (team.name, team.id)]
         if not chosen:
             mine = ", ".join(team.name for team in teams) or "none"
             raise _team_problem("unknown_team", f"you have no team {name!r}; yours: {mine}")
     else:
-        chosen = teams
+        chosen = list(teams)
         if len(chosen) != 1:
             mine = ", ".join(team.name for team in teams) or "none"
             raise _team_problem("team_needed", f"name the team; yours: {mine}")

@@ -7,7 +7,7 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.request import Request
 
 from athanor.accounts.models import User
-from athanor.accounts.selectors import Principal, principal_of
+from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
 from athanor.core.errors import Unauthenticated
 
@@ -24,7 +24,7 @@ class ApiTokenAuthentication(BaseAuthentication):
             raise Unauthenticated(
                 "invalid_token", "the token is unknown, expired or revoked", remedy="sign in again: athanor login"
             )
-        return token.user, principal_of(token.user, only_team=token.team_id)
+        return token.user, principal_of_token(token, token.role)
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"

@@ -24,6 +24,7 @@ from athanor.api.v1.shapes import (
     JobSerializer,
     JobSummarySerializer,
     ProblemSerializer,
+    mark_as_new,
     page_of,
 )
 from athanor.core.errors import FieldProblem, Invalid, PreconditionFailed
@@ -196,7 +197,10 @@ class ForkView(APIView):
 
 
 def _created(job: Job, *, replayed: bool) -> Response:
-    prefetch_related_objects([job], selectors.ATTEMPTS)
+    if replayed:
+        prefetch_related_objects([job], selectors.ATTEMPTS)
+    else:
+        mark_as_new(job)
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
         headers["Idempotency-Replayed"] = "true"

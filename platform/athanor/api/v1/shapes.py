@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field, inline_serializer
 from rest_framework import serializers
@@ -187,6 +188,12 @@ class JobSerializer(JobSummarySerializer):
     def get_submission(self, job: Job) -> str | None:
         texts = [attempt.submission_text for attempt in job.attempts.all() if attempt.submission_text]
         return texts[-1] if texts else None
+
+
+def mark_as_new(job: Job) -> None:
+    """A job that was made just now has neither attempts nor progress: save the look for them."""
+    prefetch_related_objects([job], Prefetch("attempts", queryset=Attempt.objects.none()))
+    job._meta.get_field("progress").set_cached_value(job, None)
 
 
 def progress_of(job: Job) -> dict[str, Any] | None:
