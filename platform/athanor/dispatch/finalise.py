@@ -19,7 +19,7 @@ from athanor.dispatch import recovery
 from athanor.dispatch.services import spec_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
-from athanor.jobs.reasons import MEANINGS, Reason
+from athanor.jobs.reasons import MEANINGS, Reason, Retry
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
 from athanor.telemetry import selectors as telemetry
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile
@@ -108,6 +108,8 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     if ending.reason is Reason.COMPLETED:
         if status is JobStatus.STARTING:
             transitions.move(job, JobStatus.RUNNING, actor="dispatch", data=facts)
+        elif status is JobStatus.PAUSING:  # it finished before it heard of the pause
+            transitions.move(job, JobStatus.STOPPING, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         transitions.move(job, JobStatus.SUCCEEDED, reason=Reason.COMPLETED, actor="dispatch", data=facts)
         return
     if status is JobStatus.STOPPING:
@@ -116,6 +118,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     if job.desired == Desired.STOP.value:
         transitions.move(job, JobStatus.STOPPING, reason=Reason.STOPPED_BY_USER, actor="dispatch", data=facts)
         _end_stopped(job, Reason.STOPPED_BY_USER, facts)
+        return
+    if status is JobStatus.PAUSING and MEANINGS[ending.reason].retry is not Retry.NEVER:
+        transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         return
     outcome = recovery.decide(ending.reason, ending.detail, spec_of(job).retry, history, timezone.now())
     to = JobStatus.FAILED if outcome.retry_at is None else JobStatus.QUEUED

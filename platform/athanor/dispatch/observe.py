@@ -28,6 +28,7 @@ SILENT_AFTER_SECONDS = 60.0
 STARTUP_LIMIT = timedelta(minutes=30)
 CANCEL_AGAIN_AFTER = timedelta(seconds=30)
 CANCELS_BEFORE_FORCE = 3
+STOPPABLE = frozenset({JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING})
 
 
 def observe_due() -> None:
@@ -46,10 +47,12 @@ def observe_due() -> None:
 
 
 def stop_due() -> None:
-    """Jobs that are no longer wanted start to stop, and their attempts are asked to end, then made to."""
-    _begin_stopping()
+    """Jobs that are no longer wanted start to stop or pause; their attempts are asked to end, then made to."""
+    _begin(Desired.STOP, JobStatus.STOPPING, Reason.STOPPED_BY_USER, STOPPABLE)
+    _begin(Desired.PAUSE, JobStatus.PAUSING, Reason.PAUSED_BY_USER, frozenset({JobStatus.RUNNING}))
     stopping = Attempt.objects.filter(
-        status__in=[status.value for status in ATTEMPT_LIVE], job__status=JobStatus.STOPPING.value
+        status__in=[status.value for status in ATTEMPT_LIVE],
+        job__status__in=[JobStatus.STOPPING.value, JobStatus.PAUSING.value],
     )
     for lease in leases.claim(stopping, seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"stopping attempt {lease.pk}"):
@@ -76,13 +79,12 @@ def _stop(lease: Lease) -> None:
             rows[1].save(update_fields=["cancel_sent_at", "cancels_sent"])
 
 
-def _begin_stopping() -> None:
-    stoppable = [status.value for status in (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING)]
-    unwanted = Job.objects.filter(desired=Desired.STOP.value, status__in=stoppable)
+def _begin(desired: Desired, to: JobStatus, reason: Reason, sources: frozenset[JobStatus]) -> None:
+    unwanted = Job.objects.filter(desired=desired.value, status__in=[status.value for status in sources])
     for lease in leases.claim(unwanted, seconds=LEASE_SECONDS, limit=BATCH):
         with leases.applying(Job, lease) as job:
-            if job is not None and job.status in stoppable:
-                transitions.move(job, JobStatus.STOPPING, reason=Reason.STOPPED_BY_USER, actor="dispatch")
+            if job is not None and job.desired == desired.value and JobStatus(job.status) in sources:
+                transitions.move(job, to, reason=reason, actor="dispatch")
 
 
 def _observe_cluster(attempts: list[Attempt], held: Mapping[str, Lease]) -> None:

@@ -30,6 +30,9 @@ def prepare_due() -> None:
             if job.desired == Desired.STOP.value:
                 transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")
                 continue
+            if job.desired == Desired.PAUSE.value:
+                transitions.move(job, JobStatus.QUEUED, actor="dispatch")
+                continue
             attempt = _new_attempt(job)
             facts = {"attempt": attempt.id, "number": attempt.number}
             transitions.move(job, JobStatus.DISPATCHING, actor="dispatch", data=facts)

@@ -47,6 +47,7 @@ class Job(LeasedModel):
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     act_after = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
 
     class Meta:
         indexes: ClassVar[list[models.Index]] = [
@@ -56,6 +57,21 @@ class Job(LeasedModel):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id})"
+
+
+class Dependency(models.Model):
+    """`job` starts only after `upstream` has succeeded. Written once, when the job is submitted."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies")
+    upstream = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="dependents")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["job", "upstream"], name="one_dependency_per_pair")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} after {self.upstream_id}"
 
 
 class Attempt(LeasedModel):

@@ -30,11 +30,14 @@ class Reason(StrEnum):
     HELD = "held"
     CLUSTER_DOWN = "cluster_down"
     DEPENDENCY = "dependency"
+    PAUSED_BY_USER = "paused_by_user"
     # ending
     COMPLETED = "completed"
     STOPPED_BY_USER = "stopped_by_user"
     STOPPED_BY_ADMIN = "stopped_by_admin"
     DEADLINE = "deadline"
+    WAITED_TOO_LONG = "waited_too_long"
+    DEPENDENCY_FAILED = "dependency_failed"
     OUT_OF_MEMORY = "out_of_memory"
     LOSS_DIVERGED = "loss_diverged"
     BAD_SPEC = "bad_spec"
@@ -91,6 +94,7 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.INFRASTRUCTURE, "The cluster does not answer.", "Starts when it is back; an admin is told."
     ),
     R.DEPENDENCY: _waits(Blame.NOBODY, "Another job must end first.", "Starts after the jobs it names."),
+    R.PAUSED_BY_USER: _waits(Blame.USER, "It is paused at a checkpoint.", "Resume it to let it go on."),
     R.COMPLETED: Meaning(JobStatus.SUCCEEDED, N, Blame.NOBODY, "The run finished.", "Download the model."),
     R.STOPPED_BY_USER: Meaning(JobStatus.CANCELLED, N, Blame.USER, "It was cancelled.", "Fork it to run it again."),
     R.STOPPED_BY_ADMIN: Meaning(
@@ -98,6 +102,16 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.DEADLINE: Meaning(
         F, N, Blame.USER, "It reached its time limit.", "Fork it with a larger time_limit_seconds or fewer steps."
+    ),
+    R.WAITED_TOO_LONG: Meaning(
+        JobStatus.EXPIRED,
+        N,
+        Blame.NOBODY,
+        "It waited for longer than its wait_limit_seconds.",
+        "Fork it, with a larger limit or fewer processes.",
+    ),
+    R.DEPENDENCY_FAILED: Meaning(
+        F, N, Blame.USER, "A job that it was to come after did not succeed.", "Mend that job, then fork this one."
     ),
     R.OUT_OF_MEMORY: Meaning(
         F,

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
 from athanor.core import wakeups
-from athanor.core.errors import FieldProblem, Invalid
-from athanor.jobs import events
-from athanor.jobs.models import IdempotencyRecord, Job
-from athanor.jobs.reasons import Reason
+from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.jobs import events, transitions
+from athanor.jobs.models import Dependency, IdempotencyRecord, Job
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.specs import fit, validation
 from athanor.specs.v1 import PRIORITY_VALUES, JobSpec
@@ -29,6 +29,7 @@ class Request:
     written: dict[str, Any]
     spec: JobSpec
     forked_from: Job | None = None
+    after: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,45 @@ def request_stop(job_id: str, actor: str) -> Job:
     """Ask for the end of a job. Idempotent; a final job is returned as it is."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
-        if JobStatus(job.status) not in FINAL and job.desired != Desired.STOP.value:
-            job.desired = Desired.STOP.value
-            job.version += 1
-            events.append(job, "job.stop_requested", actor=actor, data={"reason": Reason.STOPPED_BY_USER.value})
-            job.save()
-            wakeups.hint_after_commit(wakeups.DISPATCH)
+        if JobStatus(job.status) not in FINAL:
+            _want(job, Desired.STOP, "job.stop_requested", actor)
     return job
+
+
+def request_pause(job_id: str, actor: str) -> Job:
+    """Ask a job to save a checkpoint and give its slots back. One that has not started yet is held. Idempotent."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        _refuse_if_ending(job, "paused")
+        _want(job, Desired.PAUSE, "job.pause_requested", actor)
+    return job
+
+
+def request_resume(job_id: str, actor: str) -> Job:
+    """Let a paused or held job go on from where it was. Idempotent."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        _refuse_if_ending(job, "resumed")
+        _want(job, Desired.RUN, "job.resume_requested", actor)
+    return job
+
+
+def _refuse_if_ending(job: Job, what: str) -> None:
+    if JobStatus(job.status) in FINAL or job.desired == Desired.STOP.value:
+        state = job.status if JobStatus(job.status) in FINAL else "asked to stop"
+        raise Conflict("job_is_ending", f"{job.id} is {state} and cannot be {what}", remedy="fork it to run it again")
+
+
+def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
+    """Write what the user wants, once; whoever acts on it is woken."""
+    if job.desired == desired.value:
+        return
+    job.desired = desired.value
+    job.version += 1
+    events.append(job, event, actor=actor)
+    job.save()
+    wakeups.hint_after_commit(wakeups.ADMIT)
+    wakeups.hint_after_commit(wakeups.DISPATCH)
 
 
 def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
@@ -121,10 +154,12 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         dataset_id=request.dataset_id,
         forked_from=request.forked_from,
     )
+    job.expires_at = transitions.expiry(job, timezone.now())
     facts = {"forked_from": request.forked_from.id} if request.forked_from else {}
     # Before the job's own row, which then holds the counted seq: the foreign key is checked at commit.
     events.append(job, "job.submitted", actor=request.user.username, data=facts)
     job.save(force_insert=True)
+    Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)
     wakeups.hint_after_commit(wakeups.ADMIT)
     return job
 

@@ -1,5 +1,6 @@
 """The only code that assigns `status`, of jobs and of attempts. Each change carries its reason, actor and event."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -45,8 +46,10 @@ def move(
     job.reason = reason.value if reason else ""
     job.reason_detail = detail
     job.act_after = None
-    if to is JobStatus.QUEUED:
+    job.expires_at = None
+    if to in (JobStatus.QUEUED, JobStatus.PAUSED):
         job.queued_at = now
+        job.expires_at = expiry(job, now)
     elif to is JobStatus.ADMITTED:
         job.admitted_at = now
     elif to is JobStatus.RUNNING and job.started_at is None:
@@ -61,6 +64,12 @@ def move(
         wakeups.hint_after_commit(HINTS[to])
     if to in FINAL:
         wakeups.hint_after_commit(wakeups.ADMIT)  # slots are free again
+
+
+def expiry(job: Job, since: datetime) -> datetime | None:
+    """Until when a job that waits since then may wait."""
+    limit = job.resolved_spec.get("wait_limit_seconds")  # absent in jobs from before there was one
+    return since + timedelta(seconds=limit) if limit else None
 
 
 def move_attempt(attempt: Attempt, to: AttemptStatus, *, reason: Reason | None = None, detail: str = "") -> None:

@@ -1,15 +1,16 @@
 """Takes a snapshot under the pools' locks, lets the policy decide, and applies what it says."""
 
 from django.db import transaction
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from athanor.accounts.models import Team
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
-from athanor.jobs.models import Job
+from athanor.jobs.models import Dependency, Job
 from athanor.jobs.reasons import Reason
-from athanor.jobs.states import HOLDING, Desired, JobStatus
+from athanor.jobs.states import FINAL, HOLDING, Desired, JobStatus
 from athanor.scheduling import policy
 
 BATCH = 1000
@@ -18,7 +19,7 @@ _holding = Q(jobs__status__in=[status.value for status in HOLDING])
 
 def admit() -> int:
     """Admit what may start now, and say of the rest why it waits. Returns how many were admitted."""
-    _cancel_unwanted()
+    _settle_waiting()
     with transaction.atomic():
         # One admission at a time: whoever holds these locks sees every admission before it.
         pools = list(Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").order_by("id"))
@@ -26,7 +27,7 @@ def admit() -> int:
             job.id: job
             for job in Job.objects.select_for_update(no_key=True, skip_locked=True, of=("self",))
             .filter(Q(act_after__isnull=True) | Q(act_after__lte=Now()))
-            .filter(status=JobStatus.QUEUED.value, desired=Desired.RUN.value)
+            .filter(~Exists(_unfinished_upstream()), status=JobStatus.QUEUED.value, desired=Desired.RUN.value)
             .order_by("-priority", "id")[:BATCH]
         }
         admitted = 0
@@ -40,14 +41,55 @@ def admit() -> int:
     return admitted
 
 
-def _cancel_unwanted() -> None:
-    """A job that is not wanted before it holds anything ends at once."""
+def _settle_waiting() -> None:
+    """What needs no slots: jobs that wait end, are held, come back or expire as their users and limits say."""
     with transaction.atomic():
-        unwanted = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
-            status=JobStatus.QUEUED.value, desired=Desired.STOP.value
+        waiting = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
+            _needs_settling(), status__in=[JobStatus.QUEUED.value, JobStatus.PAUSED.value]
         )
-        for job in unwanted[:BATCH]:
-            transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="scheduling")
+        for job in waiting.order_by("id")[:BATCH]:
+            _settle(job)
+
+
+def _needs_settling() -> Q:
+    """A cheap superset of the waiting jobs that `_settle` would change."""
+    queued, paused = Q(status=JobStatus.QUEUED.value), Q(status=JobStatus.PAUSED.value)
+    return (
+        Q(desired=Desired.STOP.value)
+        | (queued & Q(desired=Desired.PAUSE.value) & ~Q(reason=Reason.HELD.value))
+        | (queued & Exists(Dependency.objects.filter(job=OuterRef("pk"))))
+        | (paused & Q(desired=Desired.RUN.value))
+        | Q(expires_at__lte=Now())
+    )
+
+
+def _settle(job: Job) -> None:
+    paused = job.status == JobStatus.PAUSED.value
+    if job.desired == Desired.STOP.value:
+        transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="scheduling")
+    elif job.expires_at is not None and job.expires_at <= timezone.now():
+        transitions.move(job, JobStatus.EXPIRED, reason=Reason.WAITED_TOO_LONG, actor="scheduling")
+    elif paused and job.desired == Desired.RUN.value:
+        transitions.move(job, JobStatus.QUEUED, actor="scheduling")
+    elif not paused and job.desired == Desired.PAUSE.value:
+        transitions.set_waiting_reason(job, Reason.HELD, "")
+    elif not paused:
+        _settle_dependencies(job)
+
+
+def _settle_dependencies(job: Job) -> None:
+    upstream = list(Job.objects.filter(dependents__job=job).order_by("id").values_list("id", "status"))
+    lost = [job_id for job_id, status in upstream if JobStatus(status) in FINAL - {JobStatus.SUCCEEDED}]
+    open_ = [job_id for job_id, status in upstream if JobStatus(status) not in FINAL]
+    if lost:
+        detail = f"{', '.join(lost)}."
+        transitions.move(job, JobStatus.FAILED, reason=Reason.DEPENDENCY_FAILED, actor="scheduling", detail=detail)
+    elif open_ and (job.reason, job.reason_detail) != (Reason.DEPENDENCY.value, f"{', '.join(open_)}."):
+        transitions.set_waiting_reason(job, Reason.DEPENDENCY, f"{', '.join(open_)}.")
+
+
+def _unfinished_upstream() -> QuerySet[Dependency]:
+    return Dependency.objects.filter(job=OuterRef("pk")).exclude(upstream__status=JobStatus.SUCCEEDED.value)
 
 
 def _snapshot(pools: list[Pool], waiting: list[Job]) -> policy.Snapshot:

@@ -8,6 +8,7 @@ from trainer.contract.base import SpecModel
 from trainer.contract.training import CheckpointPolicy, PositiveInt, ProcessLayout, TrainingSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
+JobId = Annotated[str, Field(pattern=r"^job_[0-9A-HJKMNP-TV-Z]{26}$")]
 LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=63)]
 LabelValue = Annotated[str, Field(max_length=200)]
 SECONDS_PER_DAY = 86_400
@@ -31,6 +32,9 @@ class RetryPolicy(SpecModel):
 
 
 class JobSpec(SpecModel):
+    """One run. It waits for the jobs in `after` to succeed; a job that waits, or stays paused, for longer than
+    `wait_limit_seconds` expires. `time_limit_seconds` counts from the launch of each attempt."""
+
     version: Literal[1] = 1
     name: Name
     team: Name | None = None
@@ -38,7 +42,9 @@ class JobSpec(SpecModel):
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = {}
     priority: Literal["low", "normal", "high"] = "normal"
     resources: Resources = Resources()
+    after: Annotated[list[JobId], Field(max_length=32)] = []
     time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
+    wait_limit_seconds: Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None = None
     retry: RetryPolicy = RetryPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     training: TrainingSpec

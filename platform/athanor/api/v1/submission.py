@@ -7,8 +7,9 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import team_to_write
 from athanor.artifacts import datasets
 from athanor.clusters.selectors import pool_for
-from athanor.core.errors import Invalid
+from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
+from athanor.jobs.selectors import jobs_of
 from athanor.jobs.services import Request
 from athanor.specs.validation import parse_spec
 
@@ -23,6 +24,11 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     spec = parse_spec(written)
     problems = []
     pool = dataset = None
+    found = {job.id: job for job in jobs_of(who).filter(id__in=spec.after, team=team)}
+    for number, job_id in enumerate(spec.after):
+        if job_id not in found:
+            detail = f"team {team.name} has no job {job_id}"
+            problems.append(FieldProblem(f"/after/{number}", "unknown_job", detail))
     try:
         pool = pool_for(spec.resources.cluster, spec.resources.accelerator)
     except Invalid as error:
@@ -31,12 +37,19 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
         dataset = datasets.resolve(team, spec.training.data.source)
     except Invalid as error:
         problems += error.problems
-    if pool is None or dataset is None:
+    if problems or pool is None or dataset is None:
         raise Invalid(
             "invalid_spec", problems[0].detail, remedy="mend the fields listed in errors", problems=tuple(problems)
         )
     return Request(
-        user=who.user, team=team, pool=pool, dataset_id=dataset.id, written=written, spec=spec, forked_from=forked_from
+        user=who.user,
+        team=team,
+        pool=pool,
+        dataset_id=dataset.id,
+        written=written,
+        spec=spec,
+        forked_from=forked_from,
+        after=tuple(found.values()),
     )
 
 

@@ -25,6 +25,8 @@ urlpatterns = [
     path("jobs:plan", jobs.PlanView.as_view()),
     path("jobs/<id:job_id>", jobs.JobView.as_view()),
     path("jobs/<id:job_id>:cancel", jobs.CancelView.as_view()),
+    path("jobs/<id:job_id>:pause", jobs.PauseView.as_view()),
+    path("jobs/<id:job_id>:resume", jobs.ResumeView.as_view()),
     path("jobs/<id:job_id>:fork", jobs.ForkView.as_view()),
     path("jobs/<id:job_id>/events", telemetry.EventsView.as_view()),
     path("jobs/<id:job_id>/metrics", telemetry.MetricsView.as_view()),
