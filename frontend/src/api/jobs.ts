@@ -78,6 +78,9 @@ export function forkJob(parent: string, changes: JsonObject, key: string): Promi
   });
 }
 
-export function cancelJob(id: string): Promise<Job> {
-  return request<Job>(`/jobs/${encodeURIComponent(id)}:cancel`, { method: "POST", json: {} });
+export type JobAction = "cancel" | "pause" | "resume";
+
+/** Writes what is wanted; the platform makes it so in its own time. */
+export function actOnJob(id: string, action: JobAction): Promise<Job> {
+  return request<Job>(`/jobs/${encodeURIComponent(id)}:${action}`, { method: "POST", json: {} });
 }

@@ -1,4 +1,4 @@
-"""Submit, list, show, cancel; presets."""
+"""Submit, list, show, cancel, pause, resume; presets."""
 
 import uuid
 from pathlib import Path
@@ -98,11 +98,27 @@ def show(job: JobId, as_json: AsJson = False) -> None:
 @reports_errors
 def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Ask a job to stop. One that has ended already stays as it is."""
-    found = connect().post(f"/jobs/{job}:cancel")
+    _act(job, "cancel", as_json)
+
+
+@reports_errors
+def pause(job: JobId, as_json: AsJson = False) -> None:
+    """Ask a job to save a checkpoint and give its slots back; one that waits is held."""
+    _act(job, "pause", as_json)
+
+
+@reports_errors
+def resume(job: JobId, as_json: AsJson = False) -> None:
+    """Let a paused or held job go on from its newest checkpoint."""
+    _act(job, "resume", as_json)
+
+
+def _act(job: str, action: str, as_json: bool) -> None:
+    found = connect().post(f"/jobs/{job}:{action}")
     if as_json:
         print_json(found)
     else:
-        console.print(f"{job} is {found['status']}")
+        console.print(f"{job} is {found['status']}, wanted: {found['desired']}")
 
 
 @reports_errors

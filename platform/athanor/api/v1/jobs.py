@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 from django.db.models import prefetch_related_objects
 from django.utils.dateparse import parse_datetime
@@ -156,49 +156,49 @@ class JobView(APIView):
         return Response(JobSerializer(job).data, headers={"ETag": tag})
 
 
-class ActionView(APIView):
+def _act(request: Request, job_id: str, service: Callable[[str, str], Job]) -> Response:
     """POST /jobs/{id}:ACTION: writes what is wanted; 202, or 200 for a job that is final already."""
-
-    act: ClassVar[Callable[[str, str], Job]]
-
-    def post(self, request: Request, job_id: str) -> Response:
-        who = principal(request)
-        job = selectors.job_of(who, job_id)
-        check_may_write(who, job.team_id)
-        wanted = request.headers.get("If-Match")
-        if wanted and wanted != _etag(job):
-            raise PreconditionFailed("changed", f"{job_id} has changed since you read it", remedy="read it again")
-        was_final = JobStatus(job.status) in FINAL
-        self.act(job_id, who.user.username)
-        return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
+    who = principal(request)
+    job = selectors.job_of(who, job_id)
+    check_may_write(who, job.team_id)
+    wanted = request.headers.get("If-Match")
+    if wanted and wanted != _etag(job):
+        raise PreconditionFailed("changed", f"{job_id} has changed since you read it", remedy="read it again")
+    was_final = JobStatus(job.status) in FINAL
+    service(job_id, who.user.username)
+    return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
 
 
 ACTION_ANSWERS = {200: JobSerializer, 202: JobSerializer, **PROBLEMS}
+ENDING = {409: OpenApiResponse(ProblemSerializer, description="it is ending")}
 
 
-@extend_schema(operation_id="jobs_cancel", request=None, responses=ACTION_ANSWERS)
-class CancelView(ActionView):
-    act = staticmethod(services.request_stop)
+class CancelView(APIView):
+    @extend_schema(operation_id="jobs_cancel", request=None, responses=ACTION_ANSWERS)
+    def post(self, request: Request, job_id: str) -> Response:
+        return _act(request, job_id, services.request_stop)
 
 
-@extend_schema(
-    operation_id="jobs_pause",
-    request=None,
-    responses={**ACTION_ANSWERS, 409: OpenApiResponse(ProblemSerializer, description="it is ending")},
-    description="Saves a checkpoint and gives the slots back; a job that waits is held.",
-)
-class PauseView(ActionView):
-    act = staticmethod(services.request_pause)
+class PauseView(APIView):
+    @extend_schema(
+        operation_id="jobs_pause",
+        request=None,
+        responses={**ACTION_ANSWERS, **ENDING},
+        description="Saves a checkpoint and gives the slots back; a job that waits is held.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        return _act(request, job_id, services.request_pause)
 
 
-@extend_schema(
-    operation_id="jobs_resume",
-    request=None,
-    responses={**ACTION_ANSWERS, 409: OpenApiResponse(ProblemSerializer, description="it is ending")},
-    description="Lets a paused or held job go on from its newest checkpoint.",
-)
-class ResumeView(ActionView):
-    act = staticmethod(services.request_resume)
+class ResumeView(APIView):
+    @extend_schema(
+        operation_id="jobs_resume",
+        request=None,
+        responses={**ACTION_ANSWERS, **ENDING},
+        description="Lets a paused or held job go on from its newest checkpoint.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        return _act(request, job_id, services.request_resume)
 
 
 class ForkView(APIView):

@@ -4,7 +4,7 @@ import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
 
-import { cancelJob, jobKeys } from "@/api/jobs";
+import { actOnJob, jobKeys, type JobAction } from "@/api/jobs";
 import type { Job } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import { DownloadIcon, ForkIcon, StopIcon } from "@/components/icons";
@@ -16,13 +16,21 @@ export function JobActions({ job }: { job: Job }) {
   const [asking, { open, close }] = useDisclosure(false);
   const client = useQueryClient();
   const cancel = useMutation({
-    mutationFn: () => cancelJob(job.id),
+    mutationFn: () => actOnJob(job.id, "cancel"),
     onSuccess: (after) => {
       close();
       notifications.show({ message: `${job.name} is being cancelled.`, color: "gray" });
       client.setQueryData(jobKeys.detail(job.id), after);
       void client.invalidateQueries({ queryKey: jobKeys.lists });
     },
+  });
+  const hold = useMutation({
+    mutationFn: (action: JobAction) => actOnJob(job.id, action),
+    onSuccess: (after) => {
+      client.setQueryData(jobKeys.detail(job.id), after);
+      void client.invalidateQueries({ queryKey: jobKeys.lists });
+    },
+    onError: (error) => notifications.show({ message: error.message, color: "red" }),
   });
   const artifacts = useQuery({ ...artifactsQuery(job), enabled: job.status === "succeeded" });
   const model = artifacts.data?.items.find((artifact) => artifact.kind === "model");
@@ -40,6 +48,15 @@ export function JobActions({ job }: { job: Job }) {
       {model ? (
         <Button component="a" href={archiveAddress(model.id)} download leftSection={<DownloadIcon size={16} />}>
           Download model
+        </Button>
+      ) : null}
+      {canCancel(job.status) && !stopping ? (
+        <Button
+          variant="default"
+          loading={hold.isPending}
+          onClick={() => hold.mutate(job.desired === "pause" ? "resume" : "pause")}
+        >
+          {job.desired === "pause" ? "Resume" : "Pause"}
         </Button>
       ) : null}
       {canCancel(job.status) ? (
