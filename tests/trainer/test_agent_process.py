@@ -19,6 +19,7 @@ from trainer.contract.manifest import CheckpointManifest, ModelManifest
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
 from trainer.contract.sealing import Sealer
 
+CANARY = "hf_CANARY-of-the-team"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,11 +54,16 @@ def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentApi, dict[str, str], int, Path]]:
     """A whole run of two processes, with the environment that its worker processes had."""
     run, keys, objects = platform_run(tiny_training(), processes=2)
+    keys = keys.model_copy(update={"secrets": {"hf-token": CANARY}})
     work = tmp_path_factory.mktemp("agent")
     hostile = {"AWS_SECRET_ACCESS_KEY": "secret", "DATABASE_URL": "postgres://u:p@h/d", "HF_TOKEN": "hf_x"}
     with AgentApi(run, keys, dict(objects)) as api, agent(api, work, **hostile) as process:
         api.wait_for(lambda: any(beat["processes_alive"] == 2 for beat in api.heartbeats))
-        seen = "\0".join(Path(f"/proc/{child.pid}/environ").read_text() for child in workers_of(process))
+        pids = [child.pid for child in workers_of(process)]
+        seen = "\0".join(Path(f"/proc/{pid}/environ").read_text() for pid in pids)
+        for pid in (process.pid, *pids):
+            shown = Path(f"/proc/{pid}/cmdline").read_text() + Path(f"/proc/{pid}/environ").read_text()
+            assert CANARY not in shown
         status = process.wait(60)
         yield api, dict(pair.split("=", 1) for pair in seen.split("\0") if "=" in pair), status, work
 
@@ -119,6 +125,14 @@ def test_a_worker_has_no_credential_but_the_attempt_token(finished) -> None:
     assert environment[names.ATTEMPT_TOKEN] == TOKEN
     assert "secret" not in "".join(environment.values())
     assert not {"AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "HF_TOKEN"} & environment.keys()
+
+
+def test_a_secret_of_the_job_is_in_no_report_and_no_file(finished) -> None:
+    api, _, _, work = finished
+    reported = [str(batch) for batches in api.received.values() for batch in batches] + [str(api.ends)]
+    assert CANARY not in "".join(reported)
+    for path in work.rglob("*"):
+        assert not path.is_file() or CANARY.encode() not in path.read_bytes(), path
 
 
 def test_the_spool_is_empty_after_the_run(finished) -> None:

@@ -3,6 +3,7 @@
 import os
 import selectors
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from typing import Literal
@@ -12,6 +13,8 @@ from trainer.resilience.forking import Forked
 from trainer.spool import SpoolWriter
 
 LONGEST_LINE = 8_192  # bytes; a longer line is cut into several
+SHORTEST_HIDDEN = 4  # characters: to mask what is shorter would only tear words apart
+MASK = "***"
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
 
@@ -27,6 +30,7 @@ class _Tail:
 class LogFollower:
     def __init__(self, writer: SpoolWriter) -> None:
         self._writer = writer
+        self._hidden: list[str] = []
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
         self._idle = threading.Condition()
@@ -38,9 +42,20 @@ class LogFollower:
                 self._open.add(tail.pipe.fileno())
             self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
 
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From here on these values are not passed on, whoever prints them. Longest first: one may contain another."""
+        lines = {line.strip() for secret in secrets for line in secret.splitlines()}
+        self._hidden = sorted((line for line in lines if len(line) >= SHORTEST_HIDDEN), key=len, reverse=True)
+
+    def hidden(self, text: str) -> str:
+        for secret in self._hidden:
+            text = text.replace(secret, MASK)
+        return text
+
     def say(self, text: str) -> None:
         """A line of the agent's own."""
-        self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text[:LONGEST_LINE]))
+        text = self.hidden(text)[:LONGEST_LINE]
+        self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 
     def drain(self, patience_seconds: float) -> None:
         """Wait until every followed process has closed its streams (they end with it), then flush."""
@@ -62,7 +77,8 @@ class LogFollower:
         for line in filter(None, lines):
             for start in range(0, len(line), LONGEST_LINE):
                 text = line[start : start + LONGEST_LINE].decode(errors="replace").rstrip("\r")
-                self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=text))
+                masked = self.hidden(text)
+                self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=masked))
         if not chunk:
             descriptor = tail.pipe.fileno()
             self._selector.unregister(descriptor)

@@ -72,6 +72,7 @@ class Supervisor:
         except TrainerError as error:
             logger.warning("%s", error)
             return error.end_class
+        self._logs.hide(keys.secrets.values())
         self._shipper.start()
         threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
         try:
@@ -110,7 +111,7 @@ class Supervisor:
                 return outcome
             self._number += 1
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
-            self._tell("generation.started", generation=self._number, because=outcome.message)
+            self._tell("generation.started", generation=self._number, because=self._logs.hidden(outcome.message))
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
 
     def _serving_store(self, address: StoreAddress) -> StoreAddress:
@@ -138,6 +139,7 @@ class Supervisor:
                 work=self._place.work,
                 stamp=self._stamp,
                 model_folder=model_folder,
+                secrets=keys.secrets,
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
@@ -195,7 +197,7 @@ class Supervisor:
         end = AttemptEnd(
             end_class=outcome.end_class,
             last_step=outcome.last_step,
-            message=outcome.message,
+            message=self._logs.hidden(outcome.message),
             node_rank=self._place.node_rank,
             exit_codes=outcome.exit_codes,
             stopped_for=self._stop_reported if outcome.end_class is EndClass.STOPPED else None,

@@ -7,4 +7,10 @@ NODE_ADDRESS = "ATHANOR_MASTER_ADDRESS"  # where node 0's rendezvous store is re
 MASTER_PORT = "ATHANOR_MASTER_PORT"  # unset on one node: the store then picks a free port
 WORK_DIR = "ATHANOR_WORK_DIR"  # scratch of this attempt on this node: spool, data cache, stack dumps
 CACHE_DIR = "ATHANOR_CACHE_DIR"  # optional: node-local, shared by attempts, e.g. for prepared data
+SECRET_PREFIX = "ATHANOR_JOB_SECRET_"  # noqa: S105 - of a worker's variables: hf-token is ATHANOR_JOB_SECRET_HF_TOKEN
 DIE_WITH_PARENT = "ATHANOR_DIE_WITH_PARENT"  # "1": the agent ends with the process that started it
+
+
+def secret_variable(name: str) -> str:
+    """The variable in which a worker process finds the secret of this name."""
+    return SECRET_PREFIX + name.upper().replace("-", "_")

@@ -40,10 +40,12 @@ class RunConfig(WireModel):
 
 
 class DataKeys(WireModel):
-    """GET /keys. Tink streaming keysets (JSON, base64): of the job, and of its data set."""
+    """GET /keys. Tink streaming keysets (JSON, base64): of the job, and of its data set; and the team's secrets that
+    the job names, by name."""
 
-    job: str
-    dataset: str
+    job: Annotated[str, Field(repr=False)]
+    dataset: Annotated[str, Field(repr=False)]
+    secrets: Annotated[dict[str, str], Field(repr=False)] = {}
 
 
 class StopRequest(StrEnum):

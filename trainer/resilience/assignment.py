@@ -46,6 +46,7 @@ class Assignment:
     work: Path
     stamp: str  # of the agent's process: tells its files and writers from those of an earlier agent
     model_folder: Path | None  # where a standalone run leaves its export in the clear
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:

@@ -1,7 +1,9 @@
 """The first function of a worker process; importable without torch, so that the agent can name it."""
 
+import os
 import sys
 
+from trainer.contract.environment import secret_variable
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import describe, write_failure
@@ -9,6 +11,8 @@ from trainer.resilience.failures import describe, write_failure
 
 def run_worker(assignment: Assignment) -> None:
     """Train; on any failure leave its class for the agent, and its traceback in the log."""
+    # Set from within, so that it is not in what the kernel shows of the process's environment.
+    os.environ.update({secret_variable(name): value for name, value in assignment.secrets.items()})
     from trainer.worker import work  # noqa: PLC0415 - loads torch, already there in the fork server's children
 
     try:

@@ -3,3 +3,8 @@ from django.apps import AppConfig
 
 class AccountsConfig(AppConfig):
     name = "athanor.accounts"
+
+    def ready(self) -> None:
+        from athanor.accounts import signals  # noqa: PLC0415 - its models are ready only now
+
+        signals.connect()

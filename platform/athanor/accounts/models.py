@@ -3,11 +3,26 @@ from typing import ClassVar
 from django.contrib.auth.models import AbstractUser
 from django.db import models
 
+from athanor.accounts import roles
 from athanor.core import ids
 
 
+class PlatformRole(models.TextChoices):
+    """As roles.PlatformRole, for Django's forms."""
+
+    NONE = roles.PlatformRole.NONE.value
+    AUDITOR = roles.PlatformRole.AUDITOR.value
+    PLATFORM_ADMIN = roles.PlatformRole.PLATFORM_ADMIN.value
+
+
 class User(AbstractUser):
+    """A person; or, with `service_team`, a service account of that team, which has tokens and no password."""
+
     id = models.CharField(primary_key=True, max_length=40, default=ids.user_id, editable=False)
+    platform_role = models.CharField(max_length=20, choices=PlatformRole.choices, default=PlatformRole.NONE)
+    service_team = models.ForeignKey(
+        "Team", null=True, blank=True, on_delete=models.PROTECT, related_name="service_accounts"
+    )
 
 
 class Team(models.Model):
@@ -24,9 +39,11 @@ class Team(models.Model):
 
 
 class Role(models.TextChoices):
-    VIEWER = "viewer"
-    MEMBER = "member"
-    ADMIN = "admin"
+    """As roles.Role, for Django's forms."""
+
+    VIEWER = roles.Role.VIEWER.value
+    MEMBER = roles.Role.MEMBER.value
+    ADMIN = roles.Role.ADMIN.value
 
 
 class Membership(models.Model):
@@ -53,9 +70,85 @@ class ApiToken(models.Model):
     prefix = models.CharField(max_length=12)
     digest = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    scopes = models.JSONField(default=roles.default_scopes)
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}...)"
+
+
+class Invitation(models.Model):
+    """A link that makes whoever holds it a member, once and for a while. Only its SHA-256 is kept."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.invitation_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="invitations")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    note = models.CharField(max_length=200, blank=True, default="")
+    digest = models.CharField(max_length=64, unique=True)
+    created_by = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    accepted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    accepted_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.id} to {self.team_id} as {self.role}"
+
+
+class SignInTries(models.Model):
+    """Tries of one kind (accounts/throttling.py) since the window began. `key` is a digest."""
+
+    key = models.CharField(primary_key=True, max_length=64)
+    count = models.PositiveIntegerField()
+    window_ends = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.count} until {self.window_ends}"
+
+
+class AuditEvent(models.Model):
+    """One record of the audit trail, written by accounts/audit.py and never changed: a trigger refuses it.
+
+    Ids are plain text, without foreign keys: the record outlives what it tells of.
+    """
+
+    seq = models.BigIntegerField(primary_key=True)
+    time = models.DateTimeField(db_index=True)
+    action = models.CharField(max_length=60)
+    actor = models.CharField(max_length=150)
+    actor_id = models.CharField(max_length=40, blank=True, default="")
+    token_id = models.CharField(max_length=40, blank=True, default="")
+    team_id = models.CharField(max_length=40, blank=True, default="")
+    target_type = models.CharField(max_length=40)
+    target_id = models.CharField(max_length=150)
+    address = models.CharField(max_length=64, blank=True, default="")
+    request_id = models.CharField(max_length=64, blank=True, default="")
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    previous = models.CharField(max_length=64, blank=True)
+    digest = models.CharField(max_length=64)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["team_id", "-seq"], name="audit_of_a_team"),
+            models.Index(fields=["target_id", "-seq"], name="audit_of_a_target"),
+            models.Index(fields=["actor", "-seq"], name="audit_of_an_actor"),
+        ]
+
+    def __str__(self) -> str:
+        return f"#{self.seq} {self.action} by {self.actor}"
+
+
+class AuditHead(models.Model):
+    """The chain's end and its key (wrapped by the master key). One row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True)
+    seq = models.BigIntegerField()
+    digest = models.CharField(max_length=64, blank=True)
+    wrapped_key = models.BinaryField()
+
+    def __str__(self) -> str:
+        return f"chain to #{self.seq}"

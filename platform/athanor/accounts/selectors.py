@@ -1,23 +1,45 @@
 """Reads, scoped by who asks."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
 
-from athanor.accounts.models import ApiToken, Membership, Role, Team, User
+from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
+from athanor.accounts.roles import (
+    Permission,
+    PlatformRole,
+    Role,
+    Scope,
+    permissions,
+    platform_permissions,
+)
+from athanor.core.errors import NotFound
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks, and the teams whose things they may see (`team_ids`) or change (`writable_team_ids`)."""
+    """Who asks, what they may do in each of their teams, and on the platform.
+
+    `scopes` are those of the token they came with; None is a session. `team_ids` are the teams whose things they see.
+    """
 
     user: User
     teams: tuple[Team, ...]
-    writable_team_ids: frozenset[str]
+    granted: Mapping[str, frozenset[Permission]]
+    platform: frozenset[Permission] = field(default=frozenset())
+    scopes: frozenset[Scope] | None = None
+    token_id: str = ""
 
     @property
     def team_ids(self) -> frozenset[str]:
-        return frozenset(team.id for team in self.teams)
+        return self.teams_with(Permission.VIEW)
+
+    def teams_with(self, permission: Permission) -> frozenset[str]:
+        return frozenset(team for team, given in self.granted.items() if permission in given)
+
+    def may(self, permission: Permission, team_id: str) -> bool:
+        return permission in self.platform or permission in self.granted.get(team_id, frozenset())
 
 
 def principal_of(user: User) -> Principal:
@@ -26,13 +48,63 @@ def principal_of(user: User) -> Principal:
 
 
 def principal_of_token(token: ApiToken, role: str | None) -> Principal:
-    """The user of a token within the token's team; `role` None: no longer a member."""
-    return _principal(token.user, [(token.team, role)] if role else [])
+    """The user of a token within the token's team and scopes; `role` None: no longer a member."""
+    return _principal(token.user, [(token.team, role)] if role else [], token)
 
 
-def _principal(user: User, roles: list[tuple[Team, str]]) -> Principal:
-    writable = frozenset(team.id for team, role in roles if role != Role.VIEWER)
-    return Principal(user=user, teams=tuple(team for team, _ in roles), writable_team_ids=writable)
+def _principal(user: User, roles: list[tuple[Team, str]], token: ApiToken | None = None) -> Principal:
+    scopes = frozenset(Scope(scope) for scope in token.scopes) if token else None
+    granted = {team.id: permissions(Role(role), scopes) for team, role in roles}
+    return Principal(
+        user=user,
+        teams=tuple(team for team, _ in roles if Permission.VIEW in granted[team.id]),
+        granted=granted,
+        platform=platform_permissions(PlatformRole(user.platform_role), scopes),
+        scopes=scopes,
+        token_id=token.id if token else "",
+    )
+
+
+def teams_of(principal: Principal) -> QuerySet[Team]:
+    """Those they belong to; all for who makes teams."""
+    rows = Team.objects.order_by("name")
+    if Permission.MANAGE_TEAMS in principal.platform:
+        return rows
+    return rows.filter(id__in=principal.team_ids)
+
+
+def team_of(principal: Principal, team_id: str) -> Team:
+    team = teams_of(principal).filter(pk=team_id).first()
+    if team is None:
+        raise NotFound("team", team_id)
+    return team
+
+
+def members_of(team: Team) -> QuerySet[Membership]:
+    """People; service accounts are listed apart."""
+    return (
+        Membership.objects.filter(team=team, user__service_team=None).select_related("user").order_by("user__username")
+    )
+
+
+def service_accounts_of(team: Team) -> QuerySet[User]:
+    return User.objects.filter(service_team=team, is_active=True).order_by("username")
+
+
+def service_account_of(principal: Principal, account_id: str) -> User:
+    rows = User.objects.filter(service_team__in=teams_of(principal), is_active=True)
+    account = rows.select_related("service_team").filter(pk=account_id).first()
+    if account is None:
+        raise NotFound("service account", account_id)
+    return account
+
+
+def invitation_of(principal: Principal, invitation_id: str) -> Invitation:
+    rows = Invitation.objects.filter(team__in=teams_of(principal)).select_related("team", "created_by", "accepted_by")
+    invitation = rows.filter(pk=invitation_id).first()
+    if invitation is None:
+        raise NotFound("invitation", invitation_id)
+    return invitation
 
 
 def memberships_of(principal: Principal) -> QuerySet[Membership]:

@@ -1,9 +1,10 @@
-"""From a request to who asks and for which team."""
+"""From a request to who asks, for which team, and whether their role and token allow it."""
 
 from rest_framework.request import Request
 
 from athanor.accounts.models import Team
-from athanor.accounts.selectors import Principal
+from athanor.accounts.roles import TEAM_PERMISSIONS, Permission
+from athanor.accounts.selectors import Principal, team_of
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
@@ -13,31 +14,57 @@ def principal(request: Request) -> Principal:
     return found
 
 
-def team_to_write(who: Principal, name: str | None) -> Team:
-    """The named team, or the only one. Raises Invalid for none or too many, Forbidden for a viewer."""
+def check(who: Principal, permission: Permission, team_id: str) -> None:
+    """Raises Forbidden that names the role, or the token's scope, that is missing."""
+    if who.may(permission, team_id):
+        return
+    roles = " or ".join(role.value for role, given in TEAM_PERMISSIONS.items() if permission in given)
+    if who.scopes is None:
+        remedy = f"ask an administrator of the team for the role {roles}"
+    else:
+        remedy = f"use a token whose scopes allow it, of a user with the role {roles} in the team"
+    raise Forbidden("role_missing", f"this needs the permission {permission.value!r}", remedy=remedy)
+
+
+def team_for(who: Principal, permission: Permission, team_id: str) -> Team:
+    """The team of an address. Raises NotFound for one that is not theirs to see, Forbidden without the permission."""
+    team = team_of(who, team_id)
+    check(who, permission, team.id)
+    return team
+
+
+def team_named(who: Principal, permission: Permission, name: str | None) -> Team:
+    """The named team of theirs, or the only one. Raises Invalid for none or too many."""
     teams = who.teams
+    mine = ", ".join(team.name for team in teams) or "none"
     if name:
         chosen = [team for team in teams if name in (team.name, team.id)]
         if not chosen:
-            mine = ", ".join(team.name for team in teams) or "none"
             raise _team_problem("unknown_team", f"you have no team {name!r}; yours: {mine}")
     else:
         chosen = list(teams)
         if len(chosen) != 1:
-            mine = ", ".join(team.name for team in teams) or "none"
             raise _team_problem("team_needed", f"name the team; yours: {mine}")
-    if chosen[0].id not in who.writable_team_ids:
-        raise Forbidden(
-            "role_missing",
-            f"a viewer of team {chosen[0].name} cannot change anything in it",
-            remedy="ask an administrator of the team for the role member",
-        )
+    check(who, permission, chosen[0].id)
     return chosen[0]
 
 
+def team_to_write(who: Principal, name: str | None) -> Team:
+    """The named team, or the only one. Raises Invalid for none or too many, Forbidden for a viewer."""
+    return team_named(who, Permission.SUBMIT, name)
+
+
 def check_may_write(who: Principal, team_id: str) -> None:
-    if team_id not in who.writable_team_ids:
-        raise Forbidden("role_missing", "a viewer cannot change anything", remedy="ask an administrator of the team")
+    check(who, Permission.SUBMIT, team_id)
+
+
+def check_platform(who: Principal, permission: Permission) -> None:
+    if permission not in who.platform:
+        raise Forbidden(
+            "role_missing",
+            f"this needs the permission {permission.value!r} on the platform",
+            remedy="ask a platform administrator; a token needs the scope platform",
+        )
 
 
 def _team_problem(code: str, detail: str) -> Invalid:

@@ -10,6 +10,7 @@ from athanor.accounts.models import User
 from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
 from athanor.core.errors import Unauthenticated
+from athanor.core.logging import bind
 
 
 class ApiTokenAuthentication(BaseAuthentication):
@@ -24,6 +25,7 @@ class ApiTokenAuthentication(BaseAuthentication):
             raise Unauthenticated(
                 "invalid_token", "the token is unknown, expired or revoked", remedy="sign in again: athanor login"
             )
+        bind(user=token.user.id, token=token.id)
         return token.user, principal_of_token(token, token.role)
 
     def authenticate_header(self, request: Request) -> str:
@@ -38,6 +40,7 @@ class DashboardSessionAuthentication(SessionAuthentication):
         if found is None:
             return None
         user: Any = found[0]
+        bind(user=user.id)
         return user, principal_of(user)
 
 

@@ -9,7 +9,7 @@ from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from athanor.core.errors import AthanorError, Conflict
+from athanor.core.errors import AthanorError, Conflict, TooManyRequests
 from athanor.core.logging import bound_id
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def _from_athanor(error: AthanorError) -> Response:
         errors=[vars(item) for item in error.problems],
     )
     response.data.update(extra)
-    if isinstance(error, Conflict) and error.retry_after_seconds is not None:
+    if isinstance(error, Conflict | TooManyRequests) and error.retry_after_seconds is not None:
         response["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 503:
         response["Retry-After"] = "2"

@@ -12,7 +12,8 @@ ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 
 class RequestIdMiddleware:
-    """Takes the caller's X-Request-ID when it is sane, else makes one."""
+    """Takes the caller's X-Request-ID when it is sane, else makes one. The address is the one that the server saw:
+    behind a proxy, the one it was told to trust (uvicorn --forwarded-allow-ips)."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
@@ -20,7 +21,7 @@ class RequestIdMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         asked = request.headers.get("X-Request-ID", "")
         request_id = asked if ACCEPTED.match(asked) else f"req_{ULID()}"
-        with bound(request=request_id):
+        with bound(request=request_id, address=str(request.META.get("REMOTE_ADDR", ""))):
             response = self._get_response(request)
         response.headers["X-Request-ID"] = request_id
         return response

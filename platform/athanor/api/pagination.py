@@ -1,9 +1,11 @@
 """Keyset pages over ids, which sort by creation; a cursor is the last id that was seen."""
 
 import re
+from datetime import datetime
 from typing import Any, TypeVar
 
 from django.db.models import Model, QuerySet
+from django.utils.dateparse import parse_datetime
 from rest_framework.request import Request
 
 from athanor.core.errors import FieldProblem, Invalid
@@ -30,6 +32,26 @@ def number(request: Request, name: str, default: int, *, lowest: int = 0, highes
             "invalid_parameter", detail, remedy=f"mend {name}", problems=(FieldProblem(f"/{name}", "range", detail),)
         )
     return value
+
+
+def time(request: Request, name: str) -> datetime | None:
+    """A time of the query string. Raises Invalid naming the parameter."""
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        detail = f"{name}={text!r} is no RFC 3339 time with a zone"
+        raise Invalid(
+            "invalid_parameter",
+            detail,
+            remedy="write it like 2026-01-31T12:00:00Z",
+            problems=(FieldProblem(f"/{name}", "time", detail),),
+        )
+    return found
 
 
 def page(request: Request, rows: QuerySet[Row]) -> tuple[list[Row], str | None]:

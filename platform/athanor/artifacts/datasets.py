@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.artifacts import keys, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
@@ -74,7 +75,7 @@ def upload(team: Team, user: User, name: str, format_: str, chunks: Iterable[byt
             parts.append(part)
         check.finish()
         with transaction.atomic():
-            return Dataset.objects.create(
+            row = Dataset.objects.create(
                 id=identifier,
                 team=team,
                 name=name,
@@ -85,6 +86,9 @@ def upload(team: Team, user: User, name: str, format_: str, chunks: Iterable[byt
                 files=[StoredFile(path=f"data.{format_}", parts=parts).model_dump()],
                 created_by=user,
             )
+            facts = {"name": name, "size_bytes": row.size_bytes}
+            audit.record("dataset.upload", actor=user, target=("dataset", row.id), team_id=team.id, after=facts)
+            return row
     except (Invalid, IntegrityError) as error:
         storage.delete([part.key for part in parts])
         if isinstance(error, IntegrityError):

@@ -1,30 +1,52 @@
-"""Data keys: one per owner (job or data set), wrapped by the team's key, wrapped by the master key."""
+"""Data keys: one per owner (job or data set), wrapped by the team's key, wrapped by the master key.
+
+A wrapped key and the key above it are read in one statement: while a rotation replaces both, that is always a pair
+that fits. Whatever is newly wrapped is wrapped under the lock of the team key's row, which a rotation's end takes too.
+"""
+
+from typing import Any
 
 from django.db import transaction
+from django.db.models import OuterRef, Subquery
 
 from athanor.accounts.models import Team
 from athanor.artifacts.models import DataKey, TeamKey
 from athanor.core import encryption
 from trainer.contract import sealing
 
+TEAM_WRAPPED = Subquery(TeamKey.objects.filter(team_id=OuterRef("team_id")).values("wrapped")[:1])
+
 
 def data_key(owner: str, team: Team) -> str:
     """The owner's keyset, made when first asked for. Under any concurrency there is one."""
-    row = DataKey.objects.filter(owner=owner).first()
-    if row is None:
-        wrapped = encryption.wrap(_team_key(team), sealing.new_keyset(), owner)
-        row, _ = DataKey.objects.get_or_create(owner=owner, defaults={"team": team, "wrapped": wrapped})
-    return encryption.unwrap(_team_key(row.team), row.wrapped, owner)
+    found = _data_key(owner)
+    if found is None:
+        with transaction.atomic():
+            wrapped = encryption.wrap(locked_team_keyset(team), sealing.new_keyset(), owner)
+            DataKey.objects.get_or_create(owner=owner, defaults={"team": team, "wrapped": wrapped})
+        found = _data_key(owner)
+    assert found is not None
+    return found
 
 
 def sealer(owner: str, team: Team) -> sealing.Sealer:
     return sealing.Sealer(data_key(owner, team))
 
 
-def _team_key(team: Team) -> str:
-    row = TeamKey.objects.filter(team=team).first()
-    if row is None:
-        wrapped = encryption.wrap(encryption.master_keyset(), encryption.new_wrapping_keyset(), team.id)
-        with transaction.atomic():
-            row, _ = TeamKey.objects.get_or_create(team=team, defaults={"wrapped": wrapped})
-    return encryption.unwrap(encryption.master_keyset(), row.wrapped, team.id)
+def locked_team_keyset(team: Team) -> str:
+    """To wrap with, in the caller's transaction. Made when first asked for."""
+    if not TeamKey.objects.filter(team=team).exists():
+        wrapped = encryption.wrap_by_master(encryption.new_wrapping_keyset(), team.id)
+        TeamKey.objects.get_or_create(team=team, defaults={"wrapped": wrapped})
+    row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
+    return encryption.unwrap_by_master(row.wrapped, team.id)
+
+
+def opened(row: Any, owner: str) -> str:
+    """What a row read with `team_wrapped=TEAM_WRAPPED` holds, sealed for `owner` by its team's key."""
+    return encryption.unwrap(encryption.unwrap_by_master(row.team_wrapped, row.team_id), row.wrapped, owner)
+
+
+def _data_key(owner: str) -> str | None:
+    row = DataKey.objects.filter(owner=owner).annotate(team_wrapped=TEAM_WRAPPED).first()
+    return opened(row, owner) if row else None

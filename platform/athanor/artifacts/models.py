@@ -31,6 +31,26 @@ class DataKey(models.Model):
         return f"key of {self.owner}"
 
 
+class TeamSecret(models.Model):
+    """A value that only attempts of jobs that name it are given, sealed with the team's key."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.secret_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=63)
+    wrapped = models.BinaryField()
+    updated_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["team", "name"], name="secret_name_is_unique_in_a_team")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Dataset(models.Model):
     """Text of a team. `files` (StoredFile) is filled for uploads; builtin text and S3 prefixes are found when read."""
 

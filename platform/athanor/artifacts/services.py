@@ -6,6 +6,8 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from athanor.accounts import audit
+from athanor.accounts.models import User
 from athanor.artifacts import keys, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, StoredThing
 from athanor.core import wakeups
@@ -142,6 +144,13 @@ def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
                 yield sealer.open(_fetched(part), part)
             return
     raise NotFound("file", path)
+
+
+def hand_out(row: Checkpoint | Artifact, user: User) -> None:
+    """Before its key or its content leaves the platform: who got it goes into the audit trail."""
+    kind = "artifact" if isinstance(row, Artifact) else "checkpoint"
+    facts = {"job": row.job_id, "step": row.step}
+    audit.record_alone(f"{kind}.download", actor=user, target=(kind, row.pk), team_id=row.job.team_id, after=facts)
 
 
 def files_of(row: StoredThing) -> list[StoredFile]:

@@ -1,4 +1,5 @@
 from django.apps import AppConfig
+from django.contrib.admin import apps as admin_apps
 
 
 class ConfigConfig(AppConfig):
@@ -6,6 +7,12 @@ class ConfigConfig(AppConfig):
 
     name = "athanor.config"
     label = "athanor_config"
+    default = True
 
     def ready(self) -> None:
         from athanor.config import celery  # noqa: F401, PLC0415 - needs the settings, which are ready only now
+
+
+class AuditedAdminConfig(admin_apps.AdminConfig):
+    default = False
+    default_site = "athanor.config.admin_site.AuditedAdminSite"

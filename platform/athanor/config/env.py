@@ -29,6 +29,7 @@ class Environment(BaseModel):
     celery_broker_url: str = Field("redis://127.0.0.1:6379/0", alias="CELERY_BROKER_URL")
     secret_key: str = Field("", alias="ATHANOR_SECRET_KEY")
     master_key: str = Field("", alias="ATHANOR_MASTER_KEY")
+    previous_master_key: str = Field("", alias="ATHANOR_PREVIOUS_MASTER_KEY")
     s3_endpoint: str = Field("", alias="ATHANOR_S3_ENDPOINT")
     s3_region: str = Field("us-east-1", alias="ATHANOR_S3_REGION")
     s3_access_key: str = Field("", alias="ATHANOR_S3_ACCESS_KEY")
@@ -40,6 +41,7 @@ class Environment(BaseModel):
     debug: bool = Field(False, alias="ATHANOR_DEBUG")
     local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")
     dashboard_dir: Path = Field(REPOSITORY / "frontend" / "dist", alias="ATHANOR_DASHBOARD_DIR")
+    rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
 
 

@@ -1,11 +1,15 @@
 """Key wrapping: a data key is wrapped by its team's key, that by the master key. All of it is Tink.
 
 The master key comes from the environment (config/env.py). What a wrapped key belongs to is its associated data,
-so a wrapped key that is moved to another row does not open.
+so a wrapped key that is moved to another row does not open. What Tink encrypts begins with the id of the key it used,
+so that what a rotation has still to do can be read off the rows, and a rotation that was broken off goes on.
 """
 
 import base64
+import json
+import secrets
 from functools import lru_cache
+from typing import Any
 
 import tink
 from django.conf import settings
@@ -15,10 +19,18 @@ from athanor.core.errors import Misconfigured
 
 aead.register()
 
+TINK_PREFIX = b"\x01"
+PREFIX_BYTES = 5
+
 
 def new_wrapping_keyset() -> str:
     """A fresh AEAD key for wrapping others, as base64 of Tink's JSON form."""
     return _to_text(tink.new_keyset_handle(aead.aead_key_templates.AES256_GCM))
+
+
+def new_secret() -> str:
+    """256 random bits for what is no keyset, such as the key of an HMAC."""
+    return secrets.token_urlsafe(32)
 
 
 def wrap(wrapping_keyset: str, secret: str, owner: str) -> bytes:
@@ -33,9 +45,46 @@ def unwrap(wrapping_keyset: str, wrapped: bytes, owner: str) -> str:
         raise Misconfigured(
             "key_unreadable",
             f"the key of {owner} does not open with the key above it",
-            remedy="start the platform with the master key (ATHANOR_MASTER_KEY) it was made with",
+            remedy="start the platform with the master key (ATHANOR_MASTER_KEY) it was made with; while that is being "
+            "replaced, with the old one in ATHANOR_PREVIOUS_MASTER_KEY too",
         ) from error
     return secret.decode()
+
+
+def wrap_by_master(secret: str, owner: str) -> bytes:
+    return wrap(master_keyset(), secret, owner)
+
+
+def unwrap_by_master(wrapped: bytes, owner: str) -> str:
+    """By the master key, or by the one before it while a rotation goes on."""
+    keyset, previous = master_keyset(), previous_master_keyset()
+    if previous and not is_wrapped_by(keyset, wrapped):
+        keyset = previous
+    return unwrap(keyset, wrapped, owner)
+
+
+def is_wrapped_by(wrapping_keyset: str, wrapped: bytes) -> bool:
+    """Whether the keyset's primary key wrapped this."""
+    primary = int(_parsed(wrapping_keyset)["primaryKeyId"])
+    return bytes(wrapped)[:PREFIX_BYTES] == TINK_PREFIX + primary.to_bytes(4, "big")
+
+
+def with_new_primary(keyset: str) -> str:
+    """The same keys and a new one, which wraps from now on; what the old ones wrapped still opens."""
+    old, new = _parsed(keyset), _parsed(new_wrapping_keyset())
+    if new["primaryKeyId"] in {key["keyId"] for key in old["key"]}:
+        return with_new_primary(keyset)  # one chance in four thousand million
+    return _encoded({"primaryKeyId": new["primaryKeyId"], "key": [*old["key"], *new["key"]]})
+
+
+def only_primary(keyset: str) -> str:
+    parsed = _parsed(keyset)
+    kept = [key for key in parsed["key"] if key["keyId"] == parsed["primaryKeyId"]]
+    return _encoded({"primaryKeyId": parsed["primaryKeyId"], "key": kept})
+
+
+def is_single(keyset: str) -> bool:
+    return len(_parsed(keyset)["key"]) == 1
 
 
 def master_keyset() -> str:
@@ -43,9 +92,23 @@ def master_keyset() -> str:
     return keyset
 
 
+def previous_master_keyset() -> str:
+    keyset: str = settings.ATHANOR.previous_master_key
+    return keyset
+
+
 def _to_text(handle: tink.KeysetHandle) -> str:
     text = tink.json_proto_keyset_format.serialize(handle, secret_key_access.TOKEN)
     return base64.b64encode(text.encode()).decode()
+
+
+def _parsed(keyset: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(base64.b64decode(keyset))
+    return parsed
+
+
+def _encoded(parsed: dict[str, Any]) -> str:
+    return base64.b64encode(json.dumps(parsed).encode()).decode()
 
 
 @lru_cache(maxsize=256)

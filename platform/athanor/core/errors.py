@@ -81,6 +81,15 @@ class Invalid(AthanorError):
     title = "Invalid content"
 
 
+class TooManyRequests(AthanorError):
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, code: str, message: str, *, remedy: str, retry_after_seconds: int) -> None:
+        super().__init__(code, message, remedy=remedy)
+        self.retry_after_seconds = retry_after_seconds
+
+
 class Misconfigured(AthanorError):
     """The platform was started with settings that do not fit its data; only its administrator can mend that."""
 

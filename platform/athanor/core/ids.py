@@ -19,6 +19,14 @@ def token_id() -> str:
     return new_id("tok")
 
 
+def invitation_id() -> str:
+    return new_id("inv")
+
+
+def secret_id() -> str:
+    return new_id("sec")
+
+
 def cluster_id() -> str:
     return new_id("cls")
 

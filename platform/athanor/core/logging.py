@@ -18,6 +18,11 @@ def bound(**ids: str) -> Iterator[None]:
         _bound.reset(token)
 
 
+def bind(**ids: str) -> None:
+    """Further names for the rest of the enclosing `bound` block, which takes them away again at its end."""
+    _bound.set({**_bound.get(), **ids})
+
+
 def bound_id(name: str) -> str:
     return _bound.get().get(name, "")
 

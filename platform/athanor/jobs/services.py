@@ -7,6 +7,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
 from athanor.core import wakeups
@@ -36,6 +37,9 @@ class Request:
 class Submitted:
     job: Job
     replayed: bool
+
+
+AUDITED = {Desired.STOP: "job.cancel", Desired.PAUSE: "job.pause", Desired.RUN: "job.resume"}
 
 
 def pool_facts(pool: Pool) -> fit.Pool:
@@ -79,6 +83,8 @@ def submit(request: Request, idempotency_key: str | None = None) -> Submitted:
                 IdempotencyRecord.objects.create(
                     team=request.team, key=idempotency_key, digest=_digest(request.written), job=job
                 )
+            submitted = {"name": job.name, "spec_digest": job.spec_digest, **_fork(job)}
+            audit.record("job.submit", actor=request.user, target=("job", job.id), team_id=job.team_id, after=submitted)
     except IntegrityError:
         # Another request with this key committed first; its job is the answer to both.
         existing = replayed(request.team, idempotency_key, request.written) if idempotency_key else None
@@ -125,12 +131,21 @@ def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
     """Write what the user wants, once; whoever acts on it is woken."""
     if job.desired == desired.value:
         return
+    before = job.desired
     job.desired = desired.value
     job.version += 1
     events.append(job, event, actor=actor)
     job.save()
     wakeups.hint_after_commit(wakeups.ADMIT)
     wakeups.hint_after_commit(wakeups.DISPATCH)
+    audit.record(
+        AUDITED[desired],
+        actor=actor,
+        target=("job", job.id),
+        team_id=job.team_id,
+        before={"desired": before, "status": job.status},
+        after={"desired": desired.value},
+    )
 
 
 def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
@@ -155,13 +170,16 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         forked_from=request.forked_from,
     )
     job.expires_at = transitions.expiry(job, timezone.now())
-    facts = {"forked_from": request.forked_from.id} if request.forked_from else {}
     # Before the job's own row, which then holds the counted seq: the foreign key is checked at commit.
-    events.append(job, "job.submitted", actor=request.user.username, data=facts)
+    events.append(job, "job.submitted", actor=request.user.username, data=_fork(job))
     job.save(force_insert=True)
     Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)
     wakeups.hint_after_commit(wakeups.ADMIT)
     return job
+
+
+def _fork(job: Job) -> dict[str, str]:
+    return {"forked_from": job.forked_from_id} if job.forked_from_id else {}
 
 
 def _digest(written: Any) -> str:

@@ -11,6 +11,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=
 JobId = Annotated[str, Field(pattern=r"^job_[0-9A-HJKMNP-TV-Z]{26}$")]
 LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=63)]
 LabelValue = Annotated[str, Field(max_length=200)]
+SecretName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=63)]
 SECONDS_PER_DAY = 86_400
 
 
@@ -33,7 +34,8 @@ class RetryPolicy(SpecModel):
 
 class JobSpec(SpecModel):
     """One run. It waits for the jobs in `after` to succeed; a job that waits, or stays paused, for longer than
-    `wait_limit_seconds` expires. `time_limit_seconds` counts from the launch of each attempt."""
+    `wait_limit_seconds` expires. `time_limit_seconds` counts from the launch of each attempt.
+    `secrets` of its team reach its processes as environment variables: hf-token as ATHANOR_JOB_SECRET_HF_TOKEN."""
 
     version: Literal[1] = 1
     name: Name
@@ -43,6 +45,7 @@ class JobSpec(SpecModel):
     priority: Literal["low", "normal", "high"] = "normal"
     resources: Resources = Resources()
     after: Annotated[list[JobId], Field(max_length=32)] = []
+    secrets: Annotated[list[SecretName], Field(max_length=32)] = []
     time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
     wait_limit_seconds: Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None = None
     retry: RetryPolicy = RetryPolicy()

@@ -8,9 +8,12 @@ import pytest
 from django.urls import URLPattern
 from django.utils import timezone
 
+from athanor.accounts import members
 from athanor.accounts.models import ApiToken, Team, User
+from athanor.accounts.roles import PlatformRole, Role
 from athanor.accounts.services import issue_token
 from athanor.api.v1.urls import urlpatterns
+from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.backends.fake.backend import World
 from athanor.jobs.models import Job
@@ -19,6 +22,7 @@ from tests.control_plane.conftest import Api
 
 pytestmark = pytest.mark.django_db
 
+MANAGED = ("teams/", "invitations/", "service-accounts/")
 OPEN = {"session", "spec/schema"}  # readable without signing in, and of no team
 
 
@@ -32,6 +36,11 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "job_id": job.id,
         "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
+        "team_id": job.team_id,
+        "user_id": job.created_by_id,
+        "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
+        "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
+        "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
         "token_id": ApiToken.objects.filter(team=job.team).values_list("id", flat=True).first() or "tok_0",
     }
 
@@ -73,13 +82,31 @@ def test_another_teams_object_is_not_there(
     make_user: Callable,
     other_team: Team,
 ) -> None:
-    stranger = api_of(make_user("sam", other_team), other_team)
-    answer = stranger.send(method, path_of(template, foreign), {} if method != "GET" else None)
-    absent = stranger.send(
-        method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), {} if method != "GET" else None
-    )
-    assert answer.status_code == absent.status_code == 404, (method, template)
-    assert answer.json()["code"] == absent.json()["code"] == "not_found"
+    body = {} if method != "GET" else None
+    for role in Role:
+        stranger = api_of(make_user(f"sam-{role}", other_team, role), other_team)
+        answer = stranger.send(method, path_of(template, foreign), body)
+        absent = stranger.send(method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), body)
+        assert answer.status_code == absent.status_code == 404, (method, template, role)
+        assert answer.json()["code"] == absent.json()["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "template"), [(method, template) for method, template in ENDPOINTS if "<id:" in template]
+)
+@pytest.mark.parametrize("role", [PlatformRole.AUDITOR, PlatformRole.PLATFORM_ADMIN])
+def test_a_platform_role_opens_no_teams_work(
+    method: str, template: str, role: PlatformRole, foreign: dict[str, str], make_user: Callable, other_team: Team
+) -> None:
+    """With a session, which no scope narrows. Platform administrators do manage who belongs to a team."""
+    user = make_user("sam", other_team)
+    User.objects.filter(pk=user.pk).update(platform_role=role.value)
+    if role is PlatformRole.PLATFORM_ADMIN and template.startswith(MANAGED):
+        return
+    client = Api()
+    client.force_login(user)
+    answer = client.send(method, path_of(template, foreign), {} if method != "GET" else None)
+    assert answer.status_code == 404, (method, template, answer.content)
 
 
 def test_lists_hold_only_ones_own(

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.artifacts import keys, services, storage
+from athanor.artifacts import keys, services, storage, team_secrets
 from athanor.artifacts.models import Dataset
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
@@ -56,6 +56,7 @@ class HasAttempt(BasePermission):
 class AgentView(APIView):
     authentication_classes = (AttemptAuthentication,)
     permission_classes = (HasAttempt,)
+    throttle_classes = ()
 
     def attempt(self, request: Request) -> Attempt:
         assert isinstance(request.auth, Attempt)
@@ -76,7 +77,11 @@ class KeysView(AgentView):
     def get(self, request: Request) -> Response:
         job = self.attempt(request).job
         dataset = Dataset.objects.select_related("team").get(pk=job.dataset_id)
-        answer = DataKeys(job=keys.data_key(job.id, job.team), dataset=keys.data_key(dataset.id, dataset.team))
+        answer = DataKeys(
+            job=keys.data_key(job.id, job.team),
+            dataset=keys.data_key(dataset.id, dataset.team),
+            secrets=team_secrets.delivered(job),
+        )
         return Response(answer.model_dump(mode="json"))
 
 

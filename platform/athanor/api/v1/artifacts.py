@@ -12,7 +12,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
+from athanor.api.access import check, principal
 from athanor.api.pagination import listed
 from athanor.api.v1.jobs import PROBLEMS
 from athanor.api.v1.shapes import page_of
@@ -116,8 +118,9 @@ class ArtifactDownloadView(APIView):
         description="Presigned parts and the key to open them; trainer.contract.sealing opens them.",
     )
     def post(self, request: Request, artifact_id: str) -> Response:
-        row = selectors.artifact_of(principal(request), artifact_id)
-        return Response({"artifact": ArtifactSerializer(row).data, **_download(row)})
+        who = principal(request)
+        row = selectors.artifact_of(who, artifact_id)
+        return Response({"artifact": ArtifactSerializer(row).data, **_download(who, row)})
 
 
 class CheckpointDownloadView(APIView):
@@ -130,8 +133,9 @@ class CheckpointDownloadView(APIView):
         },
     )
     def post(self, request: Request, checkpoint_id: str) -> Response:
-        row = selectors.checkpoint_of(principal(request), checkpoint_id)
-        return Response({"checkpoint": CheckpointSerializer(row).data, **_download(row)})
+        who = principal(request)
+        row = selectors.checkpoint_of(who, checkpoint_id)
+        return Response({"checkpoint": CheckpointSerializer(row).data, **_download(who, row)})
 
 
 class ArchiveView(APIView):
@@ -141,7 +145,9 @@ class ArchiveView(APIView):
         description="All files as a tar, opened and verified part by part as it streams.",
     )
     def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
-        row = selectors.artifact_of(principal(request), artifact_id)
+        who = principal(request)
+        row = selectors.artifact_of(who, artifact_id)
+        _hand_out(who, row)
         files = services.files_of(row)
         response = StreamingHttpResponse(_tar(row, files), content_type="application/x-tar")
         response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{row.kind}.tar"'
@@ -149,7 +155,13 @@ class ArchiveView(APIView):
         return response
 
 
-def _download(row: Artifact | Checkpoint) -> dict[str, Any]:
+def _hand_out(who: Principal, row: Artifact | Checkpoint) -> None:
+    check(who, Permission.DOWNLOAD, row.job.team_id)
+    services.hand_out(row, who.user)
+
+
+def _download(who: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
+    _hand_out(who, row)
     expires_at = None
     files = []
     for file in services.files_of(row):

@@ -1,14 +1,17 @@
 """/jobs: submit, plan, list, show, cancel, fork."""
 
 from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django.db.models import prefetch_related_objects
-from django.utils.dateparse import parse_datetime
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
+from drf_spectacular.utils import (
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    inline_serializer,
+)
 from rest_framework import serializers
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
@@ -17,7 +20,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
-from athanor.api.pagination import listed, page
+from athanor.api.pagination import listed, page, time
 from athanor.api.parsers import TextYamlParser, YamlParser
 from athanor.api.v1 import submission
 from athanor.api.v1.shapes import (
@@ -41,6 +44,7 @@ IDEMPOTENCY = OpenApiParameter(
 LONGEST_KEY = 200
 PROBLEMS = {
     401: OpenApiResponse(ProblemSerializer, description="no valid token or session"),
+    403: OpenApiResponse(ProblemSerializer, description="your role, or your token's scopes, do not allow it"),
     404: OpenApiResponse(ProblemSerializer, description="not there, or not yours to see"),
     422: OpenApiResponse(ProblemSerializer, description="the request cannot be used; see errors"),
 }
@@ -95,7 +99,7 @@ class JobsView(APIView):
             labels={
                 name.removeprefix("label."): value for name, value in parameters.items() if name.startswith("label.")
             },
-            created_after=_time(parameters.get("created_after")),
+            created_after=time(request, "created_after"),
         )
         rows, next_cursor = page(request, jobs)
         return Response(listed(JobSummarySerializer(rows, many=True).data, next_cursor))
@@ -261,21 +265,3 @@ def _statuses(text: str) -> list[str]:
                 "invalid_parameter", detail, remedy="mend status", problems=(FieldProblem("/status", "choice", detail),)
             )
     return asked
-
-
-def _time(text: str | None) -> datetime | None:
-    if not text:
-        return None
-    try:
-        found = parse_datetime(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        detail = f"created_after={text!r} is no RFC 3339 time with a zone"
-        raise Invalid(
-            "invalid_parameter",
-            detail,
-            remedy="write it like 2026-01-31T12:00:00Z",
-            problems=(FieldProblem("/created_after", "time", detail),),
-        )
-    return found

@@ -5,7 +5,7 @@ from typing import Any
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.api.access import team_to_write
-from athanor.artifacts import datasets
+from athanor.artifacts import datasets, team_secrets
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
@@ -29,6 +29,9 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
         if job_id not in found:
             detail = f"team {team.name} has no job {job_id}"
             problems.append(FieldProblem(f"/after/{number}", "unknown_job", detail))
+    for name in team_secrets.missing(team, spec.secrets) if spec.secrets else []:
+        detail = f"team {team.name} has no secret {name!r}; an administrator of the team sets it"
+        problems.append(FieldProblem(f"/secrets/{spec.secrets.index(name)}", "unknown_secret", detail))
     try:
         pool = pool_for(spec.resources.cluster, spec.resources.accelerator)
     except Invalid as error:

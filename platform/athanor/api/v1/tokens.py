@@ -1,21 +1,27 @@
-"""/tokens: of the caller, for pipelines and the command line."""
+"""/tokens: of the caller, for pipelines and the command line; and what service accounts' tokens share with them."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts import services
-from athanor.accounts.selectors import tokens_of
-from athanor.api.access import principal, team_to_write
+from athanor.accounts.models import ApiToken
+from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope
+from athanor.accounts.selectors import Principal, tokens_of
+from athanor.api.access import principal, team_named
 from athanor.api.pagination import listed, page
 from athanor.api.v1.jobs import PROBLEMS
 from athanor.api.v1.shapes import page_of
+from athanor.core.errors import Forbidden, NotFound
+
+LONGEST_OVERLAP_SECONDS = 7 * 86_400
+DEFAULT_OVERLAP_SECONDS = 3600
 
 
 class TokenSerializer(serializers.Serializer[Any]):
@@ -23,6 +29,7 @@ class TokenSerializer(serializers.Serializer[Any]):
     name = serializers.CharField()
     prefix = serializers.CharField()
     team = serializers.CharField(source="team.name")
+    scopes = serializers.ListField(child=serializers.ChoiceField(choices=[scope.value for scope in Scope]))
     created_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
@@ -33,10 +40,19 @@ class NewTokenSerializer(TokenSerializer):
     token = serializers.CharField(help_text="shown this once")
 
 
-class TokenRequestSerializer(serializers.Serializer[Any]):
+class ScopedSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
-    team = serializers.CharField(required=False)
     expires_in_days = serializers.IntegerField(required=False, allow_null=True, min_value=1, max_value=3650)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=[scope.value for scope in Scope]),
+        required=False,
+        allow_empty=False,
+        help_text="all but platform without it; of a token's maker: at most its own",
+    )
+
+
+class TokenRequestSerializer(ScopedSerializer):
+    team = serializers.CharField(required=False)
 
 
 class TokensView(APIView):
@@ -58,15 +74,79 @@ class TokensView(APIView):
         asked = TokenRequestSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         who = principal(request)
-        team = team_to_write(who, asked.validated_data.get("team"))
-        days = asked.validated_data.get("expires_in_days")
-        expires_at = timezone.now() + timedelta(days=days) if days else None
-        row, token = services.issue_token(who.user, team, asked.validated_data["name"], expires_at)
-        return Response({**TokenSerializer(row).data, "token": token}, status=201)
+        team = team_named(who, Permission.VIEW, asked.validated_data.get("team"))
+        scopes, expires_at = narrowed(who, asked.validated_data)
+        row, token = services.issue_token(who.user, team, asked.validated_data["name"], expires_at, scopes=scopes)
+        return issued(row, token)
 
 
 class TokenView(APIView):
     @extend_schema(operation_id="tokens_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, token_id: str) -> Response:
-        services.revoke_token(principal(request).user, token_id)
+        who = principal(request)
+        services.revoke_token(who.user, own_token(who, token_id).id)
         return Response(status=204)
+
+
+class TokenRotateView(APIView):
+    @extend_schema(
+        operation_id="tokens_rotate",
+        request=inline_serializer(
+            "TokenRotation",
+            {
+                "overlap_seconds": serializers.IntegerField(
+                    required=False,
+                    min_value=0,
+                    max_value=LONGEST_OVERLAP_SECONDS,
+                    help_text=f"for which the old one still works; {DEFAULT_OVERLAP_SECONDS} without it",
+                )
+            },
+        ),
+        responses={201: NewTokenSerializer, **PROBLEMS},
+        description="A successor with the same name, scopes and life span.",
+    )
+    def post(self, request: Request, token_id: str) -> Response:
+        who = principal(request)
+        row = own_token(who, token_id)
+        field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
+        body = request.data if isinstance(request.data, dict) else {}
+        overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
+        return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user))
+
+
+def own_token(who: Principal, token_id: str) -> ApiToken:
+    """One of the caller's own. A token reaches only itself and those that can do no more than it can."""
+    row = tokens_of(who).filter(pk=token_id).first()
+    if row is None:
+        raise NotFound("token", token_id)
+    if row.id != who.token_id:
+        _refuse_wider(who, [Scope(scope) for scope in row.scopes])
+    return row
+
+
+def narrowed(who: Principal, asked: dict[str, Any]) -> tuple[list[Scope], datetime | None]:
+    """Scopes and end of a new token: never more, nor for longer, than the token that asks for it."""
+    scopes = [Scope(scope) for scope in asked.get("scopes", [])]
+    if not scopes:
+        scopes = [scope for scope in DEFAULT_SCOPES if who.scopes is None or scope in who.scopes]
+    _refuse_wider(who, scopes)
+    days = asked.get("expires_in_days")
+    expires_at = timezone.now() + timedelta(days=days) if days else None
+    maker_ends = ApiToken.objects.filter(pk=who.token_id).values_list("expires_at", flat=True).first()
+    if maker_ends and (expires_at is None or expires_at > maker_ends):
+        expires_at = maker_ends
+    return scopes, expires_at
+
+
+def issued(row: ApiToken, token: str) -> Response:
+    return Response({**TokenSerializer(row).data, "token": token}, status=201)
+
+
+def _refuse_wider(who: Principal, scopes: list[Scope]) -> None:
+    wider = [scope.value for scope in scopes if who.scopes is not None and scope not in who.scopes]
+    if wider:
+        raise Forbidden(
+            "scope_missing",
+            f"your token has not the scope {', '.join(wider)} itself",
+            remedy="sign in to the dashboard, or use a token that has it",
+        )

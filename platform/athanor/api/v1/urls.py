@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from athanor.api.v1 import artifacts, catalog, datasets, jobs, session, telemetry, tokens
+from athanor.api.v1 import artifacts, audit, catalog, datasets, jobs, session, team_secrets, teams, telemetry, tokens
 
 
 class PublicId:
@@ -21,6 +21,21 @@ urlpatterns = [
     path("session", session.SessionView.as_view()),
     path("tokens", tokens.TokensView.as_view()),
     path("tokens/<id:token_id>", tokens.TokenView.as_view()),
+    path("tokens/<id:token_id>:rotate", tokens.TokenRotateView.as_view()),
+    path("teams", teams.TeamsView.as_view()),
+    path("teams/<id:team_id>", teams.TeamView.as_view()),
+    path("teams/<id:team_id>/members", teams.MembersView.as_view()),
+    path("teams/<id:team_id>/members/<id:user_id>", teams.MemberView.as_view()),
+    path("teams/<id:team_id>/invitations", teams.InvitationsView.as_view()),
+    path("teams/<id:team_id>/service-accounts", teams.ServiceAccountsView.as_view()),
+    path("teams/<id:team_id>/secrets", team_secrets.SecretsView.as_view()),
+    path("secrets/<id:secret_id>", team_secrets.SecretView.as_view()),
+    path("invitations:accept", teams.AcceptView.as_view()),
+    path("invitations/<id:invitation_id>", teams.InvitationView.as_view()),
+    path("service-accounts/<id:account_id>", teams.ServiceAccountView.as_view()),
+    path("service-accounts/<id:account_id>/tokens", teams.ServiceAccountTokensView.as_view()),
+    path("audit", audit.AuditView.as_view()),
+    path("audit:export", audit.AuditExportView.as_view()),
     path("jobs", jobs.JobsView.as_view()),
     path("jobs:plan", jobs.PlanView.as_view()),
     path("jobs/<id:job_id>", jobs.JobView.as_view()),

@@ -8,7 +8,7 @@ ATHANOR = read()
 
 DEBUG = ATHANOR.debug
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "athanor.config.apps.AuditedAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -26,6 +26,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "athanor.api.middleware.RequestIdMiddleware",
+    "athanor.api.throttling.RateLimitHeadersMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -56,6 +57,7 @@ DATABASES = {"default": dj_database_url.parse(ATHANOR.database_url, conn_health_
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 16, "timeout": 10}
 
+AUTHENTICATION_BACKENDS = ["athanor.accounts.backends.ThrottledBackend"]
 AUTH_USER_MODEL = "accounts.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en-us"

@@ -6,6 +6,7 @@ import psutil
 from django.core.management.base import BaseCommand, CommandParser
 
 from athanor.accounts.models import ApiToken, Membership, Role, Team, User
+from athanor.accounts.roles import PlatformRole
 from athanor.accounts.services import issue_token, revoke_token
 from athanor.artifacts.storage import ensure_bucket
 from athanor.clusters.models import Cluster, Pool
@@ -23,7 +24,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, username: str, team: str, **options: Any) -> None:
         ensure_bucket()
-        user, created = User.objects.get_or_create(username=username, defaults={"is_staff": True, "is_superuser": True})
+        powers = {"is_staff": True, "is_superuser": True, "platform_role": PlatformRole.PLATFORM_ADMIN.value}
+        user, created = User.objects.get_or_create(username=username, defaults=powers)
         password = os.environ.get(PASSWORD_VARIABLE)
         if created and not password:
             self.stderr.write(f"{PASSWORD_VARIABLE} is not set; {username} cannot sign in to the dashboard yet")

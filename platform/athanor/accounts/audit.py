@@ -1,0 +1,204 @@
+"""The audit trail: who did what to what, when, from where, with before and after, each record chained to the last.
+
+A record is written in the transaction of the change it tells of, so neither exists without the other. Its digest is an
+HMAC over its content and the digest before it, under a key that is wrapped by the master key: whoever can write to the
+database but has not that key can neither change, remove nor insert a record without `verify` naming it. The head row
+holds the newest number and digest, so that the end cannot be cut off either.
+
+Writers are serialised by the head's row lock, which is held to the end of the transaction: record last, after all
+other locks.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
+from django.db.models import QuerySet
+from django.utils import timezone
+from psycopg.types.json import Jsonb
+
+from athanor.accounts.models import AuditEvent, AuditHead, User
+from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
+from athanor.core import encryption
+from athanor.core.errors import NotFound
+from athanor.core.logging import bound_id
+
+HEAD = 1
+KEY_OWNER = "audit"
+START = ""
+# By hand, because every change of the platform waits for these two: the head's row lock is what serialises writers.
+NEXT = "UPDATE accounts_audithead SET seq = seq + 1 WHERE id = 1 RETURNING seq, digest, wrapped_key"
+FIRST = "INSERT INTO accounts_audithead (id, seq, digest, wrapped_key) VALUES (1, 0, %s, %s) ON CONFLICT DO NOTHING"
+COLUMNS = tuple(field.column for field in AuditEvent._meta.concrete_fields)
+APPEND = (
+    f"WITH appended AS (INSERT INTO accounts_auditevent ({', '.join(COLUMNS)}) "  # noqa: S608 - names of our own columns
+    f"VALUES ({', '.join(['%s'] * len(COLUMNS))})) UPDATE accounts_audithead SET digest = %s WHERE id = 1"
+)
+
+
+def record(
+    action: str,
+    *,
+    actor: User | str,
+    target: tuple[str, str],
+    team_id: str = "",
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> AuditEvent:
+    """Append one record. `target` is a kind and an id. Address, request and token come from what is bound to the work.
+
+    Values must be JSON of strings, whole numbers, booleans and None, and never a secret.
+    """
+    assert connection.in_atomic_block, "a record is written in the transaction of the change"
+    name, identifier = (actor.username, actor.id) if isinstance(actor, User) else (actor, bound_id("user"))
+    event = AuditEvent(
+        time=timezone.now(),
+        action=action,
+        actor=name[:150],
+        actor_id=identifier,
+        token_id=bound_id("token"),
+        team_id=team_id,
+        target_type=target[0],
+        target_id=target[1][:150],
+        address=bound_id("address"),
+        request_id=bound_id("request"),
+        before=before,
+        after=after,
+    )
+    with connection.cursor() as cursor:
+        event.seq, event.previous, key = _next(cursor)
+        event.digest = _digest(key, event)
+        cursor.execute(APPEND, [_column(event, name) for name in COLUMNS] + [event.digest])
+    return event
+
+
+def record_alone(action: str, **facts: Any) -> AuditEvent:
+    """For what changes no row of ours, such as a download or a refused sign-in."""
+    with transaction.atomic():
+        return record(action, **facts)
+
+
+def visible_to(who: Principal) -> QuerySet[AuditEvent]:
+    """All of it for platform administrators and auditors, their teams' for team administrators. Newest first.
+
+    Raises NotFound for anybody else: that there is a trail is no secret, but there is none for them.
+    """
+    rows = AuditEvent.objects.order_by("-seq")
+    if Permission.READ_AUDIT in who.platform:
+        return rows
+    teams = who.teams_with(Permission.READ_AUDIT)
+    if not teams:
+        raise NotFound("audit trail", "yours")
+    return rows.filter(team_id__in=teams)
+
+
+def filtered(
+    rows: QuerySet[AuditEvent],
+    *,
+    action: str = "",
+    actor: str = "",
+    team: str = "",
+    target: str = "",
+    after: datetime | None = None,
+    before: datetime | None = None,
+) -> QuerySet[AuditEvent]:
+    """Empty values do not filter. `action` matches itself and what lies below it: `job` matches `job.submit`."""
+    if action:
+        rows = rows.filter(action=action) | rows.filter(action__startswith=f"{action}.")
+    if actor:
+        rows = rows.filter(actor=actor) | rows.filter(actor_id=actor)
+    if team:
+        rows = rows.filter(team_id=team)
+    if target:
+        rows = rows.filter(target_id=target)
+    if after:
+        rows = rows.filter(time__gte=after)
+    if before:
+        rows = rows.filter(time__lt=before)
+    return rows
+
+
+def verify() -> Iterator[str]:
+    """Every break of the chain, as a sentence; nothing when it is whole. Records may be written meanwhile."""
+    head = AuditHead.objects.filter(pk=HEAD).first()
+    if head is None:
+        if AuditEvent.objects.exists():
+            yield "the head of the chain is gone, but there are records"
+        return
+    key = _key(head)
+    seq, digest = 0, START
+    # What is up to the head is committed and never changes, so a moving end does no harm.
+    for event in AuditEvent.objects.filter(seq__lte=head.seq).order_by("seq").iterator(chunk_size=1000):
+        if event.seq != seq + 1:
+            yield f"records {seq + 1} to {event.seq - 1} were removed"
+        elif event.previous != digest:
+            yield f"record {event.seq} does not follow record {seq}: one of them was inserted or changed"
+        if not hmac.compare_digest(event.digest, _digest(key, event)):
+            yield f"record {event.seq} was changed, or was not written by this platform"
+        seq, digest = event.seq, event.digest
+    if seq != head.seq:
+        yield f"the chain ends with record {seq}, but record {head.seq} was the last one written"
+    elif digest != head.digest:
+        yield f"record {seq} is not the one that the head of the chain names"
+    newest = AuditEvent.objects.order_by("-seq").values_list("seq", flat=True).first() or 0
+    if newest > AuditHead.objects.values_list("seq", flat=True).get(pk=HEAD):
+        yield f"records up to {newest} were inserted behind the end of the chain"
+
+
+def rewrap_key() -> bool:
+    """Wrap the chain's key by the newest master key. False: it was so already, or there is none yet."""
+    with transaction.atomic():
+        head = AuditHead.objects.select_for_update(no_key=True).filter(pk=HEAD).first()
+        if head is None or encryption.is_wrapped_by(encryption.master_keyset(), head.wrapped_key):
+            return False
+        key = encryption.unwrap_by_master(head.wrapped_key, KEY_OWNER)
+        head.wrapped_key = encryption.wrap_by_master(key, KEY_OWNER)
+        head.save(update_fields=["wrapped_key"])
+    return True
+
+
+def _next(cursor: CursorWrapper) -> tuple[int, str, bytes]:
+    """Number of the next record, digest of the last, and the chain's key. Holds the head's row from here on."""
+    cursor.execute(NEXT)
+    if cursor.rowcount == 0:
+        wrapped = encryption.wrap_by_master(encryption.new_secret(), KEY_OWNER)
+        cursor.execute(FIRST, [START, wrapped])
+        cursor.execute(NEXT)
+    seq, previous, wrapped_key = cursor.fetchone()
+    return seq, previous, encryption.unwrap_by_master(wrapped_key, KEY_OWNER).encode()
+
+
+def _column(event: AuditEvent, name: str) -> Any:
+    value = getattr(event, name)
+    return Jsonb(value) if isinstance(value, dict) else value
+
+
+def _key(head: AuditHead) -> bytes:
+    return encryption.unwrap_by_master(head.wrapped_key, KEY_OWNER).encode()
+
+
+def _digest(key: bytes, event: AuditEvent) -> str:
+    content = {
+        "seq": event.seq,
+        "time": event.time.astimezone(UTC).isoformat(),
+        "action": event.action,
+        "actor": event.actor,
+        "actor_id": event.actor_id,
+        "token_id": event.token_id,
+        "team_id": event.team_id,
+        "target_type": event.target_type,
+        "target_id": event.target_id,
+        "address": event.address,
+        "request_id": event.request_id,
+        "before": event.before,
+        "after": event.after,
+        "previous": event.previous,
+    }
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hmac.new(key, canonical.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,243 @@
+"""Who belongs to a team: members and their roles, invitations, service accounts, and the teams themselves."""
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
+from athanor.accounts.roles import Role
+from athanor.accounts.services import digest_of, revoke_all
+from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unauthenticated
+
+INVITATION_PREFIX = "athinv_"
+
+
+def create_team(name: str, actor: User) -> Team:
+    """Its maker becomes its first administrator."""
+    try:
+        with transaction.atomic():
+            team = Team.objects.create(name=name)
+            Membership.objects.create(user=actor, team=team, role=Role.ADMIN.value)
+            audit.record("team.create", actor=actor, target=("team", team.id), team_id=team.id, after={"name": name})
+    except IntegrityError as error:
+        raise Conflict("team_exists", f"there is a team {name!r}", remedy="choose another name") from error
+    return team
+
+
+def change_limits(team: Team, limits: dict[str, int | None], actor: User) -> Team:
+    """`limits`: max_running_jobs, max_slots; those that are not named stay."""
+    with transaction.atomic():
+        row = Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+        before = {name: getattr(row, name) for name in limits}
+        for name, value in limits.items():
+            setattr(row, name, value)
+        row.save(update_fields=list(limits))
+        audit.record(
+            "team.limits", actor=actor, target=("team", row.id), team_id=row.id, before=before, after=dict(limits)
+        )
+    return row
+
+
+def add_member(team: Team, username: str, role: Role, actor: User) -> Membership:
+    user = User.objects.filter(username=username, is_active=True, service_team=None).first()
+    if user is None:
+        detail = f"there is no user {username!r}"
+        raise Invalid(
+            "unknown_user", detail, remedy="invite them", problems=(FieldProblem("/username", "unknown_user", detail),)
+        )
+    with transaction.atomic():
+        return _join(team, user, role, actor)
+
+
+def set_role(team: Team, user_id: str, role: Role, actor: User) -> Membership:
+    with transaction.atomic():
+        row = _locked_member(team, user_id)
+        before = row.role
+        if before != role.value:
+            _refuse_without_admin(team, row, stays_admin=role is Role.ADMIN)
+            row.role = role.value
+            row.save(update_fields=["role"])
+            audit.record(
+                "member.role",
+                actor=actor,
+                target=("user", user_id),
+                team_id=team.id,
+                before={"role": before},
+                after={"role": role.value},
+            )
+    return row
+
+
+def remove_member(team: Team, user_id: str, actor: User) -> None:
+    """Also revokes their tokens for the team."""
+    with transaction.atomic():
+        row = _locked_member(team, user_id)
+        _refuse_without_admin(team, row, stays_admin=False)
+        row.delete()
+        revoke_all(ApiToken.objects.filter(user_id=user_id, team=team), actor)
+        audit.record("member.remove", actor=actor, target=("user", user_id), team_id=team.id, before={"role": row.role})
+
+
+def invite(team: Team, role: Role, hours: int, note: str, actor: User) -> tuple[Invitation, str]:
+    """The row, and the secret of the link, which is shown this once."""
+    secret = INVITATION_PREFIX + secrets.token_urlsafe(32)
+    with transaction.atomic():
+        row = Invitation.objects.create(
+            team=team,
+            role=role.value,
+            note=note,
+            digest=digest_of(secret),
+            created_by=actor,
+            expires_at=timezone.now() + timedelta(hours=hours),
+        )
+        facts = {"role": role.value, "note": note, "expires_at": row.expires_at.isoformat()}
+        audit.record("invitation.create", actor=actor, target=("invitation", row.id), team_id=team.id, after=facts)
+    return row, secret
+
+
+def revoke_invitation(row: Invitation, actor: User) -> None:
+    """Idempotent; one that was accepted stays as it is."""
+    with transaction.atomic():
+        changed = Invitation.objects.filter(pk=row.pk, accepted_at=None, revoked_at=None).update(
+            revoked_at=timezone.now()
+        )
+        if changed:
+            audit.record("invitation.revoke", actor=actor, target=("invitation", row.id), team_id=row.team_id)
+
+
+def accept(secret: str, user: User) -> Membership:
+    with transaction.atomic():
+        return _accept(_open_invitation(secret), user)
+
+
+def accept_as_new(secret: str, username: str, password: str) -> Membership:
+    """A new person joins. The name's and the password's rules are checked before the invitation is used up."""
+    try:
+        with transaction.atomic():
+            invitation = _open_invitation(secret)
+            user = User(username=username)
+            _check(user, password)
+            user.set_password(password)
+            user.save(force_insert=True)
+            audit.record("user.create", actor=user, target=("user", user.id), after={"username": username})
+            return _accept(invitation, user)
+    except IntegrityError as error:
+        raise Conflict("username_taken", f"there is a user {username!r}", remedy="choose another name") from error
+
+
+def create_service_account(team: Team, name: str, role: Role, actor: User) -> User:
+    """`name@team`: no password, so tokens only."""
+    try:
+        with transaction.atomic():
+            account = User(username=f"{name}@{team.name}", service_team=team)
+            account.set_unusable_password()
+            account.save(force_insert=True)
+            Membership.objects.create(user=account, team=team, role=role.value)
+            facts = {"username": account.username, "role": role.value}
+            audit.record(
+                "service_account.create", actor=actor, target=("user", account.id), team_id=team.id, after=facts
+            )
+    except IntegrityError as error:
+        raise Conflict(
+            "service_account_exists", f"there is an account {name}@{team.name}", remedy="choose another name"
+        ) from error
+    return account
+
+
+def retire_service_account(account: User, actor: User) -> None:
+    """Its jobs go on; its tokens are dead at once. The name is free for another afterwards."""
+    with transaction.atomic():
+        row = User.objects.select_for_update(no_key=True).get(pk=account.pk)
+        revoke_all(ApiToken.objects.filter(user=row), actor)
+        before = {"username": row.username}
+        row.is_active = False
+        row.username = f"{row.username}.{row.id}"
+        row.save(update_fields=["is_active", "username"])
+        Membership.objects.filter(user=row).delete()
+        audit.record(
+            "service_account.retire",
+            actor=actor,
+            target=("user", row.id),
+            team_id=str(account.service_team_id),
+            before=before,
+        )
+
+
+def _join(team: Team, user: User, role: Role, actor: User) -> Membership:
+    row, created = Membership.objects.get_or_create(user=user, team=team, defaults={"role": role.value})
+    if not created:
+        raise Conflict(
+            "already_member", f"{user.username} is a {row.role} of team {team.name}", remedy="change the role instead"
+        )
+    facts = {"username": user.username, "role": role.value}
+    audit.record("member.add", actor=actor, target=("user", user.id), team_id=team.id, after=facts)
+    return row
+
+
+def _open_invitation(secret: str) -> Invitation:
+    """Locked, so that it is used once. One answer for all that is wrong with it."""
+    row = (
+        Invitation.objects.select_for_update(no_key=True, of=("self",))
+        .select_related("team")
+        .filter(digest=digest_of(secret), accepted_at=None, revoked_at=None, expires_at__gt=timezone.now())
+        .first()
+    )
+    if row is None:
+        raise Unauthenticated(
+            "invalid_invitation",
+            "the invitation is unknown, used, revoked or expired",
+            remedy="ask an administrator of the team for a new one",
+        )
+    return row
+
+
+def _accept(invitation: Invitation, user: User) -> Membership:
+    invitation.accepted_by = user
+    invitation.accepted_at = timezone.now()
+    invitation.save(update_fields=["accepted_by", "accepted_at"])
+    row = _join(invitation.team, user, Role(invitation.role), user)
+    audit.record("invitation.accept", actor=user, target=("invitation", invitation.id), team_id=invitation.team_id)
+    return row
+
+
+def _check(user: User, password: str) -> None:
+    problems: list[FieldProblem] = []
+    fields: dict[str, Any] = {}
+    try:
+        user.clean_fields(exclude=["password"])
+    except ValidationError as error:
+        fields["username"] = [text for texts in error.message_dict.values() for text in texts]
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        fields["password"] = error.messages
+    problems += [FieldProblem(f"/{name}", "invalid", text) for name, texts in fields.items() for text in texts]
+    if problems:
+        raise Invalid("invalid", problems[0].detail, remedy="mend the fields in errors", problems=tuple(problems))
+
+
+def _locked_member(team: Team, user_id: str) -> Membership:
+    """Of a person. The team's row is locked, so that two administrators cannot remove each other at once."""
+    Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+    row = Membership.objects.filter(team=team, user_id=user_id, user__service_team=None).select_related("user").first()
+    if row is None:
+        raise NotFound("member", user_id)
+    return row
+
+
+def _refuse_without_admin(team: Team, row: Membership, *, stays_admin: bool) -> None:
+    if stays_admin or row.role != Role.ADMIN.value:
+        return
+    admins = Membership.objects.filter(team=team, role=Role.ADMIN.value, user__is_active=True, user__service_team=None)
+    if not admins.exclude(pk=row.pk).exists():
+        raise Conflict(
+            "last_admin",
+            f"{row.user.username} is the only administrator of team {team.name}",
+            remedy="make somebody else administrator first",
+        )

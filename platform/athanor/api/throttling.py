@@ -1,0 +1,92 @@
+"""How many requests a minute one caller may send; counted in Valkey, told by the RateLimit-* headers.
+
+It protects the platform from a loop gone wild, not secrets: while Valkey is away nothing is counted. Sign-in has a
+limit of its own, in the database (accounts/throttling.py). The trainer's API is not limited: it paces itself.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponseBase
+from redis import Redis
+from redis.exceptions import RedisError
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from athanor.accounts.selectors import Principal
+from athanor.core.errors import TooManyRequests
+
+log = logging.getLogger(__name__)
+
+WINDOW_SECONDS = 60
+TIMEOUT_SECONDS = 0.2
+PAUSE_SECONDS = 5.0  # after a failure, for which Valkey is not asked: requests must not wait for it one by one
+
+
+class _Away:
+    until = 0.0
+
+
+class CallerThrottle(BaseThrottle):
+    """One count a caller and minute: by token, else by user, else by address."""
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        limit = settings.ATHANOR.rate_limit_per_minute
+        if not limit or time.monotonic() < _Away.until:
+            return True
+        now = time.time()
+        reset = WINDOW_SECONDS - int(now) % WINDOW_SECONDS
+        try:
+            used = _count(f"athanor:rate:{_caller(request)}:{int(now) // WINDOW_SECONDS}")
+        except (RedisError, OSError) as error:
+            _Away.until = time.monotonic() + PAUSE_SECONDS
+            log.warning("requests are not counted for %.0f s, Valkey is away: %s", PAUSE_SECONDS, error)
+            return True
+        headers = {"Limit": limit, "Remaining": max(limit - used, 0), "Reset": reset}
+        request._request.META["athanor.rate"] = headers
+        if used > limit:
+            raise TooManyRequests(
+                "rate_limited",
+                f"more than {limit} requests within a minute",
+                remedy=f"wait {reset} seconds; an administrator sets ATHANOR_RATE_LIMIT_PER_MINUTE",
+                retry_after_seconds=reset,
+            )
+        return True
+
+
+class RateLimitHeadersMiddleware:
+    """RateLimit-Limit, -Remaining and -Reset on every answer that was counted, errors included."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self._get_response(request)
+        for name, value in request.META.get("athanor.rate", {}).items():
+            response.headers[f"RateLimit-{name}"] = str(value)
+        return response
+
+
+def _caller(request: Request) -> str:
+    who = request.auth
+    if isinstance(who, Principal):
+        return who.token_id or who.user.id
+    return str(request.META.get("REMOTE_ADDR", ""))
+
+
+def _count(key: str) -> int:
+    with _valkey().pipeline(transaction=False) as pipe:
+        pipe.incr(key)
+        pipe.expire(key, 2 * WINDOW_SECONDS)
+        return int(pipe.execute()[0])
+
+
+@lru_cache(maxsize=1)
+def _valkey() -> Redis:
+    return Redis.from_url(
+        settings.CELERY_BROKER_URL, socket_connect_timeout=TIMEOUT_SECONDS, socket_timeout=TIMEOUT_SECONDS
+    )

@@ -1,0 +1,96 @@
+"""/audit: the trail, to search and to take away."""
+
+import json
+from collections.abc import Iterator
+
+from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts import audit
+from athanor.accounts.models import AuditEvent
+from athanor.api.access import principal
+from athanor.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT, listed, number, time
+from athanor.api.v1.jobs import PROBLEMS
+from athanor.api.v1.shapes import page_of
+
+EXPORT_CHUNK = 1000
+FILTERS = [
+    OpenApiParameter("action", str, description="itself and what lies below it: job, job.submit"),
+    OpenApiParameter("actor", str, description="a username or a user's id"),
+    OpenApiParameter("team", str, description="a team's id"),
+    OpenApiParameter("target", str, description="an id"),
+    OpenApiParameter("after", OpenApiTypes.DATETIME),
+    OpenApiParameter("before", OpenApiTypes.DATETIME),
+]
+
+
+class AuditEventSerializer(serializers.Serializer[AuditEvent]):
+    seq = serializers.IntegerField()
+    time = serializers.DateTimeField()
+    action = serializers.CharField()
+    actor = serializers.CharField()
+    actor_id = serializers.CharField(allow_blank=True)
+    token_id = serializers.CharField(allow_blank=True)
+    team_id = serializers.CharField(allow_blank=True)
+    target_type = serializers.CharField()
+    target_id = serializers.CharField()
+    address = serializers.CharField(allow_blank=True)
+    request_id = serializers.CharField(allow_blank=True)
+    before = serializers.JSONField(allow_null=True)
+    after = serializers.JSONField(allow_null=True)
+    previous = serializers.CharField(allow_blank=True)
+    digest = serializers.CharField()
+
+
+class AuditView(APIView):
+    @extend_schema(
+        operation_id="audit_list",
+        parameters=[*FILTERS, OpenApiParameter("limit", int), OpenApiParameter("cursor", int)],
+        responses={200: page_of("AuditPage", AuditEventSerializer), **PROBLEMS},
+        description="Newest first. All of it for platform administrators and auditors; its own for a team's.",
+    )
+    def get(self, request: Request) -> Response:
+        rows = _asked(request)
+        limit = number(request, "limit", DEFAULT_LIMIT, lowest=1, highest=LARGEST_LIMIT)
+        if cursor := number(request, "cursor", 0):
+            rows = rows.filter(seq__lt=cursor)
+        found = list(rows[: limit + 1])
+        next_cursor = str(found[limit - 1].seq) if len(found) > limit else None
+        return Response(listed(AuditEventSerializer(found[:limit], many=True).data, next_cursor))
+
+
+class AuditExportView(APIView):
+    @extend_schema(
+        operation_id="audit_export",
+        parameters=FILTERS,
+        responses={(200, "application/x-ndjson"): OpenApiTypes.STR, **PROBLEMS},
+        description="The same as JSON lines, oldest first, all of them.",
+    )
+    def get(self, request: Request) -> StreamingHttpResponse:
+        response = StreamingHttpResponse(_lines(_asked(request)), content_type="application/x-ndjson")
+        response["Content-Disposition"] = 'attachment; filename="athanor-audit.jsonl"'
+        return response
+
+
+def _asked(request: Request) -> QuerySet[AuditEvent]:
+    asked = request.query_params
+    return audit.filtered(
+        audit.visible_to(principal(request)),
+        action=asked.get("action", ""),
+        actor=asked.get("actor", ""),
+        team=asked.get("team", ""),
+        target=asked.get("target", ""),
+        after=time(request, "after"),
+        before=time(request, "before"),
+    )
+
+
+def _lines(rows: QuerySet[AuditEvent]) -> Iterator[bytes]:
+    for event in rows.order_by("seq").iterator(chunk_size=EXPORT_CHUNK):
+        yield json.dumps(AuditEventSerializer(event).data, ensure_ascii=False).encode() + b"\n"

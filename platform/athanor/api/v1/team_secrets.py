@@ -1,0 +1,65 @@
+"""/teams/{id}/secrets: set and forgotten; no answer holds a value."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.roles import Permission
+from athanor.api.access import check, principal, team_for
+from athanor.api.pagination import listed
+from athanor.api.v1.jobs import PROBLEMS
+from athanor.api.v1.shapes import page_of
+from athanor.api.v1.teams import read
+from athanor.artifacts import team_secrets
+from athanor.artifacts.models import TeamSecret
+
+LONGEST_VALUE = 16_384
+
+
+class SecretSerializer(serializers.Serializer[TeamSecret]):
+    id = serializers.CharField()
+    name = serializers.CharField()
+    updated_by = serializers.CharField(source="updated_by.username", allow_null=True, default=None)
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+
+class NewSecretSerializer(serializers.Serializer[Any]):
+    name = serializers.RegexField(r"^[a-z][a-z0-9-]*$", max_length=63)
+    value = serializers.CharField(
+        max_length=LONGEST_VALUE, trim_whitespace=False, write_only=True, help_text="never shown again"
+    )
+
+
+class SecretsView(APIView):
+    @extend_schema(operation_id="secrets_list", responses={200: page_of("SecretPage", SecretSerializer), **PROBLEMS})
+    def get(self, request: Request, team_id: str) -> Response:
+        team = team_for(principal(request), Permission.VIEW, team_id)
+        return Response(listed(SecretSerializer(team_secrets.secrets_of(team), many=True).data))
+
+    @extend_schema(
+        operation_id="secrets_put",
+        request=NewSecretSerializer,
+        responses={200: SecretSerializer, 201: SecretSerializer, **PROBLEMS},
+        description="Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`.",
+    )
+    def post(self, request: Request, team_id: str) -> Response:
+        who = principal(request)
+        team = team_for(who, Permission.MANAGE, team_id)
+        asked = read(NewSecretSerializer, request)
+        row, created = team_secrets.put(team, asked["name"], asked["value"], who.user)
+        return Response(SecretSerializer(row).data, status=201 if created else 200)
+
+
+class SecretView(APIView):
+    @extend_schema(operation_id="secrets_delete", responses={204: None, **PROBLEMS})
+    def delete(self, request: Request, secret_id: str) -> Response:
+        who = principal(request)
+        row = team_secrets.secret_of(who, secret_id)
+        check(who, Permission.MANAGE, row.team_id)
+        team_secrets.delete(row, who.user)
+        return Response(status=204)

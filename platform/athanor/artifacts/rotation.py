@@ -1,0 +1,97 @@
+"""New keys above the old ones, while jobs run. Data keys themselves stay, so nothing stored is sealed again.
+
+Each step commits by itself and can be read off the rows (core/encryption.py), so a rotation that is broken off goes on
+when it is started again, and two at once do no harm.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import models, transaction
+
+from athanor.accounts import audit
+from athanor.accounts.models import Team
+from athanor.artifacts import team_secrets
+from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
+from athanor.core import encryption
+from athanor.core.errors import Misconfigured
+
+ACTOR = "operator"  # whoever may run commands on the platform's machine
+
+# What a team's key wraps, and what each row's wrapping is bound to.
+WRAPPED: tuple[tuple[type[models.Model], Callable[[Any], str]], ...] = (
+    (DataKey, lambda row: str(row.owner)),
+    (TeamSecret, lambda row: team_secrets.owner_of(row.team_id, row.name)),
+)
+
+
+def rotate_master() -> int:
+    """Wrap every team's key by ATHANOR_MASTER_KEY that ATHANOR_PREVIOUS_MASTER_KEY still wraps. Returns how many.
+
+    Raises Misconfigured when a key opens with neither; those before it are done.
+    """
+    done = 0
+    for team_id in TeamKey.objects.order_by("pk").values_list("pk", flat=True):
+        with transaction.atomic():
+            row = TeamKey.objects.select_for_update(no_key=True).get(pk=team_id)
+            if encryption.is_wrapped_by(encryption.master_keyset(), row.wrapped):
+                continue
+            row.wrapped = encryption.wrap_by_master(encryption.unwrap_by_master(row.wrapped, team_id), team_id)
+            row.save(update_fields=["wrapped"])
+            audit.record("key.rotate_master", actor=ACTOR, target=("team_key", team_id), team_id=team_id)
+            done += 1
+    return done + int(audit.rewrap_key())
+
+
+def rotate_team(team: Team) -> int:
+    """A new team key wraps all that the old one did; then the old one is gone. Returns how many rows."""
+    keyset = _begin(team)
+    if keyset is None:
+        return 0
+    done = sum(_rewrap(keyset, team, model, owner_of) for model, owner_of in WRAPPED)
+    return done + _end(team)
+
+
+def _begin(team: Team) -> str | None:
+    """The keyset with both keys; that of an unfinished rotation, if there is one. None: the team has no key yet."""
+    with transaction.atomic():
+        row = TeamKey.objects.select_for_update(no_key=True).filter(team=team).first()
+        if row is None:
+            return None
+        keyset = encryption.unwrap_by_master(row.wrapped, team.id)
+        if encryption.is_single(keyset):
+            keyset = encryption.with_new_primary(keyset)
+            row.wrapped = encryption.wrap_by_master(keyset, team.id)
+            row.save(update_fields=["wrapped"])
+            audit.record("key.rotate_team.begin", actor=ACTOR, target=("team_key", team.id), team_id=team.id)
+        return keyset
+
+
+def _rewrap(keyset: str, team: Team, model: type[models.Model], owner_of: Callable[[Any], str]) -> int:
+    done = 0
+    for row in model._default_manager.filter(team=team).order_by("pk").iterator(chunk_size=500):
+        wrapped: Any = row.wrapped  # type: ignore[attr-defined] # every model in WRAPPED has it
+        if encryption.is_wrapped_by(keyset, wrapped):
+            continue
+        owner = owner_of(row)
+        again = encryption.wrap(keyset, encryption.unwrap(keyset, wrapped, owner), owner)
+        # A secret that was replaced meanwhile is wrapped by the new key already and must not be put back.
+        done += model._default_manager.filter(pk=row.pk, wrapped=wrapped).update(wrapped=again)
+    return done
+
+
+def _end(team: Team) -> int:
+    """Drop the old key once nothing needs it, under the lock that whoever wraps takes: nothing is added meanwhile."""
+    with transaction.atomic():
+        row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
+        keyset = encryption.unwrap_by_master(row.wrapped, team.id)
+        late = sum(_rewrap(keyset, team, model, owner_of) for model, owner_of in WRAPPED)
+        for model, _ in WRAPPED:
+            for wrapped in model._default_manager.filter(team=team).values_list("wrapped", flat=True):
+                if not encryption.is_wrapped_by(keyset, wrapped):
+                    raise Misconfigured("rotation_unfinished", "a row still needs the old key", remedy="run it again")
+        if not encryption.is_single(keyset):
+            row.wrapped = encryption.wrap_by_master(encryption.only_primary(keyset), team.id)
+            row.save(update_fields=["wrapped"])
+            audit.record("key.rotate_team.end", actor=ACTOR, target=("team_key", team.id), team_id=team.id)
+        return late
