@@ -62,6 +62,29 @@ def test_with_json_every_line_of_a_wait_is_an_object(server, athanor, answer) ->
     assert [line["status"] for line in lines] == ["queued", "running", "failed"]
 
 
+def test_several_jobs_are_cancelled_in_one_call_and_a_refusal_is_told(server, athanor, answer) -> None:
+    stopping = {**JOB, "desired": "stop"}
+    problem = {"status": 404, "code": "not_found", "detail": "there is no job 'job_2'"}
+    items = [
+        {"id": "job_1", "status": 202, "job": stopping, "problem": None},
+        {"id": "job_2", "status": 404, "job": None, "problem": problem},
+    ]
+    server.answer("POST /api/v1/jobs:cancel", answer({"items": items}))
+    result = athanor("cancel", "job_1", "job_2")
+    assert result.returncode == 2
+    assert result.stdout.splitlines() == ["job_1 is queued, wanted: stop", "job_2: there is no job 'job_2'"]
+    assert result.stderr.splitlines() == ["athanor: 1 of 2 refused: job_2"]
+    assert json.loads(server.seen[-1].body) == {"ids": ["job_1", "job_2"]}
+
+
+def test_a_retry_makes_a_new_job_with_a_key_of_its_own(server, athanor, answer) -> None:
+    server.answer("POST /api/v1/jobs/job_1:retry", answer({**JOB, "id": "job_9"}, 201))
+    result = athanor("retry", "job_1")
+    assert result.returncode == 0, result.stderr
+    assert "submitted job_9" in result.stdout
+    assert server.seen[-1].headers["Idempotency-Key"].startswith("cli-")
+
+
 def test_a_refused_spec_lists_every_field_and_exits_with_2(server, athanor, answer) -> None:
     problem = {
         "status": 422, "code": "invalid_spec", "detail": "The spec has 2 errors.", "remedy": "Mend them.",

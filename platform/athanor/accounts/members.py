@@ -1,6 +1,7 @@
 """Who belongs to a team: members and their roles, invitations, service accounts, and the teams themselves."""
 
 import secrets
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,10 +31,14 @@ def create_team(name: str, actor: User) -> Team:
     return team
 
 
-def change_limits(team: Team, limits: dict[str, int | None], actor: User) -> Team:
-    """`limits`: max_running_jobs, max_slots; those that are not named stay."""
+def change_limits(
+    team: Team, limits: dict[str, int | None], actor: User, guard: Callable[[Team], None] | None = None
+) -> Team:
+    """`limits`: max_running_jobs, max_slots; those that are not named stay. `guard` may refuse under the row's lock."""
     with transaction.atomic():
         row = Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+        if guard:
+            guard(row)
         before = {name: getattr(row, name) for name in limits}
         for name, value in limits.items():
             setattr(row, name, value)
@@ -55,9 +60,14 @@ def add_member(team: Team, username: str, role: Role, actor: User) -> Membership
         return _join(team, user, role, actor)
 
 
-def set_role(team: Team, user_id: str, role: Role, actor: User) -> Membership:
+def set_role(
+    team: Team, user_id: str, role: Role, actor: User, guard: Callable[[Membership], None] | None = None
+) -> Membership:
+    """`guard` may refuse under the row's lock."""
     with transaction.atomic():
         row = _locked_member(team, user_id)
+        if guard:
+            guard(row)
         before = row.role
         if before != role.value:
             _refuse_without_admin(team, row, stays_admin=role is Role.ADMIN)

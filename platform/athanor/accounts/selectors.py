@@ -87,6 +87,13 @@ def members_of(team: Team) -> QuerySet[Membership]:
     )
 
 
+def member_of(team: Team, user_id: str) -> Membership:
+    row = members_of(team).filter(user_id=user_id).first()
+    if row is None:
+        raise NotFound("member", user_id)
+    return row
+
+
 def service_accounts_of(team: Team) -> QuerySet[User]:
     return User.objects.filter(service_team=team, is_active=True).order_by("username")
 

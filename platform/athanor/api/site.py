@@ -3,12 +3,13 @@
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.views.csrf import csrf_failure as default_csrf_failure
 from redis import Redis
 from redis.exceptions import RedisError
 
+from athanor.api.errors import CONTENT_TYPE, problem
 from athanor.artifacts import storage
 from athanor.core.errors import Unavailable
-from athanor.core.logging import bound_id
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -39,16 +40,18 @@ def dashboard(request: HttpRequest) -> HttpResponseBase:
 
 
 def unknown_api(request: HttpRequest) -> JsonResponse:
-    body = {
-        "type": "urn:athanor:error:not_found",
-        "title": "Not found",
-        "status": 404,
-        "code": "not_found",
-        "detail": f"there is no {request.path}",
-        "remedy": "see /api/docs/",
-        "request_id": bound_id("request"),
-    }
-    return JsonResponse(body, status=404, content_type="application/problem+json")
+    return _problem(404, "Not found", "not_found", f"there is no {request.path}", remedy="see /api/docs/")
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    if not request.path.startswith("/api/"):
+        return default_csrf_failure(request, reason)
+    return _problem(403, "Not allowed", "csrf_failed", reason, remedy="read GET /api/v1/session and send X-CSRFToken")
+
+
+def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) -> JsonResponse:
+    answer = problem(status, title, code, detail, remedy=remedy)
+    return JsonResponse(answer.data, status=status, content_type=CONTENT_TYPE)
 
 
 def _database() -> str:

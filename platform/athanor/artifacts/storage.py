@@ -73,7 +73,12 @@ def presign(operation: Literal["get", "put"], key: str) -> tuple[str, datetime]:
     url = client().generate_presigned_url(
         method, Params={"Bucket": where, "Key": inner}, ExpiresIn=int(PRESIGNED_FOR.total_seconds())
     )
-    return url, datetime.now(UTC) + PRESIGNED_FOR
+    return url, presigned_until()
+
+
+def presigned_until() -> datetime:
+    """Until when a URL that is presigned now is good."""
+    return datetime.now(UTC) + PRESIGNED_FOR
 
 
 def split(key: str) -> tuple[str, str]:

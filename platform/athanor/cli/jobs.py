@@ -1,4 +1,4 @@
-"""Submit, list, show, cancel, pause, resume; presets."""
+"""Submit, list, show, cancel, pause, resume, retry; presets."""
 
 import uuid
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
-from athanor.cli.options import AsJson, JobId, connect
+from athanor.cli.options import AsJson, JobId, JobIds, connect
 from athanor.cli.render import console, job_lines, jobs_table, print_json
 from athanor.cli.spec_file import apply_settings, read_preset, read_spec
 from athanor.cli.watching import exit_code, watch
@@ -96,29 +96,65 @@ def show(job: JobId, as_json: AsJson = False) -> None:
 
 
 @reports_errors
-def cancel(job: JobId, as_json: AsJson = False) -> None:
-    """Ask a job to stop. One that has ended already stays as it is."""
-    _act(job, "cancel", as_json)
+def cancel(jobs: JobIds, as_json: AsJson = False) -> None:
+    """Ask jobs to stop. One that has ended already stays as it is."""
+    _act(jobs, "cancel", as_json)
 
 
 @reports_errors
-def pause(job: JobId, as_json: AsJson = False) -> None:
-    """Ask a job to save a checkpoint and give its slots back; one that waits is held."""
-    _act(job, "pause", as_json)
+def pause(jobs: JobIds, as_json: AsJson = False) -> None:
+    """Ask jobs to save a checkpoint and give their slots back; one that waits is held."""
+    _act(jobs, "pause", as_json)
 
 
 @reports_errors
-def resume(job: JobId, as_json: AsJson = False) -> None:
-    """Let a paused or held job go on from its newest checkpoint."""
-    _act(job, "resume", as_json)
+def resume(jobs: JobIds, as_json: AsJson = False) -> None:
+    """Let paused or held jobs go on from their newest checkpoints."""
+    _act(jobs, "resume", as_json)
 
 
-def _act(job: str, action: str, as_json: bool) -> None:
-    found = connect().post(f"/jobs/{job}:{action}")
+@reports_errors
+def retry(
+    job: JobId,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key never makes a second job. Made up when not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job that has ended once more, as it was written."""
+    client = connect()
+    key = idempotency_key or f"cli-{uuid.uuid4()}"
+    found = client.post(f"/jobs/{job}:retry", headers={"Idempotency-Key": key})
     if as_json:
         print_json(found)
     else:
-        console.print(f"{job} is {found['status']}, wanted: {found['desired']}")
+        console.print(f"submitted {found['id']}  {client.url}/jobs/{found['id']}", soft_wrap=True)
+
+
+def _act(jobs: list[str], action: str, as_json: bool) -> None:
+    """One job is answered with itself; of several each is told, and any refusal is the command's failure."""
+    client = connect()
+    if len(jobs) == 1:
+        found = client.post(f"/jobs/{jobs[0]}:{action}")
+        if as_json:
+            print_json(found)
+        else:
+            console.print(_wanted(found))
+        return
+    items = client.post(f"/jobs:{action}", {"ids": jobs})["items"]
+    if as_json:
+        print_json(items)
+    for item in [] if as_json else items:
+        console.print(
+            _wanted(item["job"]) if item["job"] else f"{item['id']}: {item['problem']['detail']}", markup=False
+        )
+    refused = [item["id"] for item in items if item["problem"]]
+    if refused:
+        raise CliError(ExitCode.USAGE, f"{len(refused)} of {len(items)} refused: {', '.join(refused)}")
+
+
+def _wanted(job: dict[str, Any]) -> str:
+    return f"{job['id']} is {job['status']}, wanted: {job['desired']}"
 
 
 @reports_errors

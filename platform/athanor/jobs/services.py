@@ -1,6 +1,7 @@
 """What users may ask of jobs: submit, stop. Writes `desired`, never `status`."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,14 @@ class Submitted:
     replayed: bool
 
 
+# Called with the row under its lock, before it is changed; raises to refuse (an If-Match that no longer holds).
+Guard = Callable[[Job], None]
+Wish = Callable[..., Job]  # request_stop, request_pause or request_resume
 AUDITED = {Desired.STOP: "job.cancel", Desired.PAUSE: "job.pause", Desired.RUN: "job.resume"}
+
+
+def _anything(job: Job) -> None:
+    """The guard of who does not care."""
 
 
 def pool_facts(pool: Pool) -> fit.Pool:
@@ -94,28 +102,31 @@ def submit(request: Request, idempotency_key: str | None = None) -> Submitted:
     return Submitted(job, replayed=False)
 
 
-def request_stop(job_id: str, actor: str) -> Job:
+def request_stop(job_id: str, actor: str, guard: Guard = _anything) -> Job:
     """Ask for the end of a job. Idempotent; a final job is returned as it is."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        guard(job)
         if JobStatus(job.status) not in FINAL:
             _want(job, Desired.STOP, "job.stop_requested", actor)
     return job
 
 
-def request_pause(job_id: str, actor: str) -> Job:
+def request_pause(job_id: str, actor: str, guard: Guard = _anything) -> Job:
     """Ask a job to save a checkpoint and give its slots back. One that has not started yet is held. Idempotent."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        guard(job)
         _refuse_if_ending(job, "paused")
         _want(job, Desired.PAUSE, "job.pause_requested", actor)
     return job
 
 
-def request_resume(job_id: str, actor: str) -> Job:
+def request_resume(job_id: str, actor: str, guard: Guard = _anything) -> Job:
     """Let a paused or held job go on from where it was. Idempotent."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        guard(job)
         _refuse_if_ending(job, "resumed")
         _want(job, Desired.RUN, "job.resume_requested", actor)
     return job

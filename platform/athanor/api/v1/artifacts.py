@@ -16,8 +16,8 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal
 from athanor.api.pagination import listed
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import page_of
+from athanor.api.sparse import FIELDS, shown
+from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import keys, selectors, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint, StoredThing
 from athanor.jobs.selectors import job_of
@@ -78,6 +78,7 @@ DOWNLOAD = {
 class CheckpointsView(APIView):
     @extend_schema(
         operation_id="jobs_checkpoints",
+        parameters=[FIELDS],
         responses={
             200: page_of("CheckpointPage", CheckpointSerializer),
             **PROBLEMS,
@@ -85,12 +86,13 @@ class CheckpointsView(APIView):
     )
     def get(self, request: Request, job_id: str) -> Response:
         rows = selectors.checkpoints_of(job_of(principal(request), job_id))
-        return Response(listed(CheckpointSerializer(rows, many=True).data))
+        return Response(listed(shown(request, CheckpointSerializer, rows, many=True)))
 
 
 class ArtifactsView(APIView):
     @extend_schema(
         operation_id="jobs_artifacts",
+        parameters=[FIELDS],
         responses={
             200: page_of("ArtifactPage", ArtifactSerializer),
             **PROBLEMS,
@@ -98,7 +100,7 @@ class ArtifactsView(APIView):
     )
     def get(self, request: Request, job_id: str) -> Response:
         rows = selectors.artifacts_of(job_of(principal(request), job_id))
-        return Response(listed(ArtifactSerializer(rows, many=True).data))
+        return Response(listed(shown(request, ArtifactSerializer, rows, many=True)))
 
 
 class ArtifactView(APIView):
@@ -162,12 +164,12 @@ def _hand_out(who: Principal, row: Artifact | Checkpoint) -> None:
 
 def _download(who: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
     _hand_out(who, row)
-    expires_at = None
+    expires_at = storage.presigned_until()  # of the first URL
     files = []
     for file in services.files_of(row):
         parts = []
         for part in file.parts:
-            url, expires_at = storage.presign("get", part.key)
+            url, _ = storage.presign("get", part.key)
             parts.append({**part.model_dump(), "url": url})
         files.append({"path": file.path, "size": file.size, "parts": parts})
     data_key = keys.data_key(row.job_id, row.job.team)

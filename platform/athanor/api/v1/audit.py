@@ -16,8 +16,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import AuditEvent
 from athanor.api.access import principal
 from athanor.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT, listed, number, time
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import page_of
+from athanor.api.v1.shapes import PROBLEMS, page_of
 
 EXPORT_CHUNK = 1000
 FILTERS = [
@@ -42,8 +41,8 @@ class AuditEventSerializer(serializers.Serializer[AuditEvent]):
     target_id = serializers.CharField()
     address = serializers.CharField(allow_blank=True)
     request_id = serializers.CharField(allow_blank=True)
-    before = serializers.JSONField(allow_null=True)
-    after = serializers.JSONField(allow_null=True)
+    before = serializers.JSONField(help_text="null when there was nothing")
+    after = serializers.JSONField(help_text="null when nothing is left")
     previous = serializers.CharField(allow_blank=True)
     digest = serializers.CharField()
 

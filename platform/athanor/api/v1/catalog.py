@@ -10,8 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.pagination import listed
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import page_of
+from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.clusters.models import Cluster
 from athanor.clusters.selectors import enabled_clusters
 from athanor.jobs.services import pool_facts

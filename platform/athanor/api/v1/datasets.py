@@ -15,8 +15,8 @@ from rest_framework.views import APIView
 from athanor.api.access import principal, team_to_write
 from athanor.api.pagination import listed, page
 from athanor.api.parsers import RawParser
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import NamedSerializer, page_of
+from athanor.api.sparse import FIELDS, shown
+from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import datasets
 from athanor.artifacts.selectors import datasets_of
 from athanor.core.errors import FieldProblem, Invalid
@@ -42,7 +42,12 @@ class DatasetsView(APIView):
 
     @extend_schema(
         operation_id="datasets_list",
-        parameters=[OpenApiParameter("team", str), OpenApiParameter("limit", int), OpenApiParameter("cursor", str)],
+        parameters=[
+            OpenApiParameter("team", str),
+            OpenApiParameter("limit", int),
+            OpenApiParameter("cursor", str),
+            FIELDS,
+        ],
         responses={
             200: page_of("DatasetPage", DatasetSerializer),
             **PROBLEMS,
@@ -53,7 +58,7 @@ class DatasetsView(APIView):
         if team := request.query_params.get("team"):
             rows = rows.filter(team__name=team)
         found, next_cursor = page(request, rows)
-        return Response(listed(DatasetSerializer(found, many=True).data, next_cursor))
+        return Response(listed(shown(request, DatasetSerializer, found, many=True), next_cursor))
 
     @extend_schema(
         operation_id="datasets_upload",

@@ -1,6 +1,5 @@
-"""/jobs: submit, plan, list, show, cancel, fork."""
+"""/jobs: submit, plan, list, show, cancel, pause, resume, fork, retry."""
 
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +7,6 @@ from django.db.models import prefetch_related_objects
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiParameter,
-    OpenApiResponse,
     extend_schema,
     inline_serializer,
 )
@@ -20,18 +18,20 @@ from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
+from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.pagination import listed, page, time
 from athanor.api.parsers import TextYamlParser, YamlParser
+from athanor.api.sparse import EXPAND, FIELDS, shown
 from athanor.api.v1 import submission
 from athanor.api.v1.shapes import (
+    PROBLEMS,
     FieldProblemSerializer,
     JobSerializer,
     JobSummarySerializer,
-    ProblemSerializer,
     mark_as_new,
     page_of,
 )
-from athanor.core.errors import FieldProblem, Invalid, PreconditionFailed
+from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
@@ -42,12 +42,6 @@ IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key", str, OpenApiParameter.HEADER, description="Any string; the same key and body give the same job."
 )
 LONGEST_KEY = 200
-PROBLEMS = {
-    401: OpenApiResponse(ProblemSerializer, description="no valid token or session"),
-    403: OpenApiResponse(ProblemSerializer, description="your role, or your token's scopes, do not allow it"),
-    404: OpenApiResponse(ProblemSerializer, description="not there, or not yours to see"),
-    422: OpenApiResponse(ProblemSerializer, description="the request cannot be used; see errors"),
-}
 JobPage = page_of("JobPage", JobSummarySerializer)
 Plan = inline_serializer(
     "Plan",
@@ -84,6 +78,8 @@ class JobsView(APIView):
             OpenApiParameter("created_after", OpenApiTypes.DATETIME),
             OpenApiParameter("limit", int),
             OpenApiParameter("cursor", str),
+            FIELDS,
+            EXPAND,
         ],
         responses={200: JobPage, **PROBLEMS},
         description="Newest first. `label.KEY=VALUE` filters by label.",
@@ -102,7 +98,8 @@ class JobsView(APIView):
             created_after=time(request, "created_after"),
         )
         rows, next_cursor = page(request, jobs)
-        return Response(listed(JobSummarySerializer(rows, many=True).data, next_cursor))
+        items = shown(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
+        return Response(listed(items, next_cursor))
 
     @extend_schema(
         operation_id="jobs_submit",
@@ -111,14 +108,7 @@ class JobsView(APIView):
         responses={201: JobSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
-        who = principal(request)
-        team = submission.team_of(who, request.data)
-        key = _idempotency_key(request)
-        before = services.replayed(team, key, request.data) if key else None
-        if before is not None:
-            return _created(before, replayed=True)
-        done = services.submit(submission.read(who, team, request.data), key)
-        return _created(done.job, replayed=done.replayed)
+        return _submit(request, submission.team_of(principal(request), request.data), request.data)
 
 
 class PlanView(APIView):
@@ -151,34 +141,27 @@ class PlanView(APIView):
 
 
 class JobView(APIView):
-    @extend_schema(operation_id="jobs_show", responses={200: JobSerializer, **PROBLEMS})
+    @extend_schema(operation_id="jobs_show", parameters=[FIELDS], responses={200: JobSerializer, **PROBLEMS})
     def get(self, request: Request, job_id: str) -> Response:
         job = selectors.job_of(principal(request), job_id)
-        tag = _etag(job)
-        if request.headers.get("If-None-Match") == tag:
-            return Response(status=304, headers={"ETag": tag})
-        return Response(JobSerializer(job).data, headers={"ETag": tag})
+        return tagged(request, shown(request, JobSerializer, job), _etag(job))
 
 
-def _act(request: Request, job_id: str, service: Callable[[str, str], Job]) -> Response:
+def _act(request: Request, job_id: str, service: services.Wish) -> Response:
     """POST /jobs/{id}:ACTION: writes what is wanted; 202, or 200 for a job that is final already."""
     who = principal(request)
     job = selectors.job_of(who, job_id)
     check_may_write(who, job.team_id)
-    wanted = request.headers.get("If-Match")
-    if wanted and wanted != _etag(job):
-        raise PreconditionFailed("changed", f"{job_id} has changed since you read it", remedy="read it again")
     was_final = JobStatus(job.status) in FINAL
-    service(job_id, who.user.username)
+    service(job_id, who.user.username, guard(request, _etag))
     return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
 
 
 ACTION_ANSWERS = {200: JobSerializer, 202: JobSerializer, **PROBLEMS}
-ENDING = {409: OpenApiResponse(ProblemSerializer, description="it is ending")}
 
 
 class CancelView(APIView):
-    @extend_schema(operation_id="jobs_cancel", request=None, responses=ACTION_ANSWERS)
+    @extend_schema(operation_id="jobs_cancel", parameters=[IF_MATCH], request=None, responses=ACTION_ANSWERS)
     def post(self, request: Request, job_id: str) -> Response:
         return _act(request, job_id, services.request_stop)
 
@@ -186,8 +169,9 @@ class CancelView(APIView):
 class PauseView(APIView):
     @extend_schema(
         operation_id="jobs_pause",
+        parameters=[IF_MATCH],
         request=None,
-        responses={**ACTION_ANSWERS, **ENDING},
+        responses=ACTION_ANSWERS,
         description="Saves a checkpoint and gives the slots back; a job that waits is held.",
     )
     def post(self, request: Request, job_id: str) -> Response:
@@ -197,8 +181,9 @@ class PauseView(APIView):
 class ResumeView(APIView):
     @extend_schema(
         operation_id="jobs_resume",
+        parameters=[IF_MATCH],
         request=None,
-        responses={**ACTION_ANSWERS, **ENDING},
+        responses=ACTION_ANSWERS,
         description="Lets a paused or held job go on from its newest checkpoint.",
     )
     def post(self, request: Request, job_id: str) -> Response:
@@ -220,14 +205,39 @@ class ForkView(APIView):
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
         body: Any = request.data if isinstance(request.data, dict) else {}
-        written = submission.merged({**original.spec, "team": original.team.name}, body.get("changes") or {})
-        team: Team = submission.team_of(who, written)
-        key = _idempotency_key(request)
-        before = services.replayed(team, key, written) if key else None
-        if before is not None:
-            return _created(before, replayed=True)
-        done = services.submit(submission.read(who, team, written, forked_from=original), key)
-        return _created(done.job, replayed=done.replayed)
+        written = submission.merged(_written(original), body.get("changes") or {})
+        return _submit(request, submission.team_of(who, written), written, original)
+
+
+class RetryView(APIView):
+    @extend_schema(
+        operation_id="jobs_retry",
+        parameters=[IDEMPOTENCY],
+        request=None,
+        responses={201: JobSerializer, **PROBLEMS},
+        description="A new job with the spec of one that has ended, as it was written.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        who = principal(request)
+        original = selectors.job_of(who, job_id)
+        check_may_write(who, original.team_id)
+        if JobStatus(original.status) not in FINAL:
+            remedy = "wait for its end or cancel it; to run it twice at once, fork it"
+            raise Conflict("job_not_final", f"{job_id} is {original.status} and has not ended", remedy=remedy)
+        return _submit(request, original.team, _written(original), original)
+
+
+def _written(job: Job) -> dict[str, Any]:
+    return {**job.spec, "team": job.team.name}
+
+
+def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
+    key = _idempotency_key(request)
+    before = services.replayed(team, key, written) if key else None
+    if before is not None:
+        return _created(before, replayed=True)
+    done = services.submit(submission.read(principal(request), team, written, original), key)
+    return _created(done.job, replayed=done.replayed)
 
 
 def _created(job: Job, *, replayed: bool) -> Response:

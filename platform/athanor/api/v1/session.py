@@ -6,7 +6,7 @@ from django.contrib.auth import authenticate, login, logout
 from django.middleware.csrf import get_token
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_protect
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -16,11 +16,8 @@ from rest_framework.views import APIView
 from athanor.accounts.models import User
 from athanor.accounts.selectors import memberships_of, principal_of
 from athanor.api.authentication import DashboardSessionAuthentication
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import ProblemSerializer
+from athanor.api.v1.shapes import PROBLEMS
 from athanor.core.errors import Unauthenticated
-
-TOO_MANY = OpenApiResponse(ProblemSerializer, description="too many tries; Retry-After says when to come back")
 
 
 class UserSerializer(serializers.Serializer[Any]):
@@ -60,7 +57,7 @@ class SessionView(APIView):
     @extend_schema(
         operation_id="session_begin",
         request=CredentialsSerializer,
-        responses={200: SessionSerializer, **PROBLEMS, 429: TOO_MANY},
+        responses={200: SessionSerializer, **PROBLEMS},
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema_field, inline_serializer
+from drf_spectacular.utils import OpenApiResponse, extend_schema_field, inline_serializer
 from rest_framework import serializers
 
 from athanor.jobs.models import Attempt, Job
@@ -53,6 +53,29 @@ class ProblemSerializer(serializers.Serializer[Any]):
     remedy = serializers.CharField(required=False)
     request_id = serializers.CharField()
     errors = FieldProblemSerializer(many=True, required=False)
+
+
+def _problem(description: str) -> OpenApiResponse:
+    return OpenApiResponse(ProblemSerializer, description=description)
+
+
+# What any endpoint may answer besides its own answers.
+PROBLEMS: dict[Any, Any] = {
+    (status, "application/problem+json"): _problem(description)
+    for status, description in {
+        400: "the body is not what its Content-Type says",
+        401: "no valid token or session",
+        403: "your role, or your token's scopes, do not allow it",
+        404: "not there, or not yours to see",
+        406: "only JSON is answered here",
+        409: "not in the state that it is in; see detail",
+        412: "it has changed since you read it (If-Match)",
+        415: "a body of this Content-Type is not taken",
+        422: "the request cannot be used; see errors",
+        429: "too many requests; Retry-After says when to come back",
+        503: "a part of the platform is away; Retry-After says when to come back",
+    }.items()
+}
 
 
 class ProgressSerializer(serializers.Serializer[Any]):

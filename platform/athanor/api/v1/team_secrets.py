@@ -11,8 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.api.access import check, principal, team_for
 from athanor.api.pagination import listed
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import page_of
+from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.teams import read
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import TeamSecret

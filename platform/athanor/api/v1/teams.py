@@ -16,15 +16,16 @@ from athanor.accounts.roles import Permission, Role
 from athanor.accounts.selectors import (
     Principal,
     invitation_of,
+    member_of,
     members_of,
     service_account_of,
     service_accounts_of,
     teams_of,
 )
 from athanor.api.access import check, check_platform, principal, team_for
+from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.pagination import listed
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import page_of
+from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.tokens import NewTokenSerializer, ScopedSerializer, issued, narrowed
 from athanor.core.errors import Unauthenticated
 
@@ -115,14 +116,21 @@ class TeamsView(APIView):
 class TeamView(APIView):
     @extend_schema(operation_id="teams_show", responses={200: TeamSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
-        return Response(TeamSerializer(_seen(principal(request), team_id)).data)
+        return tagged(request, TeamSerializer(_seen(principal(request), team_id)).data)
 
-    @extend_schema(operation_id="teams_change", request=LimitsSerializer, responses={200: TeamSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="teams_change",
+        parameters=[IF_MATCH],
+        request=LimitsSerializer,
+        responses={200: TeamSerializer, **PROBLEMS},
+    )
     def patch(self, request: Request, team_id: str) -> Response:
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_TEAMS)
-        return Response(TeamSerializer(members.change_limits(team, read(LimitsSerializer, request), who.user)).data)
+        unchanged = guard(request, lambda row: tag_of(TeamSerializer(row).data))
+        row = members.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
+        return tagged(request, TeamSerializer(row).data)
 
 
 class MembersView(APIView):
@@ -142,12 +150,22 @@ class MembersView(APIView):
 
 
 class MemberView(APIView):
-    @extend_schema(operation_id="members_change", request=RoleSerializer, responses={200: MemberSerializer, **PROBLEMS})
+    @extend_schema(operation_id="members_show", responses={200: MemberSerializer, **PROBLEMS})
+    def get(self, request: Request, team_id: str, user_id: str) -> Response:
+        return tagged(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
+
+    @extend_schema(
+        operation_id="members_change",
+        parameters=[IF_MATCH],
+        request=RoleSerializer,
+        responses={200: MemberSerializer, **PROBLEMS},
+    )
     def patch(self, request: Request, team_id: str, user_id: str) -> Response:
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
-        return Response(MemberSerializer(members.set_role(team, user_id, role, who.user)).data)
+        unchanged = guard(request, lambda row: tag_of(MemberSerializer(row).data))
+        return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
     @extend_schema(operation_id="members_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, team_id: str, user_id: str) -> Response:

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 
 from athanor.api.access import principal
 from athanor.api.pagination import number
-from athanor.api.v1.jobs import PROBLEMS
+from athanor.api.v1.shapes import PROBLEMS
 from athanor.jobs import selectors
 from athanor.telemetry import selectors as telemetry
 

@@ -16,8 +16,7 @@ from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope
 from athanor.accounts.selectors import Principal, tokens_of
 from athanor.api.access import principal, team_named
 from athanor.api.pagination import listed, page
-from athanor.api.v1.jobs import PROBLEMS
-from athanor.api.v1.shapes import page_of
+from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core.errors import Forbidden, NotFound
 
 LONGEST_OVERLAP_SECONDS = 7 * 86_400

@@ -1,6 +1,18 @@
 from django.urls import path, register_converter
 
-from athanor.api.v1 import artifacts, audit, catalog, datasets, jobs, session, team_secrets, teams, telemetry, tokens
+from athanor.api.v1 import (
+    artifacts,
+    audit,
+    bulk,
+    catalog,
+    datasets,
+    jobs,
+    session,
+    team_secrets,
+    teams,
+    telemetry,
+    tokens,
+)
 
 
 class PublicId:
@@ -38,11 +50,15 @@ urlpatterns = [
     path("audit:export", audit.AuditExportView.as_view()),
     path("jobs", jobs.JobsView.as_view()),
     path("jobs:plan", jobs.PlanView.as_view()),
+    path("jobs:cancel", bulk.BulkCancelView.as_view()),
+    path("jobs:pause", bulk.BulkPauseView.as_view()),
+    path("jobs:resume", bulk.BulkResumeView.as_view()),
     path("jobs/<id:job_id>", jobs.JobView.as_view()),
     path("jobs/<id:job_id>:cancel", jobs.CancelView.as_view()),
     path("jobs/<id:job_id>:pause", jobs.PauseView.as_view()),
     path("jobs/<id:job_id>:resume", jobs.ResumeView.as_view()),
     path("jobs/<id:job_id>:fork", jobs.ForkView.as_view()),
+    path("jobs/<id:job_id>:retry", jobs.RetryView.as_view()),
     path("jobs/<id:job_id>/events", telemetry.EventsView.as_view()),
     path("jobs/<id:job_id>/metrics", telemetry.MetricsView.as_view()),
     path("jobs/<id:job_id>/logs", telemetry.LogsView.as_view()),

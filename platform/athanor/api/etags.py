@@ -1,0 +1,43 @@
+"""`ETag`, `If-None-Match` and `If-Match`: an unchanged object is not sent again, a changed one is not overwritten."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.core.serializers.json import DjangoJSONEncoder
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from athanor.core.errors import PreconditionFailed
+
+IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description="the ETag that you read; 412 when it has changed since"
+)
+Row = TypeVar("Row")
+
+
+def tag_of(data: Any) -> str:
+    """Of an object as it is answered."""
+    text = json.dumps(data, sort_keys=True, cls=DjangoJSONEncoder)
+    return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
+
+
+def tagged(request: Request, data: Any, tag: str = "") -> Response:
+    """The object with its tag (made from `data` without one), or 304 for who has it."""
+    tag = tag or tag_of(data)
+    if request.headers.get("If-None-Match") == tag:
+        return Response(status=304, headers={"ETag": tag})
+    return Response(data, headers={"ETag": tag})
+
+
+def guard(request: Request, tag: Callable[[Row], str]) -> Callable[[Row], None]:
+    """What a service calls with the row it has locked, before it changes it. Raises PreconditionFailed."""
+
+    def check(row: Row) -> None:
+        wanted = request.headers.get("If-Match")
+        if wanted and wanted not in ("*", tag(row)):
+            raise PreconditionFailed("changed", "it has changed since you read it", remedy="read it again")
+
+    return check

@@ -1,0 +1,39 @@
+"""`?fields=a,b`: an answer with only these fields; `?expand=a`: with what lists leave out."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+from rest_framework.request import Request
+
+from athanor.core.errors import FieldProblem, Invalid
+
+FIELDS = OpenApiParameter("fields", str, description="comma-separated: only these fields of each object")
+EXPAND = OpenApiParameter("expand", str, description="comma-separated: fields that lists leave out otherwise")
+
+Shape = type[serializers.Serializer[Any]]
+
+
+def shown(request: Request, shape: Shape, rows: Any, *, many: bool = False, usual: Shape | None = None) -> Any:
+    """`rows` in `shape`, or as much of it as was asked for. Without a wish those fields that `usual` has too.
+
+    Raises Invalid naming an unknown field.
+    """
+    serializer: Any = shape(rows, many=many)
+    fields = serializer.child.fields if many else serializer.fields
+    wanted = _names(request, "fields", fields)
+    if not wanted:
+        wanted = set((usual or shape)().fields) | _names(request, "expand", fields)
+    for name in set(fields) - wanted:
+        fields.pop(name)
+    return serializer.data
+
+
+def _names(request: Request, parameter: str, known: Any) -> set[str]:
+    asked = {name for name in request.query_params.get(parameter, "").split(",") if name}
+    unknown = sorted(asked - set(known))
+    if unknown:
+        detail = f"{parameter}: there is no field {unknown[0]!r}; there are {', '.join(known)}"
+        problem = FieldProblem(f"/{parameter}", "unknown_field", detail)
+        raise Invalid("invalid_parameter", detail, remedy=f"mend {parameter}", problems=(problem,))
+    return asked

@@ -1,0 +1,88 @@
+"""POST /jobs:ACTION: the same wish for many jobs at once, each answered on its own."""
+
+from typing import Any, ClassVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.selectors import Principal
+from athanor.api.access import check_may_write, principal
+from athanor.api.errors import handle
+from athanor.api.v1.shapes import PROBLEMS, JobSummarySerializer, ProblemSerializer
+from athanor.core.errors import AthanorError
+from athanor.jobs import selectors, services
+from athanor.jobs.states import FINAL, JobStatus
+
+MOST_AT_ONCE = 200
+
+
+class BulkSerializer(serializers.Serializer[Any]):
+    ids = serializers.ListField(child=serializers.CharField(max_length=60), min_length=1, max_length=MOST_AT_ONCE)
+
+
+class BulkItemSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    status = serializers.IntegerField(help_text="as the same wish for this job alone would be answered")
+    job = JobSummarySerializer(allow_null=True)
+    problem = ProblemSerializer(allow_null=True)
+
+
+class BulkResultSerializer(serializers.Serializer[Any]):
+    items = BulkItemSerializer(many=True, help_text="in the order of `ids`, each id once")
+
+
+class BulkView(APIView):
+    service: ClassVar[services.Wish]
+
+    def answer(self, request: Request) -> Response:
+        asked = BulkSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        who = principal(request)
+        items = [self._one(who, job_id) for job_id in dict.fromkeys(asked.validated_data["ids"])]
+        return Response({"items": items})
+
+    def _one(self, who: Principal, job_id: str) -> dict[str, Any]:
+        try:
+            job = selectors.job_of(who, job_id)
+            check_may_write(who, job.team_id)
+            was_final = JobStatus(job.status) in FINAL
+            type(self).service(job_id, who.user.username)
+        except AthanorError as error:
+            refused = handle(error, {})
+            assert refused is not None
+            return {"id": job_id, "status": refused.status_code, "job": None, "problem": refused.data}
+        shown = JobSummarySerializer(selectors.job_of(who, job_id)).data
+        return {"id": job_id, "status": 200 if was_final else 202, "job": shown, "problem": None}
+
+
+class BulkCancelView(BulkView):
+    service = services.request_stop
+
+    @extend_schema(
+        operation_id="jobs_cancel_many", request=BulkSerializer, responses={200: BulkResultSerializer, **PROBLEMS}
+    )
+    def post(self, request: Request) -> Response:
+        return self.answer(request)
+
+
+class BulkPauseView(BulkView):
+    service = services.request_pause
+
+    @extend_schema(
+        operation_id="jobs_pause_many", request=BulkSerializer, responses={200: BulkResultSerializer, **PROBLEMS}
+    )
+    def post(self, request: Request) -> Response:
+        return self.answer(request)
+
+
+class BulkResumeView(BulkView):
+    service = services.request_resume
+
+    @extend_schema(
+        operation_id="jobs_resume_many", request=BulkSerializer, responses={200: BulkResultSerializer, **PROBLEMS}
+    )
+    def post(self, request: Request) -> Response:
+        return self.answer(request)

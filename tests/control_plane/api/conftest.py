@@ -1,0 +1,32 @@
+"""Objects of every kind in team red, for tests that walk all endpoints."""
+
+from collections.abc import Callable
+
+import pytest
+
+from athanor.accounts import members
+from athanor.accounts.models import ApiToken
+from athanor.accounts.roles import Role
+from athanor.artifacts import team_secrets
+from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.jobs.models import Job
+from tests.control_plane import drive
+
+
+@pytest.fixture
+def foreign(submit: Callable[..., Job]) -> dict[str, str]:
+    """Ids of team red's things."""
+    job = submit()
+    attempt = drive.start(job)
+    stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
+    return {
+        "job_id": job.id,
+        "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,
+        "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
+        "team_id": job.team_id,
+        "user_id": job.created_by_id,
+        "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
+        "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
+        "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
+        "token_id": ApiToken.objects.filter(team=job.team).values_list("id", flat=True).first() or "tok_0",
+    }

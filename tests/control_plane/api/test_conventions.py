@@ -1,0 +1,84 @@
+"""What every client may rely on: sparse fields, tags, bulk actions with an answer for each, retry."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from athanor.accounts.models import Role, Team, User
+from athanor.backends.fake.backend import World
+from athanor.jobs.models import Job
+from athanor.scheduling import services as scheduling
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_list_answers_only_the_fields_asked_for(api: Any, submit: Callable[..., Job]) -> None:
+    job = submit()
+    assert api.send("GET", "jobs?fields=id,status").json()["items"] == [{"id": job.id, "status": "queued"}]
+    assert api.send("GET", f"jobs/{job.id}?fields=name").json() == {"name": "tiny"}
+    usual = api.send("GET", "jobs").json()["items"][0]
+    assert "spec" not in usual
+    expanded = api.send("GET", "jobs?expand=spec,attempts").json()["items"][0]
+    assert set(expanded) - set(usual) == {"spec", "attempts"}
+
+
+def test_an_unknown_field_is_named_with_those_there_are(api: Any) -> None:
+    answer = api.send("GET", "jobs?fields=id,colour")
+    assert answer.status_code == 422
+    problem = answer.json()["errors"][0]
+    assert problem["pointer"] == "/fields"
+    assert "'colour'" in problem["detail"]
+    assert "status" in problem["detail"]
+
+
+def test_a_bulk_action_answers_for_each_job(
+    api: Any, submit: Callable[..., Job], make_user: Callable[..., User], other_team: Team, api_of: Callable
+) -> None:
+    first, second = submit(), submit(name="second")
+    foreign = api_of(make_user("sam", other_team), other_team)
+    gone = "job_" + "0" * 26
+    body = {"ids": [second.id, gone, first.id, second.id]}
+    items = api.send("POST", "jobs:cancel", body).json()["items"]
+    assert [(item["id"], item["status"]) for item in items] == [(second.id, 202), (gone, 404), (first.id, 202)]
+    assert items[0]["job"]["desired"] == "stop"
+    assert items[1]["problem"]["code"] == "not_found"
+    seen = foreign.send("POST", "jobs:pause", {"ids": [first.id]}).json()["items"]
+    assert [(item["status"], item["job"]) for item in seen] == [(404, None)]
+    refused = api.send("POST", "jobs:resume", {"ids": [first.id]}).json()["items"][0]
+    assert (refused["status"], refused["problem"]["code"]) == (409, "job_is_ending")
+
+
+@pytest.mark.parametrize("ids", [[], ["job_0"] * 201, "job_0", None])
+def test_a_bulk_action_without_a_usable_list_does_nothing(api: Any, ids: Any) -> None:
+    answer = api.send("POST", "jobs:cancel", {"ids": ids})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/ids")
+
+
+def test_only_a_job_that_has_ended_is_retried(api: Any, submit: Callable[..., Job], world: World) -> None:
+    job = submit(labels={"team": "x"})
+    early = api.send("POST", f"jobs/{job.id}:retry")
+    assert (early.status_code, early.json()["code"]) == (409, "job_not_final")
+    api.send("POST", f"jobs/{job.id}:cancel")
+    scheduling.admit()
+    again = api.send("POST", f"jobs/{job.id}:retry", idempotency_key="again")
+    assert again.status_code == 201, again.content
+    assert again.json()["forked_from"] == job.id
+    assert again.json()["labels"] == {"team": "x"}
+    assert api.send("POST", f"jobs/{job.id}:retry", idempotency_key="again").json()["id"] == again.json()["id"]
+
+
+def test_a_change_based_on_an_old_reading_is_refused(
+    team: Team, make_user: Callable[..., User], api_of: Callable
+) -> None:
+    admin = api_of(make_user("root", team, Role.ADMIN), team)
+    bob = make_user("bob", team)
+    path = f"teams/{team.id}/members/{bob.id}"
+    read = admin.send("GET", path)
+    assert admin.send("GET", path, if_none_match=read["ETag"]).status_code == 304
+    first = admin.send("PATCH", path, {"role": "viewer"}, if_match=read["ETag"])
+    assert (first.status_code, first.json()["role"]) == (200, "viewer")
+    late = admin.send("PATCH", path, {"role": "admin"}, if_match=read["ETag"])
+    assert (late.status_code, late.json()["code"]) == (412, "changed")
+    assert admin.send("GET", path).json()["role"] == "viewer"
+    assert admin.send("PATCH", path, {"role": "admin"}, if_match=first["ETag"]).status_code == 200
