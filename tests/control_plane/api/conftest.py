@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from athanor.accounts import members
-from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import Role
+from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.jobs.models import Job
@@ -28,5 +28,5 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
-        "token_id": ApiToken.objects.filter(team=job.team).values_list("id", flat=True).first() or "tok_0",
+        "token_id": issue_token(job.created_by, job.team, "red's")[0].id,
     }
