@@ -5,6 +5,7 @@ from rest_framework.request import Request
 from athanor.accounts.models import Team
 from athanor.accounts.roles import TEAM_PERMISSIONS, Permission
 from athanor.accounts.selectors import Principal, team_of
+from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
@@ -30,6 +31,8 @@ def team_for(who: Principal, permission: Permission, team_id: str) -> Team:
     """The team of an address. Raises NotFound for one that is not theirs to see, Forbidden without the permission."""
     team = team_of(who, team_id)
     check(who, permission, team.id)
+    if team.id not in who.team_ids:
+        tenancy.let_in(team.id)  # by their role on the platform
     return team
 
 

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from athanor.accounts.models import User
 from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
+from athanor.core import tenancy
 from athanor.core.errors import Unauthenticated
 from athanor.core.logging import bind
 
@@ -26,7 +27,7 @@ class ApiTokenAuthentication(BaseAuthentication):
                 "invalid_token", "the token is unknown, expired or revoked", remedy="sign in again: athanor login"
             )
         bind(user=token.user.id, token=token.id)
-        return token.user, principal_of_token(token, token.role)
+        return token.user, _let_in(principal_of_token(token, token.role))
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
@@ -41,7 +42,12 @@ class DashboardSessionAuthentication(SessionAuthentication):
             return None
         user: Any = found[0]
         bind(user=user.id)
-        return user, principal_of(user)
+        return user, _let_in(principal_of(user))
+
+
+def _let_in(who: Principal) -> Principal:
+    tenancy.restrict(who.team_ids)
+    return who
 
 
 class _TokenScheme(OpenApiAuthenticationExtension):

@@ -1,5 +1,6 @@
 """Django's admin, every change of which goes into the audit trail, whatever model it is of."""
 
+from functools import wraps
 from typing import Any
 
 from django.contrib.admin import AdminSite, ModelAdmin
@@ -11,6 +12,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from athanor.accounts import audit
+from athanor.core import tenancy
 from athanor.core.errors import TooManyRequests
 
 
@@ -45,6 +47,17 @@ class AuditedAdminSite(AdminSite):
     login_form = SignInForm
     site_header = "Athanor"
     site_title = "Athanor"
+
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        inner = super().admin_view(view, cacheable)
+
+        @wraps(inner)
+        def seeing_all(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            if self.has_permission(request):
+                tenancy.see_all()
+            return inner(request, *args, **kwargs)
+
+        return seeing_all
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
         base = admin_class or ModelAdmin

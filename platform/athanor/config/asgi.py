@@ -9,7 +9,7 @@ import os
 from a2wsgi import WSGIMiddleware
 from django.core.wsgi import get_wsgi_application
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "athanor.config.settings")
+os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings.web"
 
 THREADS = 16  # as many as the database pool has connections
 

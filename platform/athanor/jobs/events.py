@@ -20,8 +20,21 @@ def append(
     time: datetime | None = None,
 ) -> JobEvent:
     """One more event. Counts `job.event_seq` up on the instance; the caller saves the job."""
-    assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
     job.event_seq += 1
+    return first(job, type_, actor=actor, message=message, data=data, time=time)
+
+
+def first(
+    job: Job,
+    type_: str,
+    *,
+    actor: str,
+    message: str = "",
+    data: dict[str, Any] | None = None,
+    time: datetime | None = None,
+) -> JobEvent:
+    """The event with the number `job.event_seq`: of a job that was inserted with `event_seq` 1."""
+    assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
     return JobEvent.objects.create(
         job=job,
         seq=job.event_seq,

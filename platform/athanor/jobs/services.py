@@ -179,11 +179,11 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         slots=spec.resources.world_size,
         dataset_id=request.dataset_id,
         forked_from=request.forked_from,
+        event_seq=1,
     )
     job.expires_at = transitions.expiry(job, timezone.now())
-    # Before the job's own row, which then holds the counted seq: the foreign key is checked at commit.
-    events.append(job, "job.submitted", actor=request.user.username, data=_fork(job))
     job.save(force_insert=True)
+    events.first(job, "job.submitted", actor=request.user.username, data=_fork(job))
     Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)
     wakeups.hint_after_commit(wakeups.ADMIT)
     return job

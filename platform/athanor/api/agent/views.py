@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from athanor.artifacts import keys, services, storage, team_secrets
 from athanor.artifacts.models import Dataset
+from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
 from athanor.dispatch import tokens
@@ -41,7 +42,10 @@ class AttemptAuthentication(BaseAuthentication):
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthenticated("token_missing", "an attempt's token is needed", remedy="send it as a bearer token")
-        return None, tokens.recognise(secret.strip())
+        with tenancy.unrestricted():
+            attempt = tokens.recognise(secret.strip())
+        tenancy.restrict([attempt.job.team_id])
+        return None, attempt
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
