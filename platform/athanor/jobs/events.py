@@ -37,6 +37,7 @@ def first(
     assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
     return JobEvent.objects.create(
         job=job,
+        team_id=job.team_id,
         seq=job.event_seq,
         type=type_,
         time=time or timezone.now(),

@@ -114,10 +114,16 @@ class Attempt(LeasedModel):
 
 
 class JobEvent(models.Model):
-    """What happened, in order. `seq` counts from 1 without gaps within a job."""
+    """What happened, in order. `seq` counts from 1 without gaps within a job.
+
+    `team_seq` does so within the team, in the order of commits: jobs/feed.py fills it after the commit.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    # The job's team, for the feed's index. The job's own foreign key vouches for it; checking it again would cost.
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False)
     seq = models.PositiveIntegerField()
+    team_seq = models.BigIntegerField(null=True, editable=False)
     type = models.CharField(max_length=60)
     time = models.DateTimeField()
     actor = models.CharField(max_length=80)
@@ -127,11 +133,25 @@ class JobEvent(models.Model):
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["job", "seq"], name="event_seq_is_unique_in_a_job")
+            models.UniqueConstraint(fields=["job", "seq"], name="event_seq_is_unique_in_a_job"),
+            models.UniqueConstraint(fields=["team", "team_seq"], name="event_team_seq_is_unique_in_a_team"),
+        ]
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["id"], condition=models.Q(team_seq__isnull=True), name="events_without_a_number")
         ]
 
     def __str__(self) -> str:
         return f"{self.job_id} #{self.seq} {self.type}"
+
+
+class EventHead(models.Model):
+    """The newest number in a team's feed of events."""
+
+    team = models.OneToOneField(Team, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    seq = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"events of {self.team_id} to #{self.seq}"
 
 
 class IdempotencyRecord(models.Model):

@@ -1,17 +1,33 @@
 """Reads of series and logs. The caller has already made sure that the job may be seen."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import F, Max
+from django.db.models import F, Max, Q
 from django.utils import timezone
 
 from athanor.jobs.models import Attempt, Job
+from athanor.jobs.states import HOLDING
 from athanor.telemetry.downsample import downsample
 from athanor.telemetry.ingest import decompressed
-from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk
+from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress
 
 SeriesPoint = tuple[int, float, float]  # step, value, unix time
+
+
+LIVE = tuple(status.value for status in HOLDING)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The newest numbers of a job, and what of its spec gives them a meaning."""
+
+    job_id: str
+    team_id: str
+    steps_total: int
+    tokens_per_step: int
+    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,20 @@ def lines(
         if len(found) >= wanted:
             break
     return found[:wanted] if tail is None else found[-wanted:] if wanted else []
+
+
+def newest_progress(job_ids: Collection[str], team_ids: Collection[str], since: datetime | None) -> list[Told]:
+    """Of these jobs and of the live jobs of these teams, what was heard since then; oldest first."""
+    rows = Progress.objects.filter(
+        Q(job_id__in=list(job_ids)) | Q(job__team_id__in=list(team_ids), job__status__in=LIVE)
+    )
+    if since is not None:
+        rows = rows.filter(updated_at__gte=since)
+    spec = "job__resolved_spec__training__"
+    rows = rows.annotate(
+        team_id=F("job__team_id"), steps=F(f"{spec}steps"), tokens_per_step=F(f"{spec}tokens_per_step")
+    )
+    return [Told(row.job_id, row.team_id, row.steps, row.tokens_per_step, row) for row in rows.order_by("updated_at")]
 
 
 def last_heartbeat(attempt: Attempt) -> datetime | None:

@@ -8,7 +8,7 @@ from django.utils import timezone
 from drf_spectacular.utils import OpenApiResponse, extend_schema_field, inline_serializer
 from rest_framework import serializers
 
-from athanor.jobs.models import Attempt, Job
+from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import explain
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.telemetry.models import Progress
@@ -89,6 +89,20 @@ class ProgressSerializer(serializers.Serializer[Any]):
     eta_seconds = serializers.FloatField(allow_null=True)
     phase = serializers.CharField(allow_blank=True)
     updated_at = serializers.DateTimeField()
+
+
+class EventSerializer(serializers.Serializer[JobEvent]):
+    seq = serializers.IntegerField(help_text="within the job, from 1 without gaps")
+    type = serializers.CharField()
+    time = serializers.DateTimeField()
+    actor = serializers.CharField()
+    message = serializers.CharField(allow_blank=True)
+    data = serializers.JSONField()
+    request_id = serializers.CharField(allow_blank=True)
+    job_id = serializers.CharField()
+    team_seq = serializers.IntegerField(
+        allow_null=True, help_text="within the team, in the order of commits; null for a moment after the commit"
+    )
 
 
 class BeforeAfterSerializer(serializers.Serializer[Any]):
@@ -224,17 +238,22 @@ def progress_of(job: Job) -> dict[str, Any] | None:
     if progress is None:
         return None
     training = job.resolved_spec["training"]
+    return progress_body(progress, training["steps"], training["tokens_per_step"])
+
+
+def progress_body(progress: Progress, steps_total: int, tokens_per_step: int) -> dict[str, Any]:
+    """What ProgressSerializer describes."""
     step = max(progress.step, 0)
     step_seconds = progress.values.get("time/step_seconds")
     return {
         "step": step,
-        "steps_total": training["steps"],
-        "tokens_seen": step * training["tokens_per_step"],
+        "steps_total": steps_total,
+        "tokens_seen": step * tokens_per_step,
         "loss": progress.values.get("train/loss"),
         "validation_loss": progress.validation_last,
         "tokens_per_second": progress.values.get("throughput/tokens_per_second"),
         "mfu": progress.values.get("throughput/mfu_causal"),
-        "eta_seconds": (training["steps"] - step) * step_seconds if step_seconds else None,
+        "eta_seconds": (steps_total - step) * step_seconds if step_seconds else None,
         "phase": progress.phase,
         "updated_at": progress.updated_at.isoformat(),
     }

@@ -1,4 +1,4 @@
-"""/jobs/{id}/events, /metrics, /logs."""
+"""/jobs/{id}/metrics, /logs."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -19,16 +19,6 @@ LARGEST_PAGE = 1000
 MOST_POINTS = 5000
 
 
-class EventSerializer(serializers.Serializer[Any]):
-    seq = serializers.IntegerField()
-    type = serializers.CharField()
-    time = serializers.DateTimeField()
-    actor = serializers.CharField()
-    message = serializers.CharField(allow_blank=True)
-    data = serializers.JSONField()
-    request_id = serializers.CharField(allow_blank=True)
-
-
 class SeriesSerializer(serializers.Serializer[Any]):
     steps = serializers.ListField(child=serializers.IntegerField())
     values = serializers.ListField(child=serializers.FloatField())
@@ -42,25 +32,6 @@ class LogLineSerializer(serializers.Serializer[Any]):
     rank = serializers.IntegerField()
     stream = serializers.CharField()
     text = serializers.CharField(allow_blank=True)
-
-
-class EventsView(APIView):
-    @extend_schema(
-        operation_id="jobs_events",
-        parameters=[OpenApiParameter("after", int), OpenApiParameter("limit", int)],
-        responses={
-            200: inline_serializer(
-                "EventPage", {"items": EventSerializer(many=True), "next_after": serializers.IntegerField()}
-            ),
-            **PROBLEMS,
-        },
-    )
-    def get(self, request: Request, job_id: str) -> Response:
-        job = selectors.job_of(principal(request), job_id)
-        after = number(request, "after", 0)
-        items = selectors.events_of(job, after, number(request, "limit", 200, lowest=1, highest=LARGEST_PAGE))
-        next_after = items[-1].seq if items else after
-        return Response({"items": EventSerializer(items, many=True).data, "next_after": next_after})
 
 
 class MetricsView(APIView):

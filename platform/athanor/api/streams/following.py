@@ -1,0 +1,36 @@
+"""What a view hands over to the loop: who follows what, from where on, and by what right."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rest_framework.request import Request
+
+from athanor.accounts.tickets import Ticket
+
+FOLLOWING = "athanor.following"  # in the scope: go on with a stream
+WAITING = "athanor.waiting"  # in the scope: drop this answer, ask again when something has happened
+WAITED = "athanor.waited"  # in the scope: it was waited for already
+
+
+@dataclass(frozen=True)
+class Following:
+    """Events of one job behind its `job_after`, or of teams behind `positions`.
+
+    `heads` are the newest numbers of the teams' feeds as they were before the first read.
+    """
+
+    ticket: Ticket
+    heads: dict[str, int]
+    positions: dict[str, int]
+    job_id: str = ""
+    job_after: int = 0
+    wait_seconds: float = 0.0
+
+
+def hand_over(request: Request, name: str, following: Following) -> bool:
+    """False where no loop runs beneath: under plain WSGI, and in tests that call the view."""
+    scope: dict[str, Any] | None = request.META.get("asgi.scope")
+    if scope is None or WAITED in scope:
+        return False
+    scope[name] = following
+    return True

@@ -1,0 +1,256 @@
+"""One task a process that looks for news and hands them to all followers.
+
+It polls rather than listens: NOTIFY takes a lock that every commit of the database would queue for. It runs only while
+somebody follows. A follower that is slower than the news loses its queue, not its place: it reads on from the database.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from django.db import DatabaseError
+
+from athanor.accounts.tickets import Ticket, still_good
+from athanor.api.streams import reads
+from athanor.api.streams.following import Following
+from athanor.api.streams.frames import cursor_of, event_frame
+from athanor.core.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+PROGRESS_TICKS = 4  # for followers of a job; those of a team get every other one
+TEAM_PROGRESS_TICKS = 8
+TICKET_TICKS = 40
+PAUSE_SECONDS = 2.0  # after a failure, such as a database that restarts
+THREADS = 3
+MOST_FOLLOWERS = 5000
+LONGEST_QUEUE = 64
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class News:
+    """Of one tick, for one team or one job; `rows` without an order (`seq` 0) are progress."""
+
+    key: str
+    rows: tuple[tuple[int, bytes], ...]
+    joined: bytes
+
+    @property
+    def lasting(self) -> bool:
+        return self.rows[0][0] > 0
+
+
+@dataclass(eq=False)
+class Follower:
+    following: Following
+    positions: dict[str, int]
+    job_after: int
+    queue: deque[News] = field(default_factory=deque)
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    gap: bool = True  # something may be in the database that is not in the queue
+    ended: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.following.job_id] if self.following.job_id else list(self.positions)
+
+    def put(self, news: News) -> None:
+        if len(self.queue) >= LONGEST_QUEUE:
+            self.queue.clear()
+            self.gap = True
+        else:
+            self.queue.append(news)
+        self.stirred.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self.stirred.set()
+
+    async def stirs(self, seconds: float) -> bool:
+        """Wait for news, or the end. False when the time is over."""
+        if not self.queue and not self.ended and not self.gap:
+            self.stirred.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.stirred.wait()
+            except TimeoutError:
+                return False
+        return True
+
+    def has_events(self) -> bool:
+        """Whether something lasting is queued that was not seen yet; what is not, is dropped."""
+        while self.queue and not (self.queue[0].lasting and self.queue[0].rows[-1][0] > self._seen(self.queue[0])):
+            self.queue.popleft()
+        return bool(self.queue)
+
+    def take(self) -> bytes:
+        """All that is queued and was not sent yet, as one piece."""
+        pieces = []
+        while self.queue:
+            news = self.queue.popleft()
+            pieces.append(self._unseen(news))
+        return b"".join(pieces)
+
+    def _unseen(self, news: News) -> bytes:
+        if not news.lasting:
+            return news.joined
+        several = not self.following.job_id and len(self.positions) > 1
+        seen = self._seen(news)
+        if news.rows[0][0] > seen and not several:
+            self._reach(news.key, news.rows[-1][0])
+            return news.joined
+        pieces = []
+        for seq, data in news.rows:
+            if seq > seen:
+                self._reach(news.key, seq)
+                pieces.append(event_frame(cursor_of(self.positions) if several else str(seq), data))
+        return b"".join(pieces)
+
+    def _seen(self, news: News) -> int:
+        return self.job_after if self.following.job_id else self.positions[news.key]
+
+    def _reach(self, key: str, seq: int) -> None:
+        if self.following.job_id:
+            self.job_after = seq
+        else:
+            self.positions[key] = seq
+
+
+class Hub:
+    def __init__(self) -> None:
+        self._followers: dict[str, set[Follower]] = {}  # by team, and by job
+        self._heads: dict[str, int] = {}
+        self._teams: dict[str, int] = {}  # how many followers need the team's feed
+        self._count = 0
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hub")
+        self._task: asyncio.Task[None] | None = None
+        self._progress = reads.ProgressWatch({})
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def add(self, following: Following) -> Follower:
+        """Raises Unavailable when this process has as many as it can bear."""
+        if self._count >= MOST_FOLLOWERS:
+            raise Unavailable(
+                "too_many_followers",
+                f"{MOST_FOLLOWERS} streams are open here already",
+                remedy="try again soon, or ask for /events in intervals",
+            )
+        follower = Follower(following, dict(following.positions), following.job_after)
+        self._count += 1
+        for key in follower.keys:
+            self._followers.setdefault(key, set()).add(follower)
+        for team_id, head in following.heads.items():
+            self._teams[team_id] = self._teams.get(team_id, 0) + 1
+            self._heads.setdefault(team_id, head)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        return follower
+
+    def remove(self, follower: Follower) -> None:
+        self._count -= 1
+        for key in follower.keys:
+            others = self._followers[key]
+            others.discard(follower)
+            if not others:
+                del self._followers[key]
+        for team_id in follower.following.heads:
+            self._teams[team_id] -= 1
+            if not self._teams[team_id]:
+                del self._teams[team_id], self._heads[team_id]
+
+    async def catch_up(self, follower: Follower) -> bytes:
+        """A page of what the follower has not seen; `gap` stays set while there is more."""
+        follower.gap = False
+        follower.queue.clear()
+        try:
+            page = await self._read(reads.page, follower.following, dict(follower.positions), follower.job_after)
+        except DatabaseError:
+            log.warning("the database is away, a follower waits for it", exc_info=True)
+            follower.gap = True
+            await asyncio.sleep(PAUSE_SECONDS)
+            return b""
+        follower.positions, follower.job_after = page.positions, page.job_after
+        follower.gap = follower.gap or page.more
+        return page.frames
+
+    def close(self) -> None:
+        """End every stream, so that the server can stop; clients come back with their Last-Event-ID."""
+        for follower in self._all():
+            follower.end()
+
+    def _all(self) -> set[Follower]:
+        return set().union(*self._followers.values())
+
+    async def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, reads.released, read, *arguments)
+
+    async def _run(self) -> None:
+        tick = 0
+        while self._count:
+            pause = TICK_SECONDS
+            try:
+                if await self._tick(tick):
+                    pause = 0.0
+            except Exception:
+                log.exception("no news for %d followers; next try in %.0f s", self._count, PAUSE_SECONDS)
+                pause = PAUSE_SECONDS
+            tick += 1
+            await asyncio.sleep(pause)
+
+    async def _tick(self, tick: int) -> bool:
+        """True when there is more to read at once."""
+        new = await self._read(reads.news, dict(self._heads))
+        self._spread(new)
+        if tick % PROGRESS_TICKS == 0:
+            await self._tell_progress(with_teams=tick % TEAM_PROGRESS_TICKS == 0)
+        if tick % TICKET_TICKS == 0:
+            await self._check_tickets()
+        return len(new) == reads.PAGE
+
+    def _spread(self, new: list[reads.New]) -> None:
+        rows: dict[str, list[tuple[int, bytes]]] = {}
+        for event in new:
+            if event.team_id in self._heads:
+                self._heads[event.team_id] = max(self._heads[event.team_id], event.team_seq)
+            for key, seq in ((event.team_id, event.team_seq), (event.job_id, event.job_seq)):
+                if key in self._followers:
+                    rows.setdefault(key, []).append((seq, event.data))
+        for key, items in rows.items():
+            joined = b"".join(event_frame(str(seq), data) for seq, data in items)
+            self._hand(News(key, tuple(items), joined))
+
+    async def _tell_progress(self, *, with_teams: bool) -> None:
+        teams = [key for key in self._followers if key in self._teams] if with_teams else []
+        jobs = [key for key in self._followers if key not in self._teams]
+        if not teams and not jobs:
+            return
+        frames: dict[str, list[bytes]] = {}
+        for told, frame in await self._read(self._progress.changes, jobs, teams):
+            for key in (told.job_id, told.team_id):
+                if key in self._followers:
+                    frames.setdefault(key, []).append(frame)
+        for key, items in frames.items():
+            self._hand(News(key, ((0, b""),), b"".join(items)))
+
+    def _hand(self, news: News) -> None:
+        for follower in self._followers.get(news.key, ()):
+            follower.put(news)
+
+    async def _check_tickets(self) -> None:
+        """A revoked token, a lost membership or a session that was ended ends its streams."""
+        followers = self._all()
+        tickets: set[Ticket] = {follower.following.ticket for follower in followers}
+        good = await self._read(still_good, tickets)
+        for follower in followers:
+            if follower.following.ticket not in good:
+                follower.end()

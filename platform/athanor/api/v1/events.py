@@ -1,0 +1,148 @@
+"""/jobs/{id}/events and /events: pages, long polls, and streams of what happened."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.http import HttpResponseBase, StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
+from rest_framework import serializers
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.roles import Permission
+from athanor.accounts.tickets import Ticket, ticket_of
+from athanor.api.access import principal, team_named
+from athanor.api.pagination import number
+from athanor.api.streams import reads
+from athanor.api.streams.following import FOLLOWING, WAITING, Following, hand_over
+from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
+from athanor.api.v1.shapes import PROBLEMS, EventSerializer
+from athanor.core.errors import FieldProblem, Invalid
+from athanor.jobs import feed, selectors
+from athanor.jobs.models import JobEvent
+
+LARGEST_PAGE = 1000
+LONGEST_WAIT_SECONDS = 30
+LAST_EVENT_ID = "Last-Event-ID"
+STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
+PAGED = [
+    OpenApiParameter("limit", int),
+    OpenApiParameter(
+        "wait", int, description=f"seconds to wait for an event when there is none, at most {LONGEST_WAIT_SECONDS}"
+    ),  # fmt: skip
+    OpenApiParameter(
+        LAST_EVENT_ID, str, OpenApiParameter.HEADER, description="of a stream: where to go on, before `after`"
+    ),  # fmt: skip
+]
+STREAMING = (
+    "With `Accept: text/event-stream` a stream that goes on: events as unnamed messages with an `id`, the newest "
+    "numbers of running jobs as `job.progress` without one, a comment each 15 seconds. "
+)
+
+
+class EventStreamRenderer(JSONRenderer):
+    """Lets a stream be asked for. What is refused is answered in JSON all the same."""
+
+    media_type = MEDIA_TYPE
+    format = "events"
+
+
+class FollowedView(APIView):
+    renderer_classes = (JSONRenderer, EventStreamRenderer)
+
+    def answer(self, request: Request, following: Following, rows: list[JobEvent], next_after: Any) -> HttpResponseBase:
+        if isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer):
+            handed = hand_over(request, FOLLOWING, following)
+            return _stream(following, once=not handed)
+        if not rows and following.wait_seconds:
+            hand_over(request, WAITING, following)
+        return Response({"items": EventSerializer(rows, many=True).data, "next_after": next_after})
+
+
+class JobEventsView(FollowedView):
+    @extend_schema(
+        operation_id="jobs_events",
+        parameters=[OpenApiParameter("after", int, description="a `seq`"), *PAGED],
+        responses={
+            (200, "application/json"): inline_serializer(
+                "EventPage", {"items": EventSerializer(many=True), "next_after": serializers.IntegerField()}
+            ),
+            **STREAM,
+            **PROBLEMS,
+        },
+        description=f"From the first one on. {STREAMING}",
+    )
+    def get(self, request: Request, job_id: str) -> HttpResponseBase:
+        who = principal(request)
+        job = selectors.job_of(who, job_id)
+        given = request.headers.get(LAST_EVENT_ID, "")
+        after = int(given) if given.isdecimal() and len(given) < 18 else number(request, "after", 0)
+        heads = feed.heads([job.team_id])
+        wait = number(request, "wait", 0, highest=LONGEST_WAIT_SECONDS)
+        following = Following(_ticket(request, heads), heads, {}, job.id, after, wait)
+        rows = selectors.events_of(job, after, number(request, "limit", 200, lowest=1, highest=LARGEST_PAGE))
+        return self.answer(request, following, rows, rows[-1].seq if rows else after)
+
+
+class EventsView(FollowedView):
+    @extend_schema(
+        operation_id="events_list",
+        parameters=[
+            OpenApiParameter("team", str, description="one team's; those of all your teams without it"),
+            OpenApiParameter("after", str, description="a `next_after`, a stream's `id`, or 0"),
+            *PAGED,
+        ],
+        responses={
+            (200, "application/json"): inline_serializer(
+                "TeamEventPage", {"items": EventSerializer(many=True), "next_after": serializers.CharField()}
+            ),
+            **STREAM,
+            **PROBLEMS,
+        },
+        description=f"In the order in which they were committed; none is ever inserted behind one that was read. "
+        f"A page starts with the oldest, a stream without a position with what happens from now on. {STREAMING}",
+    )
+    def get(self, request: Request) -> HttpResponseBase:
+        who = principal(request)
+        named = request.query_params.get("team")
+        teams = {team_named(who, Permission.VIEW, named).id} if named else who.team_ids
+        feed.number()
+        heads = feed.heads(teams)
+        streams = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
+        cursor = request.headers.get(LAST_EVENT_ID) or request.query_params.get("after") or ("" if streams else "0")
+        positions = positions_of(cursor, heads) if cursor else dict(heads)
+        if positions is None:
+            detail = f"after={cursor!r} was not made by this list"
+            raise Invalid(
+                "invalid_parameter",
+                detail,
+                remedy="name the team, or start with after=0",
+                problems=(FieldProblem("/after", "cursor", detail),),
+            )
+        wait = number(request, "wait", 0, highest=LONGEST_WAIT_SECONDS)
+        limit = number(request, "limit", 200, lowest=1, highest=LARGEST_PAGE)
+        rows = [] if streams else feed.after(positions, limit)
+        following = Following(_ticket(request, heads), heads, positions, wait_seconds=wait)
+        reached = {**positions, **{row.team_id: row.team_seq or 0 for row in rows}}
+        return self.answer(request, following, rows, cursor_of(reached))
+
+
+def _ticket(request: Request, heads: dict[str, int]) -> Ticket:
+    return ticket_of(principal(request), heads, getattr(request._request, "session", None))
+
+
+def _stream(following: Following, *, once: bool) -> StreamingHttpResponse:
+    response = StreamingHttpResponse(_opening(following, once), content_type=MEDIA_TYPE)
+    response["Cache-Control"] = "no-cache"
+    response["X-Accel-Buffering"] = "no"  # proxies must pass on what they get
+    return response
+
+
+def _opening(following: Following, once: bool) -> Iterator[bytes]:
+    """Without a loop to go on in: one page, after which a client comes back with its Last-Event-ID."""
+    yield RETRY
+    if once:
+        yield reads.page(following, following.positions, following.job_after).frames

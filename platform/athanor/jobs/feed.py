@@ -1,0 +1,62 @@
+"""A team's events in one order: the order in which their transactions were committed.
+
+A number drawn while a transaction runs can become visible after a higher one, and whoever has read up to the higher
+one never sees it. So events are written without a number and get it afterwards, from one writer at a time, which
+numbers what is committed by then: a late commit gets a higher number than everything that was read before it.
+
+Whoever reads a feed calls `number` first; a sweeper does so for webhooks. A submission pays nothing for it.
+"""
+
+from collections.abc import Collection, Mapping
+
+from django.db import connection, transaction
+
+from athanor.jobs.models import EventHead, JobEvent
+
+BATCH = 1000
+LOCK = 0x617468_66656564  # of the numbering writer: "athfeed" as a number, so that no other lock is the same
+# Ids grow within a job, because its events are written under its row lock: the order here keeps each job's own.
+NUMBER = """
+WITH fresh AS (
+    SELECT id, team_id, row_number() OVER (PARTITION BY team_id ORDER BY id) AS nth
+    FROM (SELECT id, team_id FROM jobs_jobevent WHERE team_seq IS NULL ORDER BY id LIMIT %s) AS unnumbered
+), counts AS (
+    SELECT team_id, count(*) AS count FROM fresh GROUP BY team_id
+), heads AS (
+    INSERT INTO jobs_eventhead (team_id, seq) SELECT team_id, count FROM counts
+    ON CONFLICT (team_id) DO UPDATE SET seq = jobs_eventhead.seq + excluded.seq RETURNING team_id, seq
+)
+UPDATE jobs_jobevent AS event SET team_seq = heads.seq - counts.count + fresh.nth
+FROM fresh JOIN counts USING (team_id) JOIN heads USING (team_id)
+WHERE event.id = fresh.id
+"""
+
+
+def number() -> int:
+    """Number what is committed and has no number yet. Returns how many events that were."""
+    numbered = 0
+    while JobEvent.objects.filter(team_seq__isnull=True).exists():
+        with transaction.atomic(), connection.cursor() as cursor:
+            # A statement of its own: what is committed is looked up after the lock was got, not before.
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+            cursor.execute(NUMBER, [BATCH])
+            done = cursor.rowcount
+        numbered += done
+        if done < BATCH:
+            break
+    return numbered
+
+
+def heads(team_ids: Collection[str]) -> dict[str, int]:
+    """The newest number of each team; 0 for one without events."""
+    known = dict(EventHead.objects.filter(team_id__in=team_ids).values_list("team_id", "seq"))
+    return {team_id: known.get(team_id, 0) for team_id in team_ids}
+
+
+def after(positions: Mapping[str, int], limit: int) -> list[JobEvent]:
+    """The next events behind each team's position: in order within a team, team after team."""
+    found: list[JobEvent] = []
+    for team_id, seq in positions.items():
+        rows = JobEvent.objects.filter(team_id=team_id, team_seq__gt=seq).order_by("team_seq")
+        found.extend(rows[: limit - len(found)])
+    return found

@@ -1,0 +1,202 @@
+"""Streams and long polls on a real server: what is committed arrives once and in order, and stops with the right to it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from athanor.accounts.models import ApiToken, Membership, Team, User
+from athanor.accounts.services import issue_token
+from athanor.api.streams import asgi, hub
+from athanor.jobs import services
+from athanor.jobs.models import Job
+from athanor.telemetry import ingest
+from tests.control_plane import drive
+from tests.control_plane.api.live import LiveServer
+from trainer.contract.run import Batch, MetricPoint
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def live(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
+    monkeypatch.setattr(hub, "TICK_SECONDS", 0.02)
+    running = LiveServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def token(user: User, team: Team) -> str:
+    return issue_token(user, team, "follower")[1]
+
+
+def points(attempt: Any, sequence: int, step: int) -> Batch:
+    point = MetricPoint(step=step, generation=0, time="2026-01-01T00:00:00Z", values={"train/loss": 2.5})
+    return Batch(writer="node-0", sequence=sequence, points=[point])
+
+
+def test_a_job_is_followed_from_its_first_event_on(live: LiveServer, token: str, submit: Callable[..., Job]) -> None:
+    job = submit()
+    with live.stream(f"/jobs/{job.id}/events", token) as stream:
+        assert stream.response.headers["content-type"] == "text/event-stream"
+        assert stream.response.headers["x-request-id"]
+        assert int(stream.response.headers["ratelimit-remaining"]) > 0
+        first = stream.next_event()
+        assert (first.id, first.event, first.data["type"]) == ("1", "", "job.submitted")
+        services.request_stop(job.id, "ada")
+        second = stream.next_event()
+        assert (second.id, second.data["type"]) == ("2", "job.stop_requested")
+        assert second.data["job_id"] == job.id
+
+
+def test_a_team_is_followed_from_now_on_and_resumed_by_the_last_id(
+    live: LiveServer, token: str, submit: Callable[..., Job]
+) -> None:
+    submit()
+    with live.stream("/events", token) as stream:
+        second = submit()
+        frame = stream.next_event()
+        assert (frame.id, frame.data["job_id"]) == ("2", second.id)
+    missed = [submit().id for _ in range(3)]
+    with live.stream("/events", token, Last_Event_ID="2") as stream:
+        frames = [stream.next_event() for _ in missed]
+        assert [frame.data["job_id"] for frame in frames] == missed
+        assert [frame.id for frame in frames] == ["3", "4", "5"]
+        last = submit()
+        assert stream.next_event().data["job_id"] == last.id
+
+
+def test_a_backlog_of_many_pages_comes_whole_while_more_is_written(
+    live: LiveServer, token: str, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("athanor.api.streams.reads.PAGE", 3)
+    monkeypatch.setattr(hub, "LONGEST_QUEUE", 1)
+    for _ in range(10):
+        submit()
+    with live.stream("/events?after=0", token) as stream:
+        seen = [stream.next_event().id]
+        for _ in range(10):
+            submit()
+        seen += [stream.next_event().id for _ in range(19)]
+    assert seen == [str(number) for number in range(1, 21)]
+
+
+def test_newest_numbers_of_a_running_job_come_without_an_id(
+    live: LiveServer, token: str, submit: Callable[..., Job]
+) -> None:
+    attempt = drive.start(submit())
+    with (
+        live.stream(f"/jobs/{attempt.job_id}/events", token) as of_job,
+        live.stream("/events", token) as of_team,
+    ):
+        ingest.ingest(attempt, "metrics", points(attempt, 0, step=3))
+        for stream in (of_job, of_team):
+            frame = stream.next_progress()
+            assert (frame.event, frame.id) == ("job.progress", "")
+            assert frame.data["job_id"] == attempt.job_id
+            assert (frame.data["progress"]["step"], frame.data["progress"]["loss"]) == (3, 2.5)
+            assert frame.data["progress"]["steps_total"] == 10
+        ingest.ingest(attempt, "metrics", points(attempt, 1, step=4))
+        assert of_job.next_progress().data["progress"]["step"] == 4
+
+
+def test_a_follower_of_two_teams_resumes_in_both(
+    live: LiveServer, user: User, team: Team, other_team: Team, submit: Callable[..., Job], client: Any
+) -> None:
+    Membership.objects.create(user=user, team=other_team, role="viewer")
+    client.force_login(user)
+    session = f"sessionid={client.cookies['sessionid'].value}"
+    with live.stream("/events?after=0", "", Cookie=session) as stream:
+        submit()
+        cursor = stream.next_event().id
+    assert cursor == ",".join(sorted([f"{team.id}:1", f"{other_team.id}:0"]))
+    submit()
+    with live.stream("/events", "", Cookie=session, Last_Event_ID=cursor) as stream:
+        assert stream.next_event().data["team_seq"] == 2
+
+
+def test_an_idle_stream_says_that_it_is_there(live: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "HEARTBEAT_SECONDS", 0.05)
+    with live.stream("/events", token) as stream:
+        assert stream.next().comment == "still here"
+
+
+@pytest.mark.parametrize("lost", ["token", "membership", "user", "session", "password"])
+def test_a_stream_ends_with_the_right_to_it(
+    live: LiveServer, user: User, team: Team, token: str, lost: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "TICKET_TICKS", 2)
+    client.force_login(user)
+    cookie = {"Cookie": f"sessionid={client.cookies['sessionid'].value}"}
+    by_session = lost in ("session", "password")
+    with live.stream("/events", "" if by_session else token, **(cookie if by_session else {})) as stream:
+        assert stream.response.status_code == 200
+        if lost == "token":
+            ApiToken.objects.update(revoked_at="2026-01-01T00:00:00Z")
+        elif lost == "membership":
+            Membership.objects.all().delete()
+        elif lost == "user":
+            User.objects.update(is_active=False)
+        elif lost == "session":
+            client.logout()
+        else:
+            user.set_password("another")
+            user.save()
+        with pytest.raises(EOFError):
+            while True:
+                stream.next()
+
+
+def test_nobody_follows_what_they_may_not_see(
+    live: LiveServer, submit: Callable[..., Job], make_user: Callable, other_team: Team
+) -> None:
+    job = submit()
+    stranger = issue_token(make_user("sam", other_team), other_team, "t")[1]
+    with live.stream(f"/jobs/{job.id}/events", stranger) as stream:
+        assert stream.response.status_code == 404
+    with live.stream("/events", "ath_wrong") as stream:
+        assert stream.response.status_code == 401
+    with live.stream("/events?after=0", stranger) as stream:
+        own = submit()
+        Job.objects.filter(pk=own.pk).update(team=other_team)
+        services.request_stop(own.id, "sam")
+        assert stream.next_event().data["type"] == "job.stop_requested", "and nothing of the other team before"
+
+
+def test_a_long_poll_waits_for_the_next_event(live: LiveServer, token: str, submit: Callable[..., Job]) -> None:
+    answers: list[Any] = []
+    job = submit()
+
+    def ask(path: str) -> None:
+        answers.append(live.get(path, token).json())
+
+    askers = [
+        threading.Thread(target=ask, args=(path,))
+        for path in (f"/jobs/{job.id}/events?after=1&wait=30", "/events?after=1&wait=30")
+    ]
+    for asker in askers:
+        asker.start()
+    while live.hub.count < 2:
+        threading.Event().wait(0.01)
+    services.request_stop(job.id, "ada")
+    for asker in askers:
+        asker.join()
+    assert [answer["items"][0]["type"] for answer in answers] == ["job.stop_requested"] * 2
+    assert {str(answer["next_after"]) for answer in answers} == {"2"}
+    assert live.hub.count == 0
+
+
+def test_a_long_poll_ends_empty_when_its_time_is_over(live: LiveServer, token: str) -> None:
+    answer = live.get("/events?after=0&wait=1", token)
+    assert answer.json() == {"items": [], "next_after": "0"}
+    assert live.get("/events?wait=31", token).status_code == 422
+
+
+def test_whoever_comes_when_all_places_are_taken_is_sent_away(
+    live: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MOST_FOLLOWERS", 0)
+    with live.stream("/events", token) as stream, pytest.raises(EOFError):
+        stream.next()
