@@ -136,6 +136,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description In the order in which they were committed; none is ever inserted behind one that was read. A page starts with the oldest, a stream without a position with what happens from now on. With `Accept: text/event-stream` a stream that goes on: events as unnamed messages with an `id`, the newest numbers of running jobs as `job.progress` without one, a comment each 15 seconds. */
+        get: operations["events_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/invitations/{invitation_id}": {
         parameters: {
             query?: never;
@@ -241,6 +258,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
+        /** @description From the first one on. With `Accept: text/event-stream` a stream that goes on: events as unnamed messages with an `id`, the newest numbers of running jobs as `job.progress` without one, a comment each 15 seconds. */
         get: operations["jobs_events"];
         put?: never;
         post?: never;
@@ -920,6 +938,7 @@ export interface components {
             sequences: number;
         };
         Event: {
+            /** @description within the job, from 1 without gaps */
             seq: number;
             type: string;
             /** Format: date-time */
@@ -928,6 +947,9 @@ export interface components {
             message: string;
             data: unknown;
             request_id: string;
+            job_id: string;
+            /** @description within the team, in the order of commits; null for a moment after the commit */
+            team_seq: number | null;
         };
         EventPage: {
             items: components["schemas"]["Event"][];
@@ -1555,6 +1577,10 @@ export interface components {
             name: string;
             /** Format: date-time */
             readonly created_at: string;
+        };
+        TeamEventPage: {
+            items: components["schemas"]["Event"][];
+            next_after: string;
         };
         TeamPage: {
             items: components["schemas"]["Team"][];
@@ -2830,6 +2856,136 @@ export interface operations {
             };
         };
     };
+    events_list: {
+        parameters: {
+            query?: {
+                /** @description a `next_after`, a stream's `id`, or 0 */
+                after?: string;
+                limit?: number;
+                /** @description one team's; those of all your teams without it */
+                team?: string;
+                /** @description seconds to wait for an event when there is none, at most 30 */
+                wait?: number;
+            };
+            header?: {
+                /** @description of a stream: where to go on, before `after` */
+                "Last-Event-ID"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeamEventPage"];
+                    "text/event-stream": string;
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     invitations_revoke: {
         parameters: {
             query?: never;
@@ -3701,10 +3857,16 @@ export interface operations {
     jobs_events: {
         parameters: {
             query?: {
+                /** @description a `seq` */
                 after?: number;
                 limit?: number;
+                /** @description seconds to wait for an event when there is none, at most 30 */
+                wait?: number;
             };
-            header?: never;
+            header?: {
+                /** @description of a stream: where to go on, before `after` */
+                "Last-Event-ID"?: string;
+            };
             path: {
                 job_id: string;
             };
@@ -3718,6 +3880,7 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EventPage"];
+                    "text/event-stream": string;
                 };
             };
             /** @description the body is not what its Content-Type says */

@@ -1,4 +1,4 @@
-"""Streams and long polls on a real server: what is committed arrives once and in order, and stops with the right to it."""
+"""Streams and long polls on a real server: what is committed arrives once, in order, and ends with the right to it."""
 
 import threading
 from collections.abc import Callable, Iterator

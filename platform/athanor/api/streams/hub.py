@@ -7,7 +7,7 @@ somebody follows. A follower that is slower than the news loses its queue, not i
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -173,7 +173,8 @@ class Hub:
         follower.gap = False
         follower.queue.clear()
         try:
-            page = await self._read(reads.page, follower.following, dict(follower.positions), follower.job_after)
+            following, positions = follower.following, dict(follower.positions)
+            page = await self._read(set(following.heads), reads.page, following, positions, follower.job_after)
         except DatabaseError:
             log.warning("the database is away, a follower waits for it", exc_info=True)
             follower.gap = True
@@ -191,8 +192,8 @@ class Hub:
     def _all(self) -> set[Follower]:
         return set().union(*self._followers.values())
 
-    async def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, reads.released, read, *arguments)
+    async def _read(self, teams: Collection[str], read: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, reads.in_thread, teams, read, *arguments)
 
     async def _run(self) -> None:
         tick = 0
@@ -209,7 +210,7 @@ class Hub:
 
     async def _tick(self, tick: int) -> bool:
         """True when there is more to read at once."""
-        new = await self._read(reads.news, dict(self._heads))
+        new = await self._read(set(self._heads), reads.news, dict(self._heads))
         self._spread(new)
         if tick % PROGRESS_TICKS == 0:
             await self._tell_progress(with_teams=tick % TEAM_PROGRESS_TICKS == 0)
@@ -235,7 +236,7 @@ class Hub:
         if not teams and not jobs:
             return
         frames: dict[str, list[bytes]] = {}
-        for told, frame in await self._read(self._progress.changes, jobs, teams):
+        for told, frame in await self._read(set(self._heads), self._progress.changes, jobs, teams):
             for key in (told.job_id, told.team_id):
                 if key in self._followers:
                     frames.setdefault(key, []).append(frame)
@@ -250,7 +251,7 @@ class Hub:
         """A revoked token, a lost membership or a session that was ended ends its streams."""
         followers = self._all()
         tickets: set[Ticket] = {follower.following.ticket for follower in followers}
-        good = await self._read(still_good, tickets)
+        good = await self._read((), still_good, tickets)
         for follower in followers:
             if follower.following.ticket not in good:
                 follower.end()

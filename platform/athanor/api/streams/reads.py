@@ -10,6 +10,7 @@ from django.db import connection
 from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_data, event_frame, progress_frame
 from athanor.api.v1.shapes import progress_body
+from athanor.core import tenancy
 from athanor.jobs import feed
 from athanor.jobs.models import JobEvent
 from athanor.telemetry.selectors import Told, newest_progress
@@ -21,9 +22,10 @@ OVERLAP = timedelta(seconds=30)
 Result = TypeVar("Result")
 
 
-def released(read: Callable[..., Result], *arguments: object) -> Result:
-    """Run `read` in a thread of the hub: no request ends there, so nobody else gives the connection back."""
+def in_thread(team_ids: Collection[str], read: Callable[..., Result], *arguments: object) -> Result:
+    """Run `read` where no request is: let in to these teams' rows only, and with the connection given back."""
     try:
+        tenancy.restrict(team_ids)
         return read(*arguments)
     finally:
         connection.close()

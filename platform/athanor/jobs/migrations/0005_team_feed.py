@@ -1,8 +1,16 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+from athanor.core import tenancy
+
 TEAMS = """
 UPDATE jobs_jobevent AS event SET team_id = job.team_id FROM jobs_job AS job WHERE job.id = event.job_id
+"""
+# It was asked of the event's job as long as the event did not know its team.
+OWN_POLICY = "ALTER POLICY of_a_team ON jobs_jobevent USING (athanor_sees(team_id))"
+POLICY_BEFORE = """
+ALTER POLICY of_a_team ON jobs_jobevent
+USING (athanor_sees_all() OR EXISTS (SELECT 1 FROM jobs_job parent WHERE parent.id = jobs_jobevent.job_id))
 """
 
 
@@ -11,7 +19,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ("accounts", "0004_sign_in_tries"),
-        ("jobs", "0003_pause_expiry_dependencies"),
+        ("jobs", "0004_row_security"),
     ]
 
     operations = [
@@ -46,4 +54,6 @@ class Migration(migrations.Migration):
             model_name="jobevent",
             constraint=models.UniqueConstraint(fields=("team", "team_seq"), name="event_team_seq_is_unique_in_a_team"),
         ),
+        migrations.RunSQL(OWN_POLICY, POLICY_BEFORE),
+        tenancy.protect("jobs_eventhead"),
     ]
