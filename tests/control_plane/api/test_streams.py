@@ -2,15 +2,16 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.services import issue_token
-from athanor.api.streams import asgi, hub
-from athanor.jobs import services
-from athanor.jobs.models import Job
+from athanor.api.streams import asgi, hub, reads
+from athanor.jobs import feed, services
+from athanor.jobs.models import Job, JobEvent
 from athanor.telemetry import ingest
 from tests.control_plane import drive
 from tests.control_plane.api.live import LiveServer
@@ -200,3 +201,16 @@ def test_whoever_comes_when_all_places_are_taken_is_sent_away(
     monkeypatch.setattr(hub, "MOST_FOLLOWERS", 0)
     with live.stream("/events", token) as stream, pytest.raises(EOFError):
         stream.next()
+
+
+def test_the_hubs_reads_are_let_in_to_the_followed_teams_only(
+    submit: Callable[..., Job], team: Team, other_team: Team
+) -> None:
+    submit()
+    feed.number()
+    with ThreadPoolExecutor(1) as threads:
+        seen = [
+            threads.submit(reads.in_thread, [each.id], JobEvent.objects.count).result() for each in (team, other_team)
+        ]
+    assert seen == [1, 0]
+    assert JobEvent.objects.count() == 1

@@ -3,6 +3,7 @@
 import dj_database_url
 
 from athanor.config.env import read
+from athanor.core import tenancy
 
 ATHANOR = read()
 
@@ -55,7 +56,12 @@ TEMPLATES = [
 DATABASES = {"default": dj_database_url.parse(ATHANOR.database_url, conn_health_checks=True)}
 # Under ASGI a thread pool runs the views: connections are pooled, not kept per thread. Sixteen threads and the hub's.
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 19, "timeout": 10}
+DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
+    "min_size": 1,
+    "max_size": 19,
+    "timeout": 10,
+    "reset": tenancy.forget,
+}
 
 AUTHENTICATION_BACKENDS = ["athanor.accounts.backends.ThrottledBackend"]
 AUTH_USER_MODEL = "accounts.User"

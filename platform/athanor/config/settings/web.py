@@ -6,4 +6,3 @@ from athanor.core import tenancy
 
 _options = DATABASES["default"]["OPTIONS"]
 _options["options"] = f"{_options.get('options', '')} -c athanor.teams={tenancy.NOBODY}".strip()
-_options["pool"]["reset"] = tenancy.forget
