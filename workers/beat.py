@@ -9,6 +9,8 @@ SECONDS: dict[str, float] = {
     wakeups.OBSERVE: 2.0,
     wakeups.FINALISE: 2.0,
     wakeups.SWEEP_STORAGE: 30.0,
+    wakeups.FOLD_TELEMETRY: 60.0,
+    wakeups.SWEEP_TELEMETRY: 600.0,
 }
 SCHEDULE = {
     name: {"task": name, "schedule": seconds, "options": {"expires": seconds}} for name, seconds in SECONDS.items()

@@ -8,6 +8,7 @@ from athanor.artifacts import services as artifacts
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, submit
 from athanor.scheduling import services as scheduling
+from athanor.telemetry import folding, retention
 
 
 @shared_task(name=wakeups.ADMIT)
@@ -38,3 +39,13 @@ def finish(**_: Any) -> None:
 @shared_task(name=wakeups.SWEEP_STORAGE)
 def sweep_storage(**_: Any) -> None:
     artifacts.sweep_retired()
+
+
+@shared_task(name=wakeups.FOLD_TELEMETRY)
+def fold_telemetry(**_: Any) -> None:
+    folding.fold_due()
+
+
+@shared_task(name=wakeups.SWEEP_TELEMETRY)
+def sweep_telemetry(**_: Any) -> None:
+    retention.sweep()

@@ -275,6 +275,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
+        /** @description `next_after` is where the search has come to: a page may hold few lines, or none, and yet not be the last. At the end of what there is, it stays the same. */
         get: operations["jobs_logs"];
         put?: never;
         post?: never;
@@ -291,7 +292,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** @description Downsampled so that the lowest and the highest value of each stretch stay. */
+        /** @description Downsampled so that the lowest and the highest value of each stretch stay. Where a later generation or attempt did steps again, its points stand. */
         get: operations["jobs_metrics"];
         put?: never;
         post?: never;
@@ -443,6 +444,23 @@ export interface paths {
         get?: never;
         put?: never;
         post: operations["jobs_resume_many"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/metrics:query": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Many series of many jobs at once: of `jobs`, or of the newest that `filters` match. */
+        post: operations["metrics_query"];
         delete?: never;
         options?: never;
         head?: never;
@@ -864,6 +882,16 @@ export interface components {
             username: string;
             password: string;
         };
+        Curve: {
+            steps: number[];
+            values: number[];
+            /** @description since the job's `origin` */
+            seconds: number[];
+            /** @description with draw=mean */
+            lowest?: number[];
+            /** @description with draw=mean */
+            highest?: number[];
+        };
         /**
          * DataSpec
          * @description Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`.
@@ -909,6 +937,8 @@ export interface components {
             size: number;
             parts: components["schemas"]["Part"][];
         };
+        /** @enum {string} */
+        DrawEnum: "extremes" | "mean";
         Estimate: {
             num_parameters: number;
             memory_bytes_per_process: number;
@@ -1025,6 +1055,30 @@ export interface components {
             /** @description with every default filled in */
             resolved_spec: unknown;
             readonly submission: string | null;
+        };
+        JobCurves: {
+            id: string;
+            name: string;
+            status: components["schemas"]["JobStatusEnum"];
+            /**
+             * Format: date-time
+             * @description when it started; before that, when it was made
+             */
+            origin: string;
+            series: {
+                [key: string]: components["schemas"]["Curve"];
+            };
+        };
+        JobFiltersRequest: {
+            status?: components["schemas"]["JobStatusEnum"][];
+            team?: string;
+            project?: string;
+            q?: string;
+            labels?: {
+                [key: string]: string;
+            };
+            /** Format: date-time */
+            created_after?: string;
         };
         JobPage: {
             items: components["schemas"]["JobSummary"][];
@@ -1205,6 +1259,11 @@ export interface components {
             };
             last_step: number;
             names: string[];
+        };
+        MetricsAnswer: {
+            items: components["schemas"]["JobCurves"][];
+            /** @description fewer than asked for where there are very many curves */
+            points: number;
         };
         /**
          * ModelShape
@@ -1434,6 +1493,37 @@ export interface components {
             phase: string;
             /** Format: date-time */
             updated_at: string;
+        };
+        QueryRequest: {
+            /** @description ids */
+            jobs?: string[];
+            filters?: components["schemas"]["JobFiltersRequest"];
+            /**
+             * @description with filters: the newest so many jobs
+             * @default 50
+             */
+            limit: number;
+            /** @description names */
+            series: string[];
+            /**
+             * @description at most so many of each series (4 to 5000): as many as the chart has pixels
+             * @default 500
+             */
+            points: number;
+            /**
+             * Format: int64
+             * @default 0
+             */
+            from_step: number;
+            /** Format: int64 */
+            to_step?: number;
+            /** @description as that attempt drew it */
+            attempt?: number;
+            /**
+             * @description extremes: real points, no spike is lost; mean: means, with the lowest and highest of each stretch
+             * @default extremes
+             */
+            draw: components["schemas"]["DrawEnum"];
         };
         Reason: {
             code: string;
@@ -3987,7 +4077,7 @@ export interface operations {
     jobs_logs: {
         parameters: {
             query?: {
-                /** @description a line's cursor; what comes after it */
+                /** @description a cursor: what comes after it */
                 after?: number;
                 attempt?: number;
                 /** @description lines that contain this */
@@ -4118,10 +4208,14 @@ export interface operations {
         parameters: {
             query?: {
                 after_step?: number;
+                /** @description as that attempt drew it, whatever came later */
+                attempt?: number;
                 /** @description comma-separated; all without it */
                 names?: string;
-                /** @description at most so many of each series (4 to 5000) */
+                /** @description at most so many of each series (4 to 5000): as many as the chart has pixels */
                 points?: number;
+                /** @description the last step to show */
+                to_step?: number;
             };
             header?: never;
             path: {
@@ -5269,6 +5363,128 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BulkResult"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    metrics_query: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["QueryRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricsAnswer"];
                 };
             };
             /** @description the body is not what its Content-Type says */

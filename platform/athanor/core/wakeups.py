@@ -16,6 +16,8 @@ DISPATCH = "athanor.dispatch"
 OBSERVE = "athanor.observe"
 FINALISE = "athanor.finalise"
 SWEEP_STORAGE = "athanor.sweep_storage"
+FOLD_TELEMETRY = "athanor.fold_telemetry"
+SWEEP_TELEMETRY = "athanor.sweep_telemetry"
 
 
 def hint_after_commit(task: str) -> None:

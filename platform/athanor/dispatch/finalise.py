@@ -21,7 +21,7 @@ from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Reason, Retry
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
-from athanor.telemetry import selectors as telemetry
+from athanor.telemetry import logs
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile
 from trainer.contract.run import AttemptEnd
 from trainer.contract.sealing import SealError
@@ -140,13 +140,12 @@ def _archive_log(attempt: Attempt) -> None:
     """Put the attempt's log into the store, sealed, one JSON object a line. Idempotent."""
     if Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.LOG).exists():
         return
-    lines = telemetry.lines(attempt.job, attempt=attempt.number, limit=10_000_000)
-    if not lines:
-        return
     text = "".join(
         json.dumps({"time": line.time.isoformat(), "rank": line.rank, "stream": line.stream, "text": line.text}) + "\n"
-        for line in lines
+        for line in logs.every_line(attempt)
     )
+    if not text:
+        return
     content = zstandard.compress(text.encode())
     sealer = keys.sealer(attempt.job_id, attempt.job.team)
     parts = []

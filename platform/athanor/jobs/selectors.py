@@ -12,12 +12,13 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
 
 
+def plain_jobs_of(principal: Principal) -> QuerySet[Job]:
+    """Without what answers show of them."""
+    return Job.objects.filter(team_id__in=principal.team_ids)
+
+
 def jobs_of(principal: Principal) -> QuerySet[Job]:
-    return (
-        Job.objects.filter(team_id__in=principal.team_ids)
-        .select_related("team", "created_by", "pool__cluster")
-        .prefetch_related(ATTEMPTS)
-    )
+    return plain_jobs_of(principal).select_related("team", "created_by", "pool__cluster").prefetch_related(ATTEMPTS)
 
 
 def job_of(principal: Principal, job_id: str) -> Job:

@@ -1,24 +1,24 @@
 """Takes what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter."""
 
-import json
 from typing import Any
 
-import zstandard
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
+from athanor.telemetry import codec, folding
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
-SHOWN_IN_PROGRESS = (
+SHOWN_IN_PROGRESS = frozenset({
     "train/loss", "evaluation/loss", "throughput/tokens_per_second", "throughput/mfu_causal", "throughput/mfu_palm",
     "train/learning_rate", "time/step_seconds",
-)  # fmt: skip
+})  # fmt: skip
 EVALUATION = "evaluation/loss"
 
 
@@ -30,22 +30,12 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
         raise Invalid("wrong_batch", f"a batch for /{kind} carries that kind of items, and some", remedy="see Batch")
-    Writer.objects.get_or_create(attempt=attempt, kind=kind, name=batch.writer)
     with transaction.atomic():
         # The job before the rest: the same order of locks as everywhere.
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id) if kind == "progress" else attempt.job
-        writer = Writer.objects.select_for_update(no_key=True).get(attempt=attempt, kind=kind, name=batch.writer)
-        if batch.sequence < writer.next_sequence:
-            return writer.next_sequence
-        if batch.sequence > writer.next_sequence:
-            raise Conflict(
-                "sequence_gap",
-                f"batch {batch.sequence} of {batch.writer} came, {writer.next_sequence} is next",
-                remedy="send the batches in order, from next_sequence on",
-                extra={"next_sequence": writer.next_sequence},
-            )
-        Progress.objects.get_or_create(job_id=attempt.job_id)
-        progress = Progress.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
+        if (next_sequence := _take(attempt, kind, batch)) is not None:
+            return next_sequence
+        progress = _locked_progress(attempt.job_id)
         if kind == "metrics":
             _store_points(attempt, progress, batch.points)
         elif kind == "logs":
@@ -53,9 +43,7 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
         else:
             _store_events(attempt, job, progress, batch.events)
         progress.save()
-        writer.next_sequence += 1
-        writer.save()
-    return writer.next_sequence
+    return batch.sequence + 1
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
@@ -75,45 +63,89 @@ def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
         wakeups.hint_after_commit(wakeups.OBSERVE)
 
 
-def compressed(items: list[Any]) -> bytes:
-    return zstandard.compress(json.dumps(items, separators=(",", ":")).encode())
+def _take(attempt: Attempt, kind: str, batch: Batch) -> int | None:
+    """Count the batch and lock its writer's row; None: it is to be stored. Else what is to come next.
+
+    The usual case is one statement. Raises Conflict for a batch that leaves a gap.
+    """
+    writers = Writer.objects.filter(attempt=attempt, kind=kind, name=batch.writer)
+    expected = writers.filter(next_sequence=batch.sequence)
+    if expected.update(next_sequence=F("next_sequence") + 1):
+        return None
+    writer, created = Writer.objects.get_or_create(attempt=attempt, kind=kind, name=batch.writer)
+    if created and expected.update(next_sequence=F("next_sequence") + 1):
+        return None
+    # Another sender of the same writer may have been waited for: what it stored is read anew.
+    writer.refresh_from_db()
+    if batch.sequence < writer.next_sequence:
+        return writer.next_sequence
+    raise Conflict(
+        "sequence_gap",
+        f"batch {batch.sequence} of {batch.writer} came, {writer.next_sequence} is next",
+        remedy="send the batches in order, from next_sequence on",
+        extra={"next_sequence": writer.next_sequence},
+    )
 
 
-def decompressed(content: bytes) -> list[Any]:
-    items: list[Any] = json.loads(zstandard.decompress(bytes(content)))
-    return items
+def _locked_progress(job_id: str) -> Progress:
+    locked = Progress.objects.select_for_update(no_key=True).filter(pk=job_id)
+    found = locked.first()
+    if found is None:
+        Progress.objects.get_or_create(job_id=job_id)
+        found = locked.get()
+    return found
 
 
 def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint]) -> None:
-    rows = [[point.step, point.time.timestamp(), point.values] for point in points]
+    rows: list[folding.Row] = [(point.step, point.time.timestamp(), point.values) for point in points]
     steps = [point.step for point in points]
-    MetricChunk.objects.create(
-        attempt=attempt,
-        content=compressed(rows),
-        count=len(rows),
-        generation=points[0].generation,
-        first_step=min(steps),
-        last_step=max(steps),
-    )
-    first_points_of_attempt = progress.step < 0
+    generation = points[0].generation
+    segment = f"{attempt.id}:{generation}"
+    if progress.segment != segment:
+        folding.segment_of(attempt, generation, min(steps))
+        progress.segment = segment
+    if progress.loose_rows + len(rows) >= folding.ROWS:
+        folding.fold_points(attempt, progress, rows, generation)
+    else:
+        MetricChunk.objects.create(
+            attempt=attempt,
+            content=codec.pack_rows(rows),
+            count=len(rows),
+            generation=generation,
+            first_step=min(steps),
+            last_step=max(steps),
+        )
+        progress.loose_rows += len(rows)
+    if progress.step < 0:
+        wakeups.hint_after_commit(wakeups.OBSERVE)
+    _show_newest(progress, points)
+
+
+def _show_newest(progress: Progress, points: list[MetricPoint]) -> None:
+    progress.step = points[-1].step
     for point in points:
-        progress.step = point.step
-        progress.values |= {
-            name: value for name, value in point.values.items() if name in SHOWN_IN_PROGRESS and value is not None
-        }
-        loss = point.values.get(EVALUATION)
+        values = point.values
+        if not SHOWN_IN_PROGRESS.isdisjoint(values):
+            progress.values |= {
+                name: values[name] for name in SHOWN_IN_PROGRESS & values.keys() if values[name] is not None
+            }
+        loss = values.get(EVALUATION)
         if loss is not None:
             if progress.validation_first is None:
                 progress.validation_first = loss
             progress.validation_last = loss
-    if first_points_of_attempt:
-        wakeups.hint_after_commit(wakeups.OBSERVE)
 
 
 def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> None:
     rows = [[line.time.timestamp(), line.rank, line.stream, line.text] for line in lines]
-    LogChunk.objects.create(attempt=attempt, content=compressed(rows), count=len(rows), first_line=progress.log_lines)
-    progress.log_lines += len(rows)
+    first, after = progress.log_lines, progress.log_lines + len(rows)
+    LogChunk.objects.create(
+        attempt=attempt, content=codec.pack_rows(rows), count=len(rows), first_line=first, last_line=after - 1
+    )
+    progress.log_lines = after
+    progress.loose_lines += len(rows)
+    if progress.loose_lines >= folding.LINES:
+        folding.fold_lines(attempt, progress)
 
 
 def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[ProgressEvent]) -> None:

@@ -1,5 +1,6 @@
 from typing import ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from athanor.jobs.models import Attempt, Job
@@ -16,6 +17,9 @@ class Progress(models.Model):
     validation_first = models.FloatField(null=True)
     validation_last = models.FloatField(null=True)
     log_lines = models.BigIntegerField(default=0)
+    segment = models.CharField(max_length=60, blank=True, default="", help_text="of the newest point")
+    loose_rows = models.PositiveIntegerField(default=0, help_text="steps in metric chunks as they came")
+    loose_lines = models.PositiveIntegerField(default=0, help_text="lines in log chunks as they came")
     updated_at = models.DateTimeField(auto_now=True)
 
     def __str__(self) -> str:
@@ -60,7 +64,7 @@ class Writer(models.Model):
 
 
 class Chunk(models.Model):
-    """One batch, as compressed JSON."""
+    """One batch, as compressed JSON (codec.pack_rows)."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
     content = models.BinaryField()
@@ -71,7 +75,10 @@ class Chunk(models.Model):
 
 
 class MetricChunk(Chunk):
-    """Points of steps `first_step`..`last_step`, in the order in which chunks came."""
+    """Points of steps `first_step`..`last_step`, all series together, in the order in which chunks came.
+
+    A loose end: folding.py moves them into series soon, and readers add them to what they read there.
+    """
 
     generation = models.PositiveIntegerField()
     first_step = models.PositiveIntegerField()
@@ -84,13 +91,78 @@ class MetricChunk(Chunk):
         return f"steps {self.first_step}..{self.last_step} of {self.attempt_id}"
 
 
-class LogChunk(Chunk):
-    """`first_line` numbers its lines within the job, in the order they were received."""
+class MetricSegment(models.Model):
+    """What one generation of one attempt drew. It starts at `first_step`: what earlier ones drew from there on was
+    done again and is hidden, unless an attempt is asked for."""
 
-    first_line = models.BigIntegerField()
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
+    generation = models.PositiveIntegerField()
+    first_step = models.PositiveIntegerField()
 
     class Meta:
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["attempt", "first_line"])]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "generation"], name="one_segment_per_generation")
+        ]
+
+    def __str__(self) -> str:
+        return f"generation {self.generation} of {self.attempt_id}"
+
+
+class MetricSeries(models.Model):
+    """One series of one segment. `tail` holds, of every level, what does not fill a block yet (pyramid.py)."""
+
+    segment = models.ForeignKey(MetricSegment, on_delete=models.CASCADE, related_name="series")
+    name = models.CharField(max_length=200)
+    points = models.BigIntegerField()
+    first_step = models.BigIntegerField()
+    last_step = models.BigIntegerField()
+    tail = models.BinaryField()
+    finest_level = models.PositiveSmallIntegerField(default=0, help_text="retention has removed what is finer")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["segment", "name"], name="one_series_per_name_and_segment")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.segment_id}"
+
+
+class MetricBlock(models.Model):
+    """A full block of one level of a series, never changed."""
+
+    series = models.ForeignKey(MetricSeries, on_delete=models.CASCADE, related_name="blocks")
+    level = models.PositiveSmallIntegerField()
+    first_step = models.BigIntegerField()
+    last_step = models.BigIntegerField()
+    content = models.BinaryField()
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["series", "level", "first_step", "last_step"], name="blocks_of_a_stretch")
+        ]
+
+    def __str__(self) -> str:
+        return f"steps {self.first_step}..{self.last_step} of {self.series_id} at level {self.level}"
+
+
+class LogChunk(Chunk):
+    """Lines `first_line`..`last_line` of the job, in the order they were received.
+
+    `ranks` and `signature` (logs.signature) tell a search which chunks it need not open. Both are null while the
+    chunk is a loose end: folding.py soon makes one of many.
+    """
+
+    first_line = models.BigIntegerField()
+    last_line = models.BigIntegerField()
+    ranks = ArrayField(models.IntegerField(), null=True)
+    signature = models.BinaryField(null=True)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["attempt", "last_line"], name="lines_of_an_attempt"),
+            models.Index(fields=["attempt"], name="loose_lines", condition=models.Q(signature=None)),
+        ]
 
     def __str__(self) -> str:
         return f"lines from {self.first_line} of {self.attempt_id}"

@@ -7,10 +7,10 @@ import pytest
 
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job, JobEvent
-from athanor.telemetry import ingest, selectors
+from athanor.telemetry import curves, ingest
 from athanor.telemetry.models import MetricChunk, Progress
 from tests.control_plane import drive
-from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
+from trainer.contract.run import Batch, MetricPoint, ProgressEvent
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 pytestmark = pytest.mark.django_db
@@ -29,8 +29,13 @@ def metrics(sequence: int, steps: range, generation: int = 0, writer: str = "ran
     return Batch(writer=writer, sequence=sequence, points=points)
 
 
+def curve_of(job: Job, name: str = "train/loss") -> dict[int, float]:
+    points = curves.curves(curves.Asked([job.id], points=1000))[job.id, name]
+    return dict(zip(points[0].astype(int).tolist(), points[2].tolist(), strict=True))
+
+
 def steps_of(job: Job, name: str = "train/loss") -> list[int]:
-    return [step for step, _, _ in selectors.series(job, None, limit=1000)[name]]
+    return list(curve_of(job, name))
 
 
 def test_a_batch_sent_twice_is_stored_once(attempt: Attempt) -> None:
@@ -58,9 +63,9 @@ def test_a_batch_of_another_kind_or_of_nothing_is_refused(attempt: Attempt) -> N
 def test_a_new_generation_rewinds_the_curve(attempt: Attempt) -> None:
     ingest.ingest(attempt, "metrics", metrics(0, range(1, 9)))
     ingest.ingest(attempt, "metrics", metrics(1, range(6, 8), generation=1))
-    points = selectors.series(attempt.job, None, limit=1000)["train/loss"]
-    assert [step for step, _, _ in points] == [1, 2, 3, 4, 5, 6, 7]
-    assert points[5][1] == 10.0 - 6 + 1, "the later generation's value stands"
+    points = curve_of(attempt.job)
+    assert list(points) == [1, 2, 3, 4, 5, 6, 7]
+    assert points[6] == 10.0 - 6 + 1, "the later generation's value stands"
 
 
 def test_progress_follows_the_newest_point(attempt: Attempt) -> None:
@@ -81,23 +86,6 @@ def test_values_that_are_not_finite_leave_a_gap_in_the_curve(attempt: Attempt) -
     points = [MetricPoint(step=step, time=NOW, values={"train/loss": v}) for step, v in ((1, 1.0), (2, None), (3, 2.0))]
     ingest.ingest(attempt, "metrics", Batch(writer="rank0", sequence=0, points=points))
     assert steps_of(attempt.job) == [1, 3]
-
-
-def lines(sequence: int, texts: list[str], rank: int = 0) -> Batch:
-    found = [LogLine(time=NOW, rank=rank, stream="stdout", text=text) for text in texts]
-    return Batch(writer=f"rank{rank}", sequence=sequence, lines=found)
-
-
-def test_logs_are_read_forwards_from_a_cursor_and_backwards_from_the_end(attempt: Attempt) -> None:
-    ingest.ingest(attempt, "logs", lines(0, ["a", "b", "c"]))
-    ingest.ingest(attempt, "logs", lines(0, ["x", "y"], rank=1))
-    ingest.ingest(attempt, "logs", lines(1, ["d"]))
-    job = attempt.job
-    assert [line.text for line in selectors.lines(job)] == ["a", "b", "c", "x", "y", "d"]
-    assert [line.text for line in selectors.lines(job, after=1, limit=2)] == ["c", "x"]
-    assert [line.text for line in selectors.lines(job, tail=2)] == ["y", "d"]
-    assert [line.text for line in selectors.lines(job, rank=1)] == ["x", "y"]
-    assert [line.cursor for line in selectors.lines(job, grep="d")] == [5]
 
 
 def test_progress_events_land_on_the_jobs_timeline_with_their_seconds(attempt: Attempt) -> None:

@@ -1,0 +1,172 @@
+"""Log lines: chunks of bounded size, a search that opens only those which may hold what is sought, pages.
+
+A chunk's signature has a bit for each three bytes in a row of its text, so a chunk that lacks one of the bits of what
+is sought is passed over in the database. A search that found little for long says up to where it has looked.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from django.db.models import F, Func, IntegerField, Q, QuerySet, Value
+
+from athanor.jobs.models import Attempt, Job
+from athanor.telemetry import codec
+from athanor.telemetry.models import LogChunk
+
+MOST_LINES = 500  # in one chunk
+MOST_TEXT = 64 * 1024
+SIGNATURE_BITS = 8192
+PAGE_CHUNKS = 16  # read at once
+MOST_CHUNKS = 512  # opened for one request
+LARGEST_CHUNK = 10_000  # no chunk ever had as many lines
+MOST_BITS = 16  # of what is sought that are asked for
+
+
+@dataclass(frozen=True)
+class Line:
+    cursor: int
+    time: datetime
+    attempt: int
+    rank: int
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Sought:
+    """What a reader wants to see. None and "": anything."""
+
+    attempt: int | None = None
+    rank: int | None = None
+    grep: str = ""
+
+    def holds(self, rank: int, text: str) -> bool:
+        return (self.rank is None or rank == self.rank) and self.grep in text
+
+
+@dataclass(frozen=True)
+class Page:
+    """`next_after`: the cursor up to which everything was looked at; what follows is asked for with it."""
+
+    lines: list[Line]
+    next_after: int
+
+
+def forwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
+    """Lines with a cursor greater than `after`."""
+    newest = _last_line(job, sought)  # read first: what comes while this looks is left to the next page
+    found: list[Line] = []
+    seen, opened = after, 0
+    for attempt in _attempts(job, sought):
+        while opened < MOST_CHUNKS:
+            chunks = list(_chunks(attempt, sought).filter(last_line__gt=seen).order_by("last_line")[:PAGE_CHUNKS])
+            for chunk in chunks:
+                found += [line for line in _lines(chunk, attempt.number, sought) if line.cursor > seen]
+                seen, opened = chunk.last_line, opened + 1
+                if len(found) >= limit:
+                    rest = found[limit:]
+                    return Page(found[:limit], found[limit - 1].cursor if rest else seen)
+            if len(chunks) < PAGE_CHUNKS:
+                break
+        else:
+            return Page(found, seen)
+    return Page(found, max(seen, newest))
+
+
+def backwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
+    """The last `limit` lines with a cursor greater than `after`."""
+    found: list[Line] = []
+    newest, opened = max(after, _last_line(job, sought)), 0
+    for attempt in reversed(_attempts(job, sought)):
+        before = newest + 1
+        while opened < MOST_CHUNKS and len(found) < limit:
+            rows = _chunks(attempt, sought).filter(last_line__gt=after, last_line__lt=before + LARGEST_CHUNK)
+            chunks = list(rows.filter(first_line__lt=before).order_by("-last_line")[:PAGE_CHUNKS])
+            for chunk in chunks:
+                here = [line for line in _lines(chunk, attempt.number, sought) if after < line.cursor < before]
+                found = here + found
+                before, opened = chunk.first_line, opened + 1
+                if len(found) >= limit:
+                    break
+            if len(chunks) < PAGE_CHUNKS:
+                break
+    return Page(found[-limit:] if limit else [], newest)
+
+
+def every_line(attempt: Attempt) -> Iterator[Line]:
+    """All lines of an attempt, in order, a few chunks in memory at a time."""
+    seen = -1
+    while chunks := list(
+        LogChunk.objects.filter(attempt=attempt, last_line__gt=seen).order_by("last_line")[:PAGE_CHUNKS]
+    ):
+        for chunk in chunks:
+            yield from _lines(chunk, attempt.number, Sought())
+        seen = chunks[-1].last_line
+
+
+def parts(rows: list[Any]) -> Iterator[list[Any]]:
+    """`rows` (time, rank, stream, text), cut where a chunk would grow too large."""
+    part: list[Any] = []
+    size = 0
+    for row in rows:
+        if part and (len(part) >= MOST_LINES or size + len(row[3]) > MOST_TEXT):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += len(row[3])
+    if part:
+        yield part
+
+
+def signature(texts: Iterable[str]) -> bytes:
+    """As PostgreSQL's get_bit counts: the lowest bit of the first byte comes first."""
+    bits = np.zeros(SIGNATURE_BITS, dtype=np.uint8)
+    bits[_places("\n".join(texts))] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def _places(text: str) -> np.ndarray:
+    octets = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32)
+    mixed = (octets[:-2] << 16 | octets[1:-1] << 8 | octets[2:]) * np.uint32(2654435761)
+    return mixed >> np.uint32(32 - 13)  # 13 bits: SIGNATURE_BITS places
+
+
+def _attempts(job: Job, sought: Sought) -> list[Attempt]:
+    rows = Attempt.objects.filter(job=job).only("id", "number").order_by("number")
+    return list(rows if sought.attempt is None else rows.filter(number=sought.attempt))
+
+
+def _chunks(attempt: Attempt, sought: Sought) -> QuerySet[LogChunk]:
+    rows = LogChunk.objects.filter(attempt=attempt)
+    if sought.rank is not None:
+        rows = rows.filter(Q(ranks=None) | Q(ranks__contains=[sought.rank]))
+    if len(sought.grep.encode()) >= 3:
+        places = np.unique(_places(sought.grep))
+        asked = places[:: -(-len(places) // MOST_BITS)]
+        may_hold = Q()
+        for place in asked.tolist():
+            bit = Func(F("signature"), Value(place), function="get_bit", output_field=IntegerField())
+            rows = rows.alias(**{f"bit{place}": bit})
+            may_hold &= Q(**{f"bit{place}": 1})
+        rows = rows.filter(Q(signature=None) | may_hold)
+    return rows
+
+
+def _lines(chunk: LogChunk, attempt: int, sought: Sought) -> list[Line]:
+    return [
+        Line(chunk.first_line + index, datetime.fromtimestamp(time, UTC), attempt, rank, stream, text)
+        for index, (time, rank, stream, text) in enumerate(codec.unpack_rows(chunk.content))
+        if sought.holds(rank, text)
+    ]
+
+
+def _last_line(job: Job, sought: Sought) -> int:
+    """The newest line there is to look at; -1 without any."""
+    for attempt in reversed(_attempts(job, sought)):
+        newest = LogChunk.objects.filter(attempt=attempt).order_by("-last_line").values_list("last_line", flat=True)
+        if (line := newest.first()) is not None:
+            return int(line)
+    return -1

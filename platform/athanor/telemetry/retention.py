@@ -1,0 +1,80 @@
+"""What is kept how long after a job's end: the finest resolution of its longest series goes first, then logs.
+
+A resolution goes only where the next one still fills a chart, so short series, which are most and cost least, stay
+whole, and no curve ever vanishes. Log lines stay in the sealed archive of their attempt (dispatch/finalise.py).
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from athanor.telemetry import codec, pyramid
+from athanor.telemetry.folding import levels_of
+from athanor.telemetry.models import LogChunk, MetricBlock, MetricSeries
+
+FULL_CHART = 4096  # buckets that the next resolution has at least
+ROWS = 200  # in one transaction
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Days after a job's end. 0: for ever. `metrics`: one a level, the coarsest is kept as long as its job."""
+
+    metrics: tuple[int, ...]
+    logs: int
+
+
+def policy() -> Policy:
+    kept = settings.ATHANOR
+    return Policy((kept.metrics_days_1x, kept.metrics_days_16x, kept.metrics_days_256x), kept.logs_days)
+
+
+def sweep(seconds: float = 30.0, asked: Policy | None = None) -> tuple[int, int]:
+    """Remove what is due, for so long at most. Returns (series thinned out, log chunks removed)."""
+    chosen, began, now = asked or policy(), time.monotonic(), timezone.now()
+
+    def in_time() -> bool:
+        return time.monotonic() - began < seconds
+
+    thinned = removed = 0
+    for level, days in enumerate(chosen.metrics):
+        while days and in_time() and (count := _thin_out(level, now - timedelta(days=days))):
+            thinned += count
+    while chosen.logs and in_time() and (count := _remove_lines(now - timedelta(days=chosen.logs))):
+        removed += count
+    return thinned, removed
+
+
+def due(level: int, ended_before: datetime) -> QuerySet[MetricSeries]:
+    """Series that still have `level`, of jobs that ended before then, long enough to do without."""
+    return MetricSeries.objects.filter(
+        finest_level__lte=level,
+        points__gte=FULL_CHART * pyramid.size_of(level + 1),
+        segment__attempt__job__finished_at__lt=ended_before,
+    )
+
+
+def _thin_out(level: int, ended_before: datetime) -> int:
+    with transaction.atomic():
+        rows = list(due(level, ended_before).select_for_update(of=("self",), skip_locked=True, no_key=True)[:ROWS])
+        for row in rows:
+            tails = levels_of(row.tail)
+            tails[: level + 1] = [pyramid.empty(finer) for finer in range(level + 1)]
+            row.tail = codec.pack(tails, pyramid.RISING)
+            row.finest_level = level + 1
+            row.save(update_fields=["tail", "finest_level"])
+        MetricBlock.objects.filter(series__in=[row.pk for row in rows], level__lte=level).delete()
+    return len(rows)
+
+
+def _remove_lines(ended_before: datetime) -> int:
+    """Of jobs whose logs are in their archives; those of a job that ended without one stay."""
+    old = LogChunk.objects.filter(
+        attempt__job__finished_at__lt=ended_before, attempt__artifacts__kind="log"
+    ).values_list("pk", flat=True)[:ROWS]
+    return LogChunk.objects.filter(pk__in=list(old)).delete()[0]
