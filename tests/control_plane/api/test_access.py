@@ -100,6 +100,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST jobs:pause": lambda ids: {"ids": [ids["job_id"]]},
     "POST jobs:resume": lambda ids: {"ids": [ids["job_id"]]},
     "POST datasets": lambda ids: None,
+    "POST metrics:query": lambda ids: {"jobs": [ids["job_id"]], "series": ["train/loss"]},
 }
 
 
