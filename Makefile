@@ -19,7 +19,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo up down status test lint bench gen clean
+.PHONY: help python setup setup-dev demo up down status test lint bench chaos gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -29,6 +29,7 @@ help:
 	@echo 'make test     set everything up and run all checks and tests'
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
+	@echo 'make chaos    kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
 	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
@@ -64,6 +65,9 @@ test: setup-dev
 
 bench: setup-dev
 	@$(VENV)/python -m tests.bench.run $(BENCH)
+
+chaos: setup-dev
+	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
 
 gen: setup-dev
 	@$(VENV)/python -m deploy.local.checks gen

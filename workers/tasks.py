@@ -6,7 +6,7 @@ from celery import shared_task
 
 from athanor.artifacts import services as artifacts
 from athanor.core import wakeups
-from athanor.dispatch import finalise, observe, submit
+from athanor.dispatch import finalise, observe, stop, submit
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
 
@@ -22,13 +22,13 @@ def admit(**_: Any) -> None:
 def dispatch(**_: Any) -> None:
     submit.prepare_due()
     submit.submit_due()
-    observe.stop_due()
+    stop.stop_due()
 
 
 @shared_task(name=wakeups.OBSERVE)
 def watch(**_: Any) -> None:
     observe.observe_due()
-    observe.stop_due()
+    stop.stop_due()
 
 
 @shared_task(name=wakeups.FINALISE)

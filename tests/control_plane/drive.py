@@ -1,15 +1,19 @@
 """Carries jobs through the control plane without Celery: each call is one round of a sweeper."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from django.db.models import F
 
 from athanor.artifacts.models import Artifact
 from athanor.backends.fake.backend import World
-from athanor.dispatch import finalise, observe, submit
+from athanor.dispatch import finalise, observe, stop, submit
 from athanor.jobs.models import Attempt, Job
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import ingest
-from trainer.contract.run import AttemptEnd, EndClass, Heartbeat
+from athanor.telemetry.models import Heartbeat
+from trainer.contract.run import AttemptEnd, EndClass
+from trainer.contract.run import Heartbeat as HeartbeatMessage
 
 
 def dispatch() -> None:
@@ -33,7 +37,9 @@ def run(job: Job) -> Attempt:
 
 
 def beat(attempt: Attempt, step: int) -> None:
-    ingest.heartbeat(attempt, Heartbeat(node_rank=0, generation=0, phase="training", step=step, processes_alive=1))
+    ingest.heartbeat(
+        attempt, HeartbeatMessage(node_rank=0, generation=0, phase="training", step=step, processes_alive=1)
+    )
 
 
 def report(attempt: Attempt, end_class: EndClass, message: str = "") -> None:
@@ -50,9 +56,16 @@ def end(world: World, attempt: Attempt, end_class: EndClass, message: str = "") 
     settle()
 
 
+def time_passes(seconds: float) -> None:
+    """For what is measured by the database's clock: how long attempts are absent, and agents silent."""
+    ago = timedelta(seconds=seconds)
+    Attempt.objects.update(absent_since=F("absent_since") - ago)
+    Heartbeat.objects.update(received_at=F("received_at") - ago)
+
+
 def settle() -> None:
     observe.observe_due()
-    observe.stop_due()
+    stop.stop_due()
     finalise.finalise_due()
 
 

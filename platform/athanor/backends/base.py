@@ -55,6 +55,8 @@ class BackendRejected(Exception):
 
 
 class Backend(ABC):
+    """No call takes longer than 15 seconds: what is not answered by then is BackendUnavailable. Leases count on it."""
+
     @abstractmethod
     def render(self, plan: LaunchPlan) -> Submission:
         """Pure: the same plan gives the same submission."""

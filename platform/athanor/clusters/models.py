@@ -3,16 +3,21 @@ from typing import ClassVar
 from django.db import models
 
 from athanor.core import ids
+from athanor.core.leases import LeasedModel
 
 
-class Cluster(models.Model):
-    """A compute target. `kind` names a backend (backends/registry.py); `config` is that backend's own."""
+class Cluster(LeasedModel):
+    """A compute target. `kind` names a backend (backends/registry.py); `config` is that backend's own.
+
+    Who holds the lease observes it; `observed_at` is when the last whole sweep of its attempts ended.
+    """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.cluster_id, editable=False)
     name = models.SlugField(max_length=63, unique=True)
     kind = models.CharField(max_length=20)
     config = models.JSONField(default=dict, blank=True)
     enabled = models.BooleanField(default=True)
+    observed_at = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

@@ -55,6 +55,24 @@ def claim(queryset: QuerySet[Row], *, seconds: float, limit: int) -> list[Lease]
     return [Lease(pk, token) for pk in pks]
 
 
+def claim_each(queryset: QuerySet[Row], *, seconds: float, limit: int) -> Iterator[Lease]:
+    """Lease up to `limit` free rows one after the other, each when its turn comes: every one has all of `seconds`,
+    and a worker that is killed holds up one row. A row is not claimed twice, even if it was released."""
+    seen: list[str] = []
+    while len(seen) < limit:
+        found = claim(queryset.exclude(pk__in=seen), seconds=seconds, limit=1)
+        if not found:
+            return
+        seen.append(found[0].pk)
+        yield found[0]
+
+
+def renew(model: type[Row], lease: Lease, *, seconds: float) -> bool:
+    """Hold it for longer. False: it was over, and somebody else may have the row."""
+    held = model._default_manager.filter(pk=lease.pk, lease_token=lease.token, lease_until__gt=Now())
+    return held.update(lease_until=Now() + timedelta(seconds=seconds)) == 1
+
+
 @contextmanager
 def applying(model: type[Row], lease: Lease) -> Iterator[Row | None]:
     """A transaction in which the leased row is locked and, at its end, released. None: the lease is stale."""

@@ -28,7 +28,7 @@ from trainer.contract.sealing import SealError
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 120.0
+LEASE_SECONDS = 30.0  # renewed while a long log is put away
 BATCH = 20
 UNFINISHED = (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.STOPPING)
 
@@ -45,8 +45,8 @@ def finalise_due() -> None:
         Exists(of_job.filter(status=AttemptStatus.ENDED.value)),
         ~Exists(of_job.filter(status__in=[status.value for status in ATTEMPT_LIVE])),
         status__in=[status.value for status in UNFINISHED],
-    )
-    for lease in leases.claim(due, seconds=LEASE_SECONDS, limit=BATCH):
+    ).order_by("id")
+    for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"finalising job {lease.pk}"):
             _finalise(lease)
 
@@ -55,7 +55,7 @@ def _finalise(lease: Lease) -> None:
     attempt = Attempt.objects.filter(job_id=lease.pk).select_related("job__team").order_by("-number")[0]
     try:
         ending = _ending(attempt)
-        _archive_log(attempt)
+        _archive_log(attempt, lease)
     except Unavailable as error:
         log.warning("job %s is finalised later: %s", lease.pk, error)
         leases.release(Job, lease)
@@ -136,7 +136,7 @@ def _end_stopped(job: Job, reason: Reason, facts: dict[str, str]) -> None:
     transitions.move(job, final, reason=reason, actor="dispatch", detail=job.reason_detail, data=facts)
 
 
-def _archive_log(attempt: Attempt) -> None:
+def _archive_log(attempt: Attempt, lease: Lease) -> None:
     """Put the attempt's log into the store, sealed, one JSON object a line. Idempotent."""
     if Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.LOG).exists():
         return
@@ -151,6 +151,7 @@ def _archive_log(attempt: Attempt) -> None:
     parts = []
     for number, start in enumerate(range(0, len(content), PART_PLAINTEXT_BYTES)):
         key = f"{artifacts.job_prefix(attempt.job_id)}logs/attempt-{attempt.number}.{number:04d}"
+        leases.renew(Job, lease, seconds=LEASE_SECONDS)
         ciphertext, part = sealer.seal(content[start : start + PART_PLAINTEXT_BYTES], key)
         storage.put(key, ciphertext)
         parts.append(part)

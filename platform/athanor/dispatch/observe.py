@@ -1,155 +1,194 @@
-"""The only writer of observed state: asks each backend about its live attempts, and applies the answers."""
+"""The only writer of observed state: asks each backend about its live attempts, and applies the answers.
+
+One worker at a time sweeps a cluster, in batches, so that memory does not grow with the number of attempts. What an
+answer does not change is not written.
+"""
 
 import logging
-from collections.abc import Mapping
-from datetime import timedelta
-from itertools import groupby
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 
-from athanor.backends.base import BackendUnavailable, Handle, Observation, Presence
+from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Presence
+from athanor.clusters.models import Cluster
 from athanor.core import leases
 from athanor.core.leases import Lease
-from athanor.dispatch.services import applying_to_attempt, backend_of
+from athanor.dispatch import absence
+from athanor.dispatch.services import backend_of, locked
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
-from athanor.jobs.states import ATTEMPT_LIVE, AttemptStatus, Desired, Health, JobStatus
+from athanor.jobs.states import AttemptStatus, Health, JobStatus
 from athanor.telemetry import selectors as telemetry
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 60.0
-BATCH = 500
-ABSENCES_TO_BELIEVE = 2
-# When a backend denies all of several attempts at once, it has more likely lost its memory than its jobs.
-ABSENCES_TO_BELIEVE_OF_ALL = 10
-SILENT_AFTER_SECONDS = 60.0
+LEASE_SECONDS = 20.0  # renewed with each batch: longer than a backend takes for one call
+CLUSTERS = 50
+BATCH = 2000
+SILENT_AFTER = timedelta(seconds=60)
 STARTUP_LIMIT = timedelta(minutes=30)
-CANCEL_AGAIN_AFTER = timedelta(seconds=30)
-CANCELS_BEFORE_FORCE = 3
-STOPPABLE = frozenset({JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING})
+LIMITED = frozenset({JobStatus.STARTING.value, JobStatus.RUNNING.value})
+
+
+class Live(NamedTuple):
+    """As much of a live attempt and its job as it takes to see whether an answer changes anything."""
+
+    id: str
+    backend_name: str
+    backend_id: str
+    status: str
+    native_state: str
+    native_reason: str
+    absent_count: int
+    since: datetime
+    job_id: str
+    job_status: str
+    job_health: str
+    time_limit_seconds: int
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(self.backend_name, self.backend_id)
 
 
 def observe_due() -> None:
-    live = (
-        Attempt.objects.filter(status__in=[status.value for status in ATTEMPT_LIVE])
-        .exclude(status=AttemptStatus.PREPARED.value, job__status=JobStatus.DISPATCHING.value)
-        .order_by("observed_at")
+    of_cluster = observable().filter(job__pool__cluster=OuterRef("pk"))
+    due = Cluster.objects.filter(Exists(of_cluster)).order_by("observed_at")
+    for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=CLUSTERS):
+        with leases.isolated(f"observing cluster {lease.pk}"):
+            _sweep(lease)
+
+
+def observable() -> QuerySet[Attempt]:
+    """Live attempts, without those that nobody has submitted yet, or that a worker is submitting just now."""
+    unsubmitted = Q(status=AttemptStatus.PREPARED.value) & (
+        Q(job__status=JobStatus.DISPATCHING.value) | Q(lease_until__gt=Now())
     )
-    held = {lease.pk: lease for lease in leases.claim(live, seconds=LEASE_SECONDS, limit=BATCH)}
-    attempts = (
-        Attempt.objects.filter(pk__in=held).select_related("job__pool__cluster").order_by("job__pool__cluster_id")
-    )
-    for _, of_cluster in groupby(attempts, key=lambda attempt: attempt.job.pool.cluster_id):
-        with leases.isolated("observing a cluster"):
-            _observe_cluster(list(of_cluster), held)
+    return Attempt.objects.exclude(status=AttemptStatus.ENDED.value).exclude(unsubmitted)
 
 
-def stop_due() -> None:
-    """Jobs that are no longer wanted start to stop or pause; their attempts are asked to end, then made to."""
-    _begin(Desired.STOP, JobStatus.STOPPING, Reason.STOPPED_BY_USER, STOPPABLE)
-    _begin(Desired.PAUSE, JobStatus.PAUSING, Reason.PAUSED_BY_USER, frozenset({JobStatus.RUNNING}))
-    stopping = Attempt.objects.filter(
-        status__in=[status.value for status in ATTEMPT_LIVE],
-        job__status__in=[JobStatus.STOPPING.value, JobStatus.PAUSING.value],
-    )
-    for lease in leases.claim(stopping, seconds=LEASE_SECONDS, limit=BATCH):
-        with leases.isolated(f"stopping attempt {lease.pk}"):
-            _stop(lease)
+def _sweep(lease: Lease) -> None:
+    cluster = Cluster.objects.get(pk=lease.pk)
+    backend = backend_of(cluster)
+    attempts = observable().filter(job__pool__cluster=cluster)
+    tally = absence.Tally()
+    for batch in _batches(attempts):
+        answers = _ask(backend, cluster, batch)
+        if not leases.renew(Cluster, lease, seconds=LEASE_SECONDS):
+            return  # away for too long: whoever sweeps now knows better
+        _apply_batch(batch, answers, tally)
+    absence.end_believed(attempts, tally)
+    Cluster.objects.filter(pk=lease.pk, lease_token=lease.token).update(observed_at=Now())
+    leases.release(Cluster, lease)
 
 
-def _stop(lease: Lease) -> None:
-    attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
+def _batches(attempts: QuerySet[Attempt]) -> Iterator[list[Live]]:
+    rows = attempts.order_by("id").values_list(
+        "id", "backend_name", "backend_id", "status", "native_state", "native_reason", "absent_count",
+        Coalesce("submitted_at", "created_at"), "job_id", "job__status", "job__health",
+        F("job__resolved_spec__time_limit_seconds"),
+    )  # fmt: skip
+    after = ""
+    while batch := [Live(*row) for row in rows.filter(id__gt=after)[:BATCH]]:
+        yield batch
+        after = batch[-1].id
+
+
+def _ask(backend: Backend, cluster: Cluster, batch: list[Live]) -> Mapping[Handle, Observation]:
+    handles = [live.handle for live in batch]
+    try:
+        return backend.observe(handles)
+    except BackendUnavailable as error:
+        log.warning("cluster %s is observed later: %s", cluster, error)
+        return {handle: Observation(Presence.UNKNOWN, native_reason=str(error)) for handle in handles}
+
+
+def _apply_batch(batch: list[Live], answers: Mapping[Handle, Observation], tally: absence.Tally) -> None:
+    present, absent, back = [], [], []
+    for live in batch:
+        answer = answers[live.handle]
+        if answer.presence is Presence.ABSENT:
+            absent.append(live.id)
+        elif answer.presence is not Presence.UNKNOWN:
+            present.append((live, answer))
+            if live.absent_count:
+                back.append(live.id)
+    tally.seen += len(present)
+    tally.absent += len(absent)
+    if absent:
+        absence.count(absent)
+    if back:
+        absence.forget(back)
+    _apply_present(present)
+
+
+def _apply_present(present: list[tuple[Live, Observation]]) -> None:
+    """Write what is new of attempts that the backend knows: facts in bulk, moves one by one under their locks."""
+    silence = telemetry.silence([live.id for live, _ in present])
+    starting = [live.id for live, _ in present if live.status == AttemptStatus.SUBMITTED.value]
+    trained = telemetry.trained_among(starting) if starting else frozenset()
+    natives: dict[tuple[str, str], list[str]] = {}
+    healths: dict[Health, list[str]] = {}
+    for live, answer in present:
+        native = (answer.native_state, answer.native_reason)
+        if answer.native_state and native != (live.native_state, live.native_reason):
+            natives.setdefault(native, []).append(live.id)
+        health = Health.UNKNOWN if silence.get(live.id, timedelta()) > SILENT_AFTER else Health.OK
+        if answer.presence is Presence.PRESENT and live.job_health != health.value:
+            healths.setdefault(health, []).append(live.job_id)
+    for (state, reason), ids in natives.items():
+        Attempt.objects.filter(pk__in=ids).update(native_state=state, native_reason=reason, observed_at=Now())
+    for health, ids in healths.items():
+        Job.objects.filter(pk__in=ids).update(health=health.value, updated_at=Now())
     now = timezone.now()
-    if attempt.cancel_sent_at and now - attempt.cancel_sent_at < CANCEL_AGAIN_AFTER:
-        leases.release(Attempt, lease)
-        return
-    force = attempt.cancels_sent >= CANCELS_BEFORE_FORCE
-    try:
-        backend_of(attempt.job.pool.cluster).cancel(_handle(attempt), force=force)
-    except BackendUnavailable as error:
-        log.warning("attempt %s is cancelled later: %s", attempt.id, error)
-        leases.release(Attempt, lease)
-        return
-    with applying_to_attempt(lease) as rows:
-        if rows:
-            rows[1].cancel_sent_at = now
-            rows[1].cancels_sent += 1
-            rows[1].save(update_fields=["cancel_sent_at", "cancels_sent"])
+    for live, answer in present:
+        if _moves(live, answer, live.id in trained, now):
+            with leases.isolated(f"observing attempt {live.id}"):
+                _move(live, answer, has_trained=live.id in trained)
 
 
-def _begin(desired: Desired, to: JobStatus, reason: Reason, sources: frozenset[JobStatus]) -> None:
-    unwanted = Job.objects.filter(desired=desired.value, status__in=[status.value for status in sources])
-    for lease in leases.claim(unwanted, seconds=LEASE_SECONDS, limit=BATCH):
-        with leases.applying(Job, lease) as job:
-            if job is not None and job.desired == desired.value and JobStatus(job.status) in sources:
-                transitions.move(job, to, reason=reason, actor="dispatch")
+def _moves(live: Live, answer: Observation, has_trained: bool, now: datetime) -> bool:
+    """Whether `_move` might have anything to do."""
+    return (
+        answer.presence is Presence.FINISHED
+        or live.status == AttemptStatus.PREPARED.value
+        or has_trained
+        or (live.job_status == JobStatus.STARTING.value and live.status == AttemptStatus.RUNNING.value)
+        or (live.job_status in LIMITED and _overdue(live.status, live.since, live.time_limit_seconds, now) is not None)
+    )
 
 
-def _observe_cluster(attempts: list[Attempt], held: Mapping[str, Lease]) -> None:
-    handles = {attempt.pk: _handle(attempt) for attempt in attempts}
-    try:
-        answers = backend_of(attempts[0].job.pool.cluster).observe(list(handles.values()))
-    except BackendUnavailable as error:
-        log.warning("cluster %s is observed later: %s", attempts[0].job.pool.cluster, error)
-        answers = {handle: Observation(Presence.UNKNOWN, native_reason=str(error)) for handle in handles.values()}
-    all_denied = len(attempts) > 1 and all(answer.presence is Presence.ABSENT for answer in answers.values())
-    needed = ABSENCES_TO_BELIEVE_OF_ALL if all_denied else ABSENCES_TO_BELIEVE
-    for attempt in attempts:
-        with leases.isolated(f"observing attempt {attempt.pk}"), applying_to_attempt(held[attempt.pk]) as rows:
-            if rows is not None:
-                _apply(*rows, answers[handles[attempt.pk]], needed)
-
-
-def _apply(job: Job, attempt: Attempt, seen: Observation, absences_needed: int) -> None:
-    attempt.observed_at = timezone.now()
-    if seen.presence is Presence.UNKNOWN:
-        attempt.save(update_fields=["observed_at"])
-        return
-    if seen.native_state:
-        attempt.native_state, attempt.native_reason = seen.native_state, seen.native_reason
-    if seen.presence is Presence.ABSENT:
-        attempt.absent_count += 1
-        if attempt.absent_count >= absences_needed:
+def _move(live: Live, answer: Observation, *, has_trained: bool) -> None:
+    with locked(live.id) as (job, attempt):
+        if attempt.status != live.status:
+            return  # somebody was faster; the next sweep sees what there is then
+        if answer.presence is Presence.FINISHED:
+            attempt.exit_status = answer.exit_status
             transitions.move_attempt(attempt, AttemptStatus.ENDED)
-    elif seen.presence is Presence.FINISHED:
-        attempt.exit_status = seen.exit_status
-        transitions.move_attempt(attempt, AttemptStatus.ENDED)
-    else:
-        attempt.absent_count = 0
-        _apply_present(job, attempt)
-    attempt.save()
+            return
+        if attempt.status == AttemptStatus.PREPARED.value:  # its worker was killed before it could say so
+            transitions.move_attempt(attempt, AttemptStatus.SUBMITTED)
+        if attempt.status == AttemptStatus.SUBMITTED.value and has_trained:
+            transitions.move_attempt(attempt, AttemptStatus.RUNNING)
+        if job.status == JobStatus.STARTING.value and attempt.status == AttemptStatus.RUNNING.value:
+            transitions.move(job, JobStatus.RUNNING, actor="dispatch", data={"attempt": attempt.id})
+        overdue = _overdue(attempt.status, live.since, live.time_limit_seconds, timezone.now())
+        if overdue is not None and job.status in LIMITED:
+            reason, limit = overdue
+            detail = f"{int(limit.total_seconds())} seconds."
+            transitions.move(job, JobStatus.STOPPING, reason=reason, actor="dispatch", detail=detail)
 
 
-def _apply_present(job: Job, attempt: Attempt) -> None:
-    if attempt.status == AttemptStatus.PREPARED.value:  # submitted by a worker that was killed before it could say so
-        transitions.move_attempt(attempt, AttemptStatus.SUBMITTED)
-    if attempt.status == AttemptStatus.SUBMITTED.value and telemetry.has_trained(attempt):
-        transitions.move_attempt(attempt, AttemptStatus.RUNNING)
-    if job.status == JobStatus.STARTING.value and attempt.status == AttemptStatus.RUNNING.value:
-        transitions.move(job, JobStatus.RUNNING, actor="dispatch", data={"attempt": attempt.id})
-    health = Health.UNKNOWN if telemetry.is_silent(attempt, SILENT_AFTER_SECONDS) else Health.OK
-    if job.health != health.value:
-        job.health = health.value
-        job.save(update_fields=["health", "updated_at"])
-    overdue = _overdue(job, attempt)
-    if overdue is not None and job.status in (JobStatus.STARTING.value, JobStatus.RUNNING.value):
-        reason, limit = overdue
-        detail = f"{int(limit.total_seconds())} seconds."
-        transitions.move(job, JobStatus.STOPPING, reason=reason, actor="dispatch", detail=detail)
-
-
-def _overdue(job: Job, attempt: Attempt) -> tuple[Reason, timedelta] | None:
+def _overdue(status: str, since: datetime, limit_seconds: int, now: datetime) -> tuple[Reason, timedelta] | None:
     """Which limit the attempt has passed, if any."""
-    taken = timezone.now() - (attempt.submitted_at or attempt.created_at)
-    limit = timedelta(seconds=job.resolved_spec["time_limit_seconds"])
-    if taken > limit:
+    limit = timedelta(seconds=limit_seconds)
+    if now - since > limit:
         return Reason.DEADLINE, limit
-    if attempt.status != AttemptStatus.RUNNING.value and taken > STARTUP_LIMIT:
+    if status != AttemptStatus.RUNNING.value and now - since > STARTUP_LIMIT:
         return Reason.STARTUP_TIMEOUT, STARTUP_LIMIT
     return None
-
-
-def _handle(attempt: Attempt) -> Handle:
-    return Handle(attempt.backend_name, attempt.backend_id)

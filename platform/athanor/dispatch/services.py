@@ -11,7 +11,7 @@ from athanor.artifacts import datasets
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Dataset
 from athanor.backends import registry
-from athanor.backends.base import Backend
+from athanor.backends.base import Backend, Handle
 from athanor.clusters.models import Cluster
 from athanor.core import leases
 from athanor.core.leases import Lease
@@ -21,6 +21,15 @@ from athanor.jobs.reasons import Reason
 from athanor.jobs.states import JobStatus
 from athanor.specs.v1 import JobSpec
 from trainer.contract.run import RunConfig, StopRequest
+
+
+@contextmanager
+def locked(attempt_id: str) -> Iterator[tuple[Job, Attempt]]:
+    """A transaction with the job's row and then the attempt's row locked."""
+    with transaction.atomic():
+        job_id = Attempt.objects.values_list("job_id", flat=True).get(pk=attempt_id)
+        job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        yield job, Attempt.objects.select_for_update(no_key=True).get(pk=attempt_id)
 
 
 @contextmanager
@@ -37,6 +46,10 @@ def applying_to_attempt(lease: Lease) -> Iterator[tuple[Job, Attempt] | None]:
         yield (job, attempt) if attempt else None
         if attempt:
             leases.release(Attempt, lease)
+
+
+def handle_of(attempt: Attempt) -> Handle:
+    return Handle(attempt.backend_name, attempt.backend_id)
 
 
 def backend_of(cluster: Cluster) -> Backend:

@@ -18,7 +18,7 @@ from athanor.jobs.states import AttemptStatus, Desired, JobStatus
 
 log = logging.getLogger(__name__)
 
-LEASE_SECONDS = 60.0
+LEASE_SECONDS = 20.0  # of one submission: longer than a backend takes
 BATCH = 20
 
 
@@ -43,7 +43,7 @@ def submit_due() -> None:
     due = Attempt.objects.filter(status=AttemptStatus.PREPARED.value, job__status=JobStatus.DISPATCHING.value).order_by(
         "created_at"
     )
-    for lease in leases.claim(due, seconds=LEASE_SECONDS, limit=BATCH):
+    for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"submitting attempt {lease.pk}"):
             _submit(lease)
 

@@ -91,6 +91,7 @@ class Attempt(LeasedModel):
     submission_text = models.TextField(blank=True, default="")
     end_report = models.JSONField(null=True)
     absent_count = models.PositiveIntegerField(default=0)
+    absent_since = models.DateTimeField(null=True)
     cancel_sent_at = models.DateTimeField(null=True)
     cancels_sent = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -100,6 +101,9 @@ class Attempt(LeasedModel):
     observed_at = models.DateTimeField(null=True)
 
     class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["id"], condition=~models.Q(status=AttemptStatus.ENDED.value), name="live_attempts")
+        ]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["job", "number"], name="attempt_numbers_are_unique_in_a_job"),
             models.UniqueConstraint(

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import F
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, Invalid
@@ -55,7 +55,7 @@ def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
             "phase": message.phase[:40],
             "step": message.step,
             "processes_alive": message.processes_alive,
-            "received_at": timezone.now(),
+            "received_at": Now(),
         },
     )
     Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": message.phase[:40]})

@@ -7,10 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import F, Max, Q
-from django.utils import timezone
+from django.db.models import DurationField, ExpressionWrapper, F, Max, Q
+from django.db.models.functions import Now
 
-from athanor.jobs.models import Attempt
 from athanor.jobs.states import HOLDING
 from athanor.telemetry.models import Heartbeat, MetricChunk, MetricSeries, Progress
 
@@ -42,22 +41,15 @@ def newest_progress(job_ids: Collection[str], team_ids: Collection[str], since: 
     return [Told(row.job_id, row.team_id, row.steps, row.tokens_per_step, row) for row in rows.order_by("updated_at")]
 
 
-def last_heartbeat(attempt: Attempt) -> datetime | None:
-    newest: datetime | None = Heartbeat.objects.filter(attempt=attempt).aggregate(newest=Max("received_at"))["newest"]
-    return newest
+def silence(attempts: Collection[str]) -> dict[str, timedelta]:
+    """How long ago each was heard last, by the database's clock; without those that never were."""
+    heard = Heartbeat.objects.filter(attempt__in=attempts).values_list("attempt_id")
+    return dict(heard.annotate(ago=ExpressionWrapper(Now() - Max("received_at"), DurationField())))
 
 
-def is_silent(attempt: Attempt, seconds: float) -> bool:
-    """Whether an attempt that was heard before has not been heard for that long."""
-    newest = last_heartbeat(attempt)
-    return newest is not None and timezone.now() - newest > timedelta(seconds=seconds)
-
-
-def has_trained(attempt: Attempt) -> bool:
-    """Whether the attempt has finished a step, or is past its start-up."""
-    started = Heartbeat.objects.filter(attempt=attempt, step__gte=0).exists()
-    return (
-        started
-        or MetricChunk.objects.filter(attempt=attempt, last_step__gte=1).exists()
-        or MetricSeries.objects.filter(segment__attempt=attempt, last_step__gte=1).exists()
-    )
+def trained_among(attempts: Collection[str]) -> frozenset[str]:
+    """Those that have finished a step, or are past their start-up."""
+    beating = Heartbeat.objects.filter(attempt__in=attempts, step__gte=0).values_list("attempt_id", flat=True)
+    loose = MetricChunk.objects.filter(attempt__in=attempts, last_step__gte=1).values_list("attempt_id", flat=True)
+    folded = MetricSeries.objects.filter(segment__attempt__in=attempts, last_step__gte=1)
+    return frozenset(beating) | frozenset(loose) | frozenset(folded.values_list("segment__attempt_id", flat=True))

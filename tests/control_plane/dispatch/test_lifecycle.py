@@ -12,7 +12,7 @@ from athanor.artifacts import keys, storage
 from athanor.artifacts.models import Artifact
 from athanor.backends.fake.backend import FakeBackend, World
 from athanor.core import leases
-from athanor.dispatch import finalise, observe
+from athanor.dispatch import absence, finalise, observe, stop
 from athanor.dispatch import submit as dispatch_submit
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job, JobEvent
@@ -86,9 +86,37 @@ def test_absence_is_believed_only_when_it_is_seen_twice(submit: Submit, world: W
     attempt = drive.run(job)
     world.forget(attempt.backend_name)
     drive.settle()
+    drive.time_passes(absence.HEARD_WITHIN.total_seconds())
     assert drive.status_of(job)[0] == "running"
     drive.settle()
     assert drive.status_of(job) == ("failed", "unknown_loss")
+
+
+def test_listings_that_follow_each_other_at_once_are_no_two_witnesses(submit: Submit, world: World) -> None:
+    job = submit()
+    attempt = drive.start(job)
+    world.empty_listings = 5
+    for _ in range(5):
+        drive.settle()
+    assert Attempt.objects.get(pk=attempt.pk).absent_count == 5
+    assert drive.status_of(job)[0] == "starting"
+
+
+def test_an_agent_that_was_heard_a_moment_ago_is_alive_whatever_a_listing_says(submit: Submit, world: World) -> None:
+    """Found by `make chaos` (seed 2): four living attempts were given up after two listings that missed them."""
+    job, other = submit(name="one"), submit(name="other")
+    attempt = drive.run(job)
+    drive.run(other)
+    submission = world.running.pop(attempt.backend_name)
+    for _ in range(4):
+        drive.time_passes(60)
+        drive.beat(attempt, step=2)
+        drive.settle()
+    assert Attempt.objects.get(pk=attempt.pk).absent_count == 4
+    assert drive.status_of(job)[0] == "running"
+    world.running[attempt.backend_name] = submission
+    drive.settle()
+    assert Attempt.objects.values_list("absent_count", "absent_since").get(pk=attempt.pk) == (0, None)
 
 
 def test_one_empty_listing_while_jobs_are_live_ends_none_of_them(submit: Submit, world: World) -> None:
@@ -156,6 +184,7 @@ def test_an_end_reported_only_in_the_store_is_found(submit: Submit, world: World
     storage.put(key, ciphertext)
     world.forget(attempt.backend_name)
     drive.settle()
+    drive.time_passes(absence.HEARD_WITHIN.total_seconds())
     drive.settle()
     assert drive.status_of(job) == ("failed", "data_error")
 
@@ -251,6 +280,7 @@ def test_cancel_in_every_state_ends_in_cancelled(
         scheduling.admit()
         drive.dispatch()
         drive.settle()
+        drive.time_passes(absence.ABSENT_FOR.total_seconds())
         for name in list(world.running):
             if name in world.cancelled:
                 drive.report(drive.attempt_of(job), EndClass.STOPPED)
@@ -312,8 +342,8 @@ def test_processes_that_do_not_end_when_asked_are_forced(
     drive.run(job)
     services.request_stop(job.id, actor="ada")
     for _ in range(6):
-        observe.stop_due()
-        Attempt.objects.update(cancel_sent_at=timezone.now() - observe.CANCEL_AGAIN_AFTER)
+        stop.stop_due()
+        Attempt.objects.update(cancel_sent_at=timezone.now() - stop.CANCEL_AGAIN_AFTER)
     assert forced == [False, False, False, True, True, True]
     assert drive.status_of(job)[0] == "stopping", "it ends only when the backend says so"
 

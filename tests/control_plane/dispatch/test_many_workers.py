@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from athanor.backends.fake.backend import World
-from athanor.dispatch import finalise, observe
+from athanor.dispatch import finalise, observe, stop
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import FINAL
@@ -41,7 +41,7 @@ def test_no_attempt_starts_twice_and_every_job_ends_as_it_should(
 
     def worker(number: int) -> None:
         chance = random.Random(seed * 100 + number)
-        sweepers = [scheduling.admit, drive.dispatch, observe.observe_due, observe.stop_due, finalise.finalise_due]
+        sweepers = [scheduling.admit, drive.dispatch, observe.observe_due, stop.stop_due, finalise.finalise_due]
         try:
             while not done.is_set():
                 world.lose_answers = chance.choice([0, 0, 1])

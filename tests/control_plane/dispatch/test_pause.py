@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from athanor.backends.fake.backend import World
 from athanor.core.errors import Conflict
-from athanor.dispatch import observe
+from athanor.dispatch import stop
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job
 from athanor.scheduling import services as scheduling
@@ -72,7 +72,7 @@ def test_a_job_that_finishes_while_it_pauses_has_succeeded(submit: Submit, world
     job = submit()
     attempt = drive.run(job)
     pause(job)
-    observe.stop_due()
+    stop.stop_due()
     drive.end(world, attempt, EndClass.COMPLETED)
     assert drive.status_of(job) == ("succeeded", "completed")
 
@@ -84,7 +84,7 @@ def test_a_fault_while_it_pauses_still_pauses_and_one_that_would_come_again_fail
         job = submit(name=end_class.value)
         attempt = drive.run(job)
         pause(job)
-        observe.stop_due()
+        stop.stop_due()
         drive.end(world, attempt, end_class)
         assert drive.status_of(job)[0] == expected
 
@@ -96,7 +96,7 @@ def test_a_paused_or_pausing_job_can_be_cancelled(
     job = submit()
     attempt = drive.run(job)
     pause(job)
-    observe.stop_due()
+    stop.stop_due()
     if paused_first:
         drive.end(world, attempt, EndClass.STOPPED)
     services.request_stop(job.id, actor="ada")
@@ -187,7 +187,7 @@ def test_a_paused_job_expires_too(submit: Submit, world: World, bucket: str) -> 
     job = submit(wait_limit_seconds=60)
     attempt = drive.run(job)
     pause(job)
-    observe.stop_due()
+    stop.stop_due()
     drive.end(world, attempt, EndClass.STOPPED)
     assert Attempt.objects.get(job=job).status == "ended"
     Job.objects.update(expires_at=timezone.now() - timedelta(seconds=1))

@@ -1,4 +1,4 @@
-"""Keeps attempts in memory, shared by all instances with the same `world` name."""
+"""A backend whose attempts live in a world that a test scripts: in this process, or behind an address."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from athanor.backends.base import (
     Presence,
     Submission,
 )
+from athanor.backends.fake.remote import RemoteWorld
 from athanor.backends.plan import LaunchPlan
 
 
@@ -36,50 +37,63 @@ class World:
         self.running.pop(backend_name, None)
         self.finished.pop(backend_name, None)
 
+    def submit(self, submission: Submission) -> None:
+        if self.refuse:
+            raise BackendRejected(self.refuse)
+        self._maybe_away()
+        name = submission.backend_name
+        if name not in self.running and name not in self.finished:
+            self.running[name] = submission
+            self.created.append(name)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise BackendUnavailable("the answer was lost")
+
+    def look(self, names: Sequence[str]) -> dict[str, Observation]:
+        self._maybe_away()
+        if self.empty_listings:
+            self.empty_listings -= 1
+            return {name: Observation(Presence.ABSENT) for name in names}
+        return {name: self._look(name) for name in names}
+
+    def cancel(self, name: str, *, force: bool) -> None:
+        self._maybe_away()
+        self.cancelled.append(name)
+
+    def _look(self, name: str) -> Observation:
+        if name in self.running:
+            return Observation(Presence.PRESENT, "running")
+        if name in self.finished:
+            return Observation(Presence.FINISHED, "exited", exit_status=self.finished[name])
+        return Observation(Presence.ABSENT)
+
+    def _maybe_away(self) -> None:
+        if self.away:
+            self.away -= 1
+            raise BackendUnavailable("the backend is away")
+
 
 WORLDS: dict[str, World] = {}
 
 
 class FakeBackend(Backend):
-    def __init__(self, world: str = "default") -> None:
-        self._world = WORLDS.setdefault(world, World())
+    """All instances with the same `world` name share it; with an `address`, the world is what answers there."""
+
+    def __init__(self, world: str = "default", address: str = "", timeout_seconds: float = 5.0) -> None:
+        self._world: World | RemoteWorld = (
+            RemoteWorld(address, timeout_seconds) if address else WORLDS.setdefault(world, World())
+        )
 
     def render(self, plan: LaunchPlan) -> Submission:
         return Submission(plan.backend_name, f"fake {plan.attempt_id}", ("fake",), plan.environment, plan.secrets)
 
     def submit(self, submission: Submission) -> Handle:
-        world = self._world
-        if world.refuse:
-            raise BackendRejected(world.refuse)
-        self._maybe_away()
-        name = submission.backend_name
-        if name not in world.running and name not in world.finished:
-            world.running[name] = submission
-            world.created.append(name)
-        if world.lose_answers:
-            world.lose_answers -= 1
-            raise BackendUnavailable("the answer was lost")
-        return Handle(name, name)
+        self._world.submit(submission)
+        return Handle(submission.backend_name, submission.backend_name)
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        self._maybe_away()
-        if self._world.empty_listings:
-            self._world.empty_listings -= 1
-            return {handle: Observation(Presence.ABSENT) for handle in handles}
-        return {handle: self._look(handle.backend_name) for handle in handles}
+        answers = self._world.look([handle.backend_name for handle in handles])
+        return {handle: answers[handle.backend_name] for handle in handles}
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
-        self._maybe_away()
-        self._world.cancelled.append(handle.backend_name)
-
-    def _look(self, name: str) -> Observation:
-        if name in self._world.running:
-            return Observation(Presence.PRESENT, "running")
-        if name in self._world.finished:
-            return Observation(Presence.FINISHED, "exited", exit_status=self._world.finished[name])
-        return Observation(Presence.ABSENT)
-
-    def _maybe_away(self) -> None:
-        if self._world.away:
-            self._world.away -= 1
-            raise BackendUnavailable("the backend is away")
+        self._world.cancel(handle.backend_name, force=force)

@@ -60,7 +60,7 @@ class LocalBackend(Backend):
                     self._python, "-I", str(KEEPER), str(place), str(self._kill_after_seconds), *submission.command,
                 ],
                 env={**inherited, **submission.environment, **submission.secrets},
-                cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=30, capture_output=True,
+                cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=15, capture_output=True,
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()

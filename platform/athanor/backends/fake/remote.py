@@ -1,0 +1,55 @@
+"""A fake world in a process of its own, reached over HTTP: it outlives every process of the platform.
+
+Each act is a POST with a JSON body; tests/chaos/world.py is the other side.
+"""
+
+import http.client
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from athanor.backends.base import BackendRejected, BackendUnavailable, Observation, Presence, Submission
+
+
+class RemoteWorld:
+    """`address` is host:port. What is not answered in time is BackendUnavailable: it may have happened or not."""
+
+    def __init__(self, address: str, timeout_seconds: float) -> None:
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+
+    def submit(self, submission: Submission) -> None:
+        environment = {**submission.environment, **submission.secrets}
+        self._ask("submit", {"name": submission.backend_name, "environment": environment})
+
+    def look(self, names: Sequence[str]) -> dict[str, Observation]:
+        answers = self._ask("observe", {"names": list(names)})
+        return {name: _observation(answers[name]) for name in names}
+
+    def cancel(self, name: str, *, force: bool) -> None:
+        self._ask("cancel", {"name": name, "force": force})
+
+    def _ask(self, act: str, body: dict[str, Any]) -> Any:
+        connection = http.client.HTTPConnection(self._address, timeout=self._timeout_seconds)
+        try:
+            connection.request("POST", f"/{act}", json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise BackendUnavailable(f"{act} at {self._address}: {error!r}") from error
+        finally:
+            connection.close()
+        if response.status == http.HTTPStatus.CONFLICT:
+            raise BackendRejected(content.decode(errors="replace"))
+        if response.status != http.HTTPStatus.OK:
+            raise BackendUnavailable(f"{act} at {self._address}: HTTP {response.status}")
+        return json.loads(content)
+
+
+def _observation(answer: dict[str, Any]) -> Observation:
+    return Observation(
+        Presence(answer["presence"]),
+        answer.get("native_state", ""),
+        answer.get("native_reason", ""),
+        exit_status=answer.get("exit_status"),
+    )

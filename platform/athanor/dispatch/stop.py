@@ -1,0 +1,64 @@
+"""Jobs that are no longer wanted start to stop or pause; their attempts are asked to end, then made to."""
+
+import logging
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from athanor.backends.base import BackendUnavailable
+from athanor.core import leases
+from athanor.core.leases import Lease
+from athanor.dispatch.services import applying_to_attempt, backend_of, handle_of
+from athanor.jobs import transitions
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import Reason
+from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 20.0  # of one request: longer than a backend takes
+BATCH = 500
+CANCEL_AGAIN_AFTER = timedelta(seconds=30)
+CANCELS_BEFORE_FORCE = 3
+STOPPABLE = frozenset({JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING})
+
+
+def stop_due() -> None:
+    _begin(Desired.STOP, JobStatus.STOPPING, Reason.STOPPED_BY_USER, STOPPABLE)
+    _begin(Desired.PAUSE, JobStatus.PAUSING, Reason.PAUSED_BY_USER, frozenset({JobStatus.RUNNING}))
+    stopping = Attempt.objects.filter(
+        Q(cancel_sent_at__isnull=True) | Q(cancel_sent_at__lte=Now() - CANCEL_AGAIN_AFTER),
+        status__in=[status.value for status in ATTEMPT_LIVE],
+        job__status__in=[JobStatus.STOPPING.value, JobStatus.PAUSING.value],
+    ).order_by("id")
+    for lease in leases.claim_each(stopping, seconds=LEASE_SECONDS, limit=BATCH):
+        with leases.isolated(f"stopping attempt {lease.pk}"):
+            _stop(lease)
+
+
+def _begin(desired: Desired, to: JobStatus, reason: Reason, sources: frozenset[JobStatus]) -> None:
+    with transaction.atomic():
+        unwanted = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
+            desired=desired.value, status__in=[status.value for status in sources]
+        )
+        for job in unwanted.order_by("id")[:BATCH]:
+            transitions.move(job, to, reason=reason, actor="dispatch")
+
+
+def _stop(lease: Lease) -> None:
+    attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
+    force = attempt.cancels_sent >= CANCELS_BEFORE_FORCE
+    try:
+        backend_of(attempt.job.pool.cluster).cancel(handle_of(attempt), force=force)
+    except BackendUnavailable as error:
+        log.warning("attempt %s is cancelled later: %s", attempt.id, error)
+        leases.release(Attempt, lease)
+        return
+    with applying_to_attempt(lease) as rows:
+        if rows:
+            rows[1].cancel_sent_at = timezone.now()
+            rows[1].cancels_sent += 1
+            rows[1].save(update_fields=["cancel_sent_at", "cancels_sent"])
