@@ -10,13 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from deploy.local.environment import REPOSITORY
-from tests.bench import demo_times, platform_first_step, platform_idle_memory, platform_submit_latency
+from tests.bench import (
+    demo_times,
+    platform_first_step,
+    platform_followers,
+    platform_idle_memory,
+    platform_submit_latency,
+)
 
 RESULTS = REPOSITORY / "test-results" / "bench.json"
 Measure = tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any]], list[str]]]
 PLATFORM: list[Measure] = [
     ("memory of the idle stack", platform_idle_memory.measure, platform_idle_memory.lines),
     ("submit latency", platform_submit_latency.measure, platform_submit_latency.lines),
+    ("followers of streams", platform_followers.measure, platform_followers.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
 ]
 DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)
