@@ -8,6 +8,8 @@ SECONDS: dict[str, float] = {
     wakeups.DISPATCH: 2.0,
     wakeups.OBSERVE: 2.0,
     wakeups.FINALISE: 2.0,
+    wakeups.PUBLISH: 2.0,
+    wakeups.DELIVER: 5.0,
     wakeups.SWEEP_STORAGE: 30.0,
     wakeups.FOLD_TELEMETRY: 60.0,
     wakeups.SWEEP_TELEMETRY: 600.0,

@@ -9,6 +9,8 @@ from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
+from athanor.webhooks import delivering
+from athanor.webhooks import publishing as webhooks
 
 
 @shared_task(name=wakeups.ADMIT)
@@ -34,6 +36,16 @@ def watch(**_: Any) -> None:
 @shared_task(name=wakeups.FINALISE)
 def finish(**_: Any) -> None:
     finalise.finalise_due()
+
+
+@shared_task(name=wakeups.PUBLISH)
+def publish(**_: Any) -> None:
+    webhooks.publish_due()
+
+
+@shared_task(name=wakeups.DELIVER)
+def deliver(**_: Any) -> None:
+    delivering.deliver_due()
 
 
 @shared_task(name=wakeups.SWEEP_STORAGE)

@@ -19,10 +19,15 @@ from athanor.core.errors import Misconfigured
 ACTOR = "operator"  # whoever may run commands on the platform's machine
 
 # What a team's key wraps, and what each row's wrapping is bound to.
-WRAPPED: tuple[tuple[type[models.Model], Callable[[Any], str]], ...] = (
-    (DataKey, lambda row: str(row.owner)),
-    (TeamSecret, lambda row: team_secrets.owner_of(row.team_id, row.name)),
-)
+WRAPPED: dict[type[models.Model], Callable[[Any], str]] = {
+    DataKey: lambda row: str(row.owner),
+    TeamSecret: lambda row: team_secrets.owner_of(row.team_id, row.name),
+}
+
+
+def register(model: type[models.Model], owner_of: Callable[[Any], str]) -> None:
+    """Of applications above this one, when they start: a table with `team` and `wrapped`."""
+    WRAPPED[model] = owner_of
 
 
 def rotate_master() -> int:
@@ -48,7 +53,7 @@ def rotate_team(team: Team) -> int:
     keyset = _begin(team)
     if keyset is None:
         return 0
-    done = sum(_rewrap(keyset, team, model, owner_of) for model, owner_of in WRAPPED)
+    done = sum(_rewrap(keyset, team, model, owner_of) for model, owner_of in WRAPPED.items())
     return done + _end(team)
 
 
@@ -85,8 +90,8 @@ def _end(team: Team) -> int:
     with transaction.atomic():
         row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
         keyset = encryption.unwrap_by_master(row.wrapped, team.id)
-        late = sum(_rewrap(keyset, team, model, owner_of) for model, owner_of in WRAPPED)
-        for model, _ in WRAPPED:
+        late = sum(_rewrap(keyset, team, model, owner_of) for model, owner_of in WRAPPED.items())
+        for model in WRAPPED:
             for wrapped in model._default_manager.filter(team=team).values_list("wrapped", flat=True):
                 if not encryption.is_wrapped_by(keyset, wrapped):
                     raise Misconfigured("rotation_unfinished", "a row still needs the old key", remedy="run it again")

@@ -47,6 +47,7 @@ class Environment(BaseModel):
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")
     metrics_days_256x: int = Field(0, ge=0, alias="ATHANOR_METRICS_DAYS_256X")
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
+    webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
 
 

@@ -55,5 +55,13 @@ def dataset_id() -> str:
     return new_id("dset")
 
 
+def webhook_id() -> str:
+    return new_id("whk")
+
+
+def delivery_id() -> str:
+    return new_id("dlv")
+
+
 def key_id() -> str:
     return new_id("key")

@@ -10,6 +10,7 @@ from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.jobs.models import Job
+from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
 
 
@@ -18,6 +19,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
     """Ids of team red's things."""
     job = submit()
     attempt = drive.start(job)
+    webhook, _ = webhooks.create(job.team, url="https://example.org/", name="", types=[], actor=job.created_by)
     stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
     return {
         "job_id": job.id,
@@ -27,6 +29,8 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "user_id": job.created_by_id,
         "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
+        "webhook_id": webhook.id,
+        "delivery_id": webhooks.test(webhook).id,
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
         "token_id": issue_token(job.created_by, job.team, "red's")[0].id,
     }

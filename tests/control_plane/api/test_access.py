@@ -99,6 +99,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST jobs:cancel": lambda ids: {"ids": [ids["job_id"]]},
     "POST jobs:pause": lambda ids: {"ids": [ids["job_id"]]},
     "POST jobs:resume": lambda ids: {"ids": [ids["job_id"]]},
+    "POST webhooks": lambda ids: {"url": "https://example.org/", "team": ids["team_id"]},
     "POST datasets": lambda ids: None,
     "POST metrics:query": lambda ids: {"jobs": [ids["job_id"]], "series": ["train/loss"]},
 }

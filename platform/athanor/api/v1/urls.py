@@ -14,6 +14,7 @@ from athanor.api.v1 import (
     teams,
     telemetry,
     tokens,
+    webhooks,
 )
 
 
@@ -48,6 +49,13 @@ urlpatterns = [
     path("invitations/<id:invitation_id>", teams.InvitationView.as_view()),
     path("service-accounts/<id:account_id>", teams.ServiceAccountView.as_view()),
     path("service-accounts/<id:account_id>/tokens", teams.ServiceAccountTokensView.as_view()),
+    path("webhooks", webhooks.WebhooksView.as_view()),
+    path("webhooks/<id:webhook_id>", webhooks.WebhookView.as_view()),
+    path("webhooks/<id:webhook_id>:test", webhooks.WebhookTestView.as_view()),
+    path("webhooks/<id:webhook_id>:rotate_secret", webhooks.WebhookSecretView.as_view()),
+    path("webhooks/<id:webhook_id>/deliveries", webhooks.DeliveriesView.as_view()),
+    path("deliveries/<id:delivery_id>", webhooks.DeliveryView.as_view()),
+    path("deliveries/<id:delivery_id>:redeliver", webhooks.RedeliverView.as_view()),
     path("events", events.EventsView.as_view()),
     path("audit", audit.AuditView.as_view()),
     path("audit:export", audit.AuditExportView.as_view()),

@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "athanor.jobs",
     "athanor.telemetry",
     "athanor.artifacts",
+    "athanor.webhooks",
     "athanor.config",
 ]
 MIDDLEWARE = [

@@ -1,0 +1,11 @@
+from django.apps import AppConfig
+
+
+class WebhooksConfig(AppConfig):
+    name = "athanor.webhooks"
+
+    def ready(self) -> None:
+        from athanor.artifacts import rotation  # noqa: PLC0415 - models are ready only now
+        from athanor.webhooks import models, secrets  # noqa: PLC0415 - likewise
+
+        rotation.register(models.WebhookSecret, lambda row: secrets.owner_of(row.webhook_id))

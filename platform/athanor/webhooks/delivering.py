@@ -1,0 +1,169 @@
+"""Sends what is due. A delivery is leased, sent outside any transaction, and its outcome applied while the lease holds:
+whoever crashes in between lets it be sent again, so receivers get every event at least once.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.core.leases import Lease, applying, claim, isolated
+from athanor.webhooks import envelope, schedule, secrets, sender
+from athanor.webhooks.guard import Allowed
+from athanor.webhooks.models import Delivery, Webhook
+from athanor.webhooks.sender import Outcome
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 120.0
+RUN_SECONDS = 20.0
+THREADS = 8
+WEBHOOKS_AT_ONCE = 16
+AT_ONCE = 4  # of one webhook
+AT_ONCE_WHILE_FAILING = 1
+TRIES_KEPT = 20
+GONE = 410
+ACTOR = "webhooks"
+
+# A receiver may take its time; it must not take more than one of the worker's threads.
+_running = threading.Lock()
+
+
+def deliver_due() -> None:
+    """Until nothing is due, or the run has lasted long enough. One run a process."""
+    if not _running.acquire(blocking=False):
+        return
+    try:
+        _give_up()
+        until = time.monotonic() + RUN_SECONDS
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="webhooks") as threads:
+            while time.monotonic() < until:
+                leases = list(_claim())
+                if not leases:
+                    return
+                list(threads.map(_in_thread, leases))
+    finally:
+        _running.release()
+
+
+def _due() -> QuerySet[Delivery]:
+    return Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now())
+
+
+def _claim() -> Iterator[Lease]:
+    """A few of each webhook that has any, so that a slow one does not hold up the others."""
+    waiting = Webhook.objects.filter(enabled=True, pk__in=_due().values("webhook_id"))
+    found = list(waiting.values_list("pk", "consecutive_failures"))
+    random.shuffle(found)
+    for webhook_id, failures in found[:WEBHOOKS_AT_ONCE]:
+        limit = AT_ONCE_WHILE_FAILING if failures else AT_ONCE
+        yield from claim(
+            _due().filter(webhook_id=webhook_id).order_by("next_try_at", "pk"), seconds=LEASE_SECONDS, limit=limit
+        )
+
+
+def _in_thread(lease: Lease) -> None:
+    try:
+        with isolated(f"delivery {lease.pk}"):
+            deliver(lease)
+    finally:
+        connection.close()
+
+
+def deliver(lease: Lease) -> None:
+    delivery = Delivery.objects.select_related("webhook").get(pk=lease.pk)
+    timestamp = int(time.time())
+    headers = {
+        "Content-Type": envelope.CONTENT_TYPE,
+        "User-Agent": "Athanor-Webhooks/1",
+        "Connection": "close",
+        "Athanor-Delivery": delivery.id,
+        "Athanor-Webhook": delivery.webhook_id,
+        envelope.SIGNATURE: envelope.signature(secrets.opened(delivery.webhook), timestamp, delivery.body),
+    }
+    outcome = sender.post(
+        delivery.webhook.url, delivery.body.encode(), headers, Allowed(settings.ATHANOR.webhook_allow)
+    )
+    with applying(Delivery, lease) as row:
+        if row is None:
+            log.warning("%s was sent, but its lease is over: it may be sent again", lease.pk)
+            return
+        _apply(row, outcome)
+        _count(row.webhook_id, outcome)
+
+
+def _apply(delivery: Delivery, outcome: Outcome) -> None:
+    now = timezone.now()
+    delivery.tries += 1
+    delivery.log = [*delivery.log, _entry(outcome, now.isoformat())][-TRIES_KEPT:]
+    if outcome.is_success:
+        delivery.state, delivery.next_try_at, delivery.finished_at = Delivery.State.DELIVERED, None, now
+    else:
+        delivery.next_try_at = schedule.next_try(delivery.tries, now, delivery.gives_up_at, random.random())  # noqa: S311 - spreads tries
+        if delivery.next_try_at is None:
+            delivery.state, delivery.finished_at = Delivery.State.FAILED, now
+    delivery.save(update_fields=["tries", "log", "state", "next_try_at", "finished_at"])
+
+
+def _entry(outcome: Outcome, at: str) -> dict[str, Any]:
+    return {
+        "at": at,
+        "status": outcome.status or None,
+        "seconds": round(outcome.seconds, 3),
+        "error": outcome.error,
+        "answer": outcome.answer,
+    }
+
+
+def _count(webhook_id: str, outcome: Outcome) -> None:
+    """What the webhook knows of itself; and its end, when nothing came through for too long or it says it is gone."""
+    webhook = Webhook.objects.select_for_update(no_key=True).get(pk=webhook_id)
+    now = timezone.now()
+    if outcome.is_success:
+        webhook.consecutive_failures, webhook.failing_since, webhook.last_success_at = 0, None, now
+    else:
+        webhook.consecutive_failures += 1
+        webhook.failing_since = webhook.failing_since or now
+        webhook.last_failure_at = now
+    webhook.save(update_fields=["consecutive_failures", "failing_since", "last_success_at", "last_failure_at"])
+    if not webhook.enabled or outcome.is_success or webhook.failing_since is None:
+        return
+    if outcome.status == GONE:
+        _disable(webhook, "it answered 410: gone")
+    elif now - webhook.failing_since >= schedule.DISABLE_AFTER:
+        hours = schedule.DISABLE_AFTER // timedelta(hours=1)
+        _disable(webhook, f"nothing was taken for {hours} hours; the last try: {outcome.error}")
+
+
+def _disable(webhook: Webhook, reason: str) -> None:
+    webhook.enabled, webhook.disabled_reason, webhook.disabled_at = False, reason[:200], timezone.now()
+    webhook.save(update_fields=["enabled", "disabled_reason", "disabled_at"])
+    log.warning("webhook %s was switched off: %s", webhook.id, reason)
+    audit.record(
+        "webhook.auto_disable",
+        actor=ACTOR,
+        target=("webhook", webhook.id),
+        team_id=webhook.team_id,
+        before={"enabled": True},
+        after={"enabled": False, "reason": webhook.disabled_reason},
+    )
+
+
+def _give_up() -> None:
+    """On what was not sent in time, because its webhook is switched off."""
+    with transaction.atomic():
+        late = Delivery.objects.filter(
+            state=Delivery.State.PENDING, gives_up_at__lt=timezone.now() - timedelta(hours=1)
+        )
+        late.update(state=Delivery.State.FAILED, next_try_at=None, finished_at=timezone.now())

@@ -1,0 +1,71 @@
+"""From a team's feed to deliveries: each event once for each webhook that wants it, whoever crashes in between."""
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, OuterRef, Subquery
+from django.utils import timezone
+from ulid import ULID
+
+from athanor.core import wakeups
+from athanor.core.leases import isolated
+from athanor.jobs import feed
+from athanor.jobs.models import EventHead
+from athanor.webhooks import envelope
+from athanor.webhooks.models import Delivery, Webhook
+from athanor.webhooks.schedule import GIVE_UP_AFTER
+
+PAGE = 500
+KEPT = timedelta(days=30)
+FORGOTTEN_AT_ONCE = 1000
+HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("seq")[:1])
+
+
+def publish_due() -> None:
+    """Number what is new, and make deliveries of it."""
+    feed.number()
+    behind = Webhook.objects.filter(enabled=True).annotate(head=HEAD).filter(head__gt=F("position"))
+    for webhook_id in behind.values_list("pk", flat=True):
+        with isolated(f"events for {webhook_id}"):
+            while _publish(webhook_id):
+                continue
+    _forget_old()
+
+
+def _publish(webhook_id: str) -> bool:
+    """One page. True when there may be more. The webhook's row is the lock, and its position the record."""
+    with transaction.atomic():
+        rows = Webhook.objects.select_for_update(no_key=True, skip_locked=True)
+        webhook = rows.filter(pk=webhook_id, enabled=True).first()
+        if webhook is None:
+            return False
+        events = feed.after({webhook.team_id: webhook.position}, PAGE)
+        if not events:
+            return False
+        now = timezone.now()
+        wanted = [event for event in events if envelope.wanted(webhook.types, envelope.full_type(event))]
+        Delivery.objects.bulk_create(
+            Delivery(
+                team_id=webhook.team_id,
+                webhook=webhook,
+                team_seq=event.team_seq,
+                event_type=envelope.full_type(event),
+                body=envelope.of_event(event, settings.ATHANOR.public_url),
+                next_try_at=now,
+                gives_up_at=now + GIVE_UP_AFTER,
+            )
+            for event in wanted
+        )
+        webhook.position = events[-1].team_seq or webhook.position
+        webhook.save(update_fields=["position"])
+        if wanted:
+            wakeups.hint_after_commit(wakeups.DELIVER)
+    return len(events) == PAGE
+
+
+def _forget_old() -> None:
+    """Ids sort by the time they were made, so the oldest are found without an index of their own."""
+    oldest_kept = f"dlv_{ULID.from_datetime(timezone.now() - KEPT)}"
+    old = Delivery.objects.filter(pk__lt=oldest_kept).order_by("pk").values_list("pk", flat=True)
+    Delivery.objects.filter(pk__in=list(old[:FORGOTTEN_AT_ONCE])).exclude(state=Delivery.State.PENDING).delete()

@@ -1,0 +1,21 @@
+"""When a delivery is tried again, and when it is given up. Pure."""
+
+from datetime import datetime, timedelta
+
+FIRST_WAITS_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200)
+LAST_WAIT_SECONDS = 4 * 3600
+GIVE_UP_AFTER = timedelta(hours=72)
+# A webhook none of whose tries succeeded for that long is switched off.
+DISABLE_AFTER = GIVE_UP_AFTER
+SPREAD = 0.2
+
+
+def next_try(tries: int, now: datetime, gives_up_at: datetime, chance: float) -> datetime | None:
+    """After so many failed tries; None when it is over. `chance` in [0, 1) spreads those that fell due together."""
+    position = tries - 1
+    wait = FIRST_WAITS_SECONDS[position] if position < len(FIRST_WAITS_SECONDS) else LAST_WAIT_SECONDS
+    at = now + timedelta(seconds=wait * (1 + SPREAD * (2 * chance - 1)))
+    if at <= gives_up_at:
+        return at
+    # One last try right at the end, unless that is now.
+    return gives_up_at if gives_up_at - now > timedelta(seconds=FIRST_WAITS_SECONDS[0]) else None

@@ -1,0 +1,45 @@
+"""A webhook's signing secrets: shown once, sealed with the team's key. Two are active while one is replaced."""
+
+import secrets
+from datetime import timedelta
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from athanor.artifacts import keys
+from athanor.core import encryption
+from athanor.webhooks.models import Webhook, WebhookSecret
+
+PREFIX = "whsec_"
+
+
+def owner_of(webhook_id: str) -> str:
+    """What a sealed secret is bound to: moved to another webhook, it does not open."""
+    return f"webhook:{webhook_id}"
+
+
+def add(webhook: Webhook, overlap: timedelta) -> str:
+    """A new secret, shown this once. The one before it signs too for `overlap`; older ones are forgotten.
+
+    In the caller's transaction, which holds the webhook's row.
+    """
+    retires = timezone.now() + overlap
+    active = list(_active(webhook).order_by("-created_at").values_list("pk", flat=True)[:1])
+    WebhookSecret.objects.filter(webhook=webhook).exclude(pk__in=active).delete()
+    WebhookSecret.objects.filter(pk__in=active).update(retires_at=retires)
+    secret = PREFIX + secrets.token_urlsafe(32)
+    wrapped = encryption.wrap(keys.locked_team_keyset(webhook.team), secret, owner_of(webhook.id))
+    WebhookSecret.objects.create(team_id=webhook.team_id, webhook=webhook, wrapped=wrapped)
+    return secret
+
+
+def opened(webhook: Webhook) -> list[str]:
+    """Those that sign now, the newest first."""
+    rows = _active(webhook).order_by("-created_at").annotate(team_wrapped=keys.TEAM_WRAPPED)
+    return [keys.opened(row, owner_of(row.webhook_id)) for row in rows]
+
+
+def _active(webhook: Webhook) -> QuerySet[WebhookSecret]:
+    return WebhookSecret.objects.filter(webhook=webhook).filter(
+        Q(retires_at__isnull=True) | Q(retires_at__gt=timezone.now())
+    )

@@ -1,0 +1,34 @@
+"""Reads of webhooks and their deliveries, scoped by who asks."""
+
+from django.db.models import QuerySet
+
+from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
+from athanor.core.errors import NotFound
+from athanor.webhooks.models import Delivery, Webhook
+
+
+def webhooks_of(who: Principal) -> QuerySet[Webhook]:
+    """Of the teams that they belong to and manage: an address may itself be a secret."""
+    teams = who.team_ids & who.teams_with(Permission.MANAGE)
+    return _with_all(Webhook.objects.filter(team_id__in=teams)).order_by("team__name", "pk")
+
+
+def webhook_of(who: Principal, webhook_id: str) -> Webhook:
+    """Of their teams; whether they may manage it is for the caller to check."""
+    row = _with_all(Webhook.objects.filter(team_id__in=who.team_ids)).filter(pk=webhook_id).first()
+    if row is None:
+        raise NotFound("webhook", webhook_id)
+    return row
+
+
+def delivery_of(who: Principal, delivery_id: str) -> Delivery:
+    rows = Delivery.objects.filter(team_id__in=who.team_ids).select_related("webhook")
+    row = rows.filter(pk=delivery_id).first()
+    if row is None:
+        raise NotFound("delivery", delivery_id)
+    return row
+
+
+def _with_all(rows: QuerySet[Webhook]) -> QuerySet[Webhook]:
+    return rows.select_related("team", "created_by").prefetch_related("secrets")

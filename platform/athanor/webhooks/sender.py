@@ -1,0 +1,83 @@
+"""One POST to a checked address: no redirect is followed, no proxy asked, little is read, and there is a deadline."""
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from athanor.webhooks.guard import Allowed, Refused, Target, resolve
+
+CONNECT_SECONDS = 5.0
+WHOLE_SECONDS = 15.0
+MOST_OF_ANSWER = 1000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status` 0: there was no answer, and `error` says why."""
+
+    status: int
+    seconds: float
+    error: str = ""
+    answer: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def post(url: str, body: bytes, headers: dict[str, str], allowed: Allowed) -> Outcome:
+    began = time.monotonic()
+    try:
+        status, answer = _post(resolve(url, allowed), body, headers)
+    except Refused as refused:
+        return Outcome(0, time.monotonic() - began, f"not sent: {refused}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Outcome(0, time.monotonic() - began, f"{type(error).__name__}: {error}"[:500])
+    error_text = "" if 200 <= status < 300 else f"answered {status}"
+    if 300 <= status < 400:
+        error_text = f"answered {status}; redirects are not followed"
+    return Outcome(status, time.monotonic() - began, error_text, answer)
+
+
+def _post(target: Target, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    with ExitStack() as opened:
+        link = socket.create_connection((target.address, target.port), timeout=CONNECT_SECONDS)
+        opened.callback(link.close)
+        # A timeout of the socket is for each read; whoever sends a byte every few seconds is cut off by this one.
+        wire = [link]
+        deadline = threading.Timer(WHOLE_SECONDS, lambda: _cut(wire[-1]))
+        deadline.daemon = True
+        deadline.start()
+        opened.callback(deadline.cancel)
+        connection: http.client.HTTPConnection
+        if target.scheme == "https":
+            tls = ssl.create_default_context().wrap_socket(
+                link, server_hostname=target.host, do_handshake_on_connect=False
+            )
+            opened.callback(tls.close)
+            wire.append(tls)
+            tls.do_handshake()
+            connection = http.client.HTTPSConnection(target.host, target.port)
+        else:
+            connection = http.client.HTTPConnection(target.host, target.port)
+        connection.sock = wire[-1]
+        connection.sock.settimeout(WHOLE_SECONDS)
+        connection.request("POST", target.path, body=body, headers=headers)
+        response = opened.enter_context(connection.getresponse())
+        return response.status, _text(response.read(MOST_OF_ANSWER))
+
+
+def _cut(link: socket.socket) -> None:
+    try:
+        link.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is closed already
+
+
+def _text(raw: bytes) -> str:
+    """For the log: PostgreSQL's JSON holds no NUL."""
+    return raw.decode(errors="replace").replace("\x00", "\N{REPLACEMENT CHARACTER}")

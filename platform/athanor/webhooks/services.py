@@ -1,0 +1,126 @@
+"""What a team's administrators do with webhooks. Every change is in the audit trail, no secret is."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.accounts.models import Team, User
+from athanor.core import wakeups
+from athanor.core.errors import Conflict
+from athanor.jobs import feed
+from athanor.webhooks import envelope, guard, secrets
+from athanor.webhooks.models import Delivery, Webhook
+from athanor.webhooks.schedule import GIVE_UP_AFTER
+
+MOST_OF_A_TEAM = 20
+
+
+def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
+    """A new webhook, told of what happens from now on, and its secret, which is shown this once."""
+    guard.check_url(url, guard.Allowed(settings.ATHANOR.webhook_allow))
+    feed.number()
+    with transaction.atomic():
+        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # so that two at once do not both find room
+        if Webhook.objects.filter(team=team).count() >= MOST_OF_A_TEAM:
+            raise Conflict(
+                "too_many_webhooks", f"team {team.name} has {MOST_OF_A_TEAM} webhooks", remedy="delete one of them"
+            )
+        webhook = Webhook.objects.create(
+            team=team, url=url, name=name, types=types, position=feed.heads([team.id])[team.id], created_by=actor
+        )
+        secret = secrets.add(webhook, timedelta())
+        _record("webhook.create", webhook, actor, after=_facts(webhook))
+    return webhook, secret
+
+
+def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
+    """`changes`: url, name, types, enabled. Switched on again, it is told of what happens from then on."""
+    if "url" in changes:
+        guard.check_url(changes["url"], guard.Allowed(settings.ATHANOR.webhook_allow))
+    feed.number()
+    with transaction.atomic():
+        row = _locked(webhook)
+        before = _facts(row)
+        wanted = changes.get("enabled", row.enabled)
+        if wanted and not row.enabled:
+            row.position = feed.heads([row.team_id])[row.team_id]
+            row.disabled_reason, row.disabled_at = "", None
+            row.consecutive_failures, row.failing_since = 0, None
+        elif row.enabled and not wanted:
+            row.disabled_reason, row.disabled_at = f"by {actor.username}", timezone.now()
+        for name, value in changes.items():
+            setattr(row, name, value)
+        row.save()
+        _record("webhook.change", row, actor, before=before, after=_facts(row))
+    return row
+
+
+def delete(webhook: Webhook, actor: User) -> None:
+    """With its deliveries; what is being sent may still arrive."""
+    with transaction.atomic():
+        Delivery.objects.filter(webhook=webhook).delete()
+        before, identifier = _facts(webhook), webhook.id
+        Webhook.objects.filter(pk=identifier).delete()
+        webhook.id = identifier
+        _record("webhook.delete", webhook, actor, before=before)
+
+
+def rotate_secret(webhook: Webhook, overlap: timedelta, actor: User) -> str:
+    """A new secret, shown this once; for `overlap` deliveries are signed with the one before it as well."""
+    with transaction.atomic():
+        secret = secrets.add(_locked(webhook), overlap)
+        _record("webhook.rotate_secret", webhook, actor, after={"overlap_seconds": int(overlap.total_seconds())})
+    return secret
+
+
+def test(webhook: Webhook) -> Delivery:
+    """A delivery that tells of nothing, to see whether one arrives."""
+    _refuse_if_off(webhook)
+    now = timezone.now()
+    with transaction.atomic():
+        delivery = Delivery(
+            team_id=webhook.team_id,
+            webhook=webhook,
+            event_type=envelope.TEST,
+            next_try_at=now,
+            gives_up_at=now,
+        )
+        delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
+        delivery.save(force_insert=True)
+        wakeups.hint_after_commit(wakeups.DELIVER)
+    return delivery
+
+
+def redeliver(delivery: Delivery, actor: User) -> Delivery:
+    """The same body once more, with all its tries before it; whoever got it already can tell by its id."""
+    _refuse_if_off(delivery.webhook)
+    now = timezone.now()
+    with transaction.atomic():
+        row = Delivery.objects.select_for_update(no_key=True).select_related("webhook").get(pk=delivery.pk)
+        row.state, row.tries, row.finished_at = Delivery.State.PENDING, 0, None
+        row.next_try_at, row.gives_up_at = now, now + GIVE_UP_AFTER
+        row.save(update_fields=["state", "tries", "finished_at", "next_try_at", "gives_up_at"])
+        wakeups.hint_after_commit(wakeups.DELIVER)
+        _record("webhook.redeliver", row.webhook, actor, after={"delivery": row.id})
+    return row
+
+
+def _locked(webhook: Webhook) -> Webhook:
+    return Webhook.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=webhook.pk)
+
+
+def _refuse_if_off(webhook: Webhook) -> None:
+    if not webhook.enabled:
+        raise Conflict("webhook_disabled", f"{webhook.id} is switched off", remedy="switch it on first (enabled: true)")
+
+
+def _facts(webhook: Webhook) -> dict[str, Any]:
+    return {"name": webhook.name, "url": webhook.url, "types": list(webhook.types), "enabled": webhook.enabled}
+
+
+def _record(action: str, webhook: Webhook, actor: User, **facts: Any) -> None:
+    audit.record(action, actor=actor, target=("webhook", webhook.id), team_id=webhook.team_id, **facts)

@@ -1,0 +1,281 @@
+"""From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and told of."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.accounts.models import AuditEvent, Team
+from athanor.core import leases
+from athanor.jobs import services as jobs
+from athanor.jobs.models import Job
+from athanor.scheduling import services as scheduling
+from athanor.webhooks import delivering, publishing
+from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
+from tests.control_plane.conftest import Api
+from tests.control_plane.webhooks.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    settings.ATHANOR = settings.ATHANOR.model_copy(update={"webhook_allow": "127.0.0.1"})
+    running = Receiver()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def admin(api_of: Callable, make_user: Callable, team: Team) -> Api:
+    return api_of(make_user("hal", team, "admin"), team)
+
+
+@pytest.fixture
+def made(admin: Api, receiver: Receiver) -> Callable[..., Any]:
+    def make(**changes: Any) -> Any:
+        answer = admin.send("POST", "webhooks", {"url": receiver.url, "name": "ci", **changes})
+        assert answer.status_code == 201, answer.content
+        return answer.json()
+
+    return make
+
+
+def run() -> None:
+    """One round of the sweepers."""
+    publishing.publish_due()
+    delivering.deliver_due()
+
+
+def make_due() -> None:
+    Delivery.objects.filter(state="pending").update(next_try_at=timezone.now())
+
+
+def test_an_event_arrives_as_a_signed_cloudevent(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], team: Team
+) -> None:
+    submit()  # before there was a webhook: not told
+    webhook = made()
+    job = submit()
+    run()
+    run()
+    (got,) = receiver.received
+    assert got.headers["Content-Type"].startswith("application/cloudevents+json")
+    assert got.is_signed_with(webhook["secret"])
+    assert not got.is_signed_with(webhook["secret"] + "x")
+    event = got.event
+    assert {name: event[name] for name in ("specversion", "id", "type", "subject")} == {
+        "specversion": "1.0",
+        "id": f"{job.id}/1",
+        "type": "athanor.job.submitted",
+        "subject": job.id,
+    }
+    assert event["source"].startswith("http")
+    assert event["time"].endswith("Z")
+    assert event["data"]["team_id"] == team.id
+    assert event["data"]["team_seq"] == 2
+    delivery = Delivery.objects.get()
+    assert (delivery.state, delivery.tries, delivery.log[0]["status"]) == ("delivered", 1, 200)
+    assert delivery.log[0]["answer"] == "th\N{REPLACEMENT CHARACTER}at"
+    assert Webhook.objects.get().last_success_at is not None
+
+
+def test_only_the_types_that_were_asked_for_are_told(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job]
+) -> None:
+    made(types=["job.status.cancelled", "checkpoint"])
+    job = submit()
+    jobs.request_stop(job.id, "ada")
+    scheduling.admit()
+    run()
+    assert [got.event["type"] for got in receiver.received] == ["athanor.job.status.cancelled"]
+
+
+def test_a_failure_is_tried_again_with_the_same_body_and_then_given_up(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job]
+) -> None:
+    made()
+    receiver.answers = [500, 302]
+    receiver.location = receiver.url
+    submit()
+    run()
+    run()
+    assert len(receiver.received) == 1, "the next try is not due yet, and a redirect would not be followed"
+    make_due()
+    run()
+    assert Delivery.objects.get().log[1]["error"] == "answered 302; redirects are not followed"
+    assert Webhook.objects.get().consecutive_failures == 2
+    make_due()
+    run()
+    assert len({got.body for got in receiver.received}) == 1
+    assert len(receiver.received) == 3
+    delivery = Delivery.objects.get()
+    assert (delivery.state, [entry["status"] for entry in delivery.log]) == ("delivered", [500, 302, 200])
+    assert (Webhook.objects.get().consecutive_failures, Webhook.objects.get().failing_since) == (0, None)
+    submit()
+    receiver.answers = [503]
+    publishing.publish_due()
+    Delivery.objects.filter(state="pending").update(gives_up_at=timezone.now())
+    delivering.deliver_due()
+    assert Delivery.objects.latest("pk").state == "failed"
+
+
+@pytest.mark.parametrize("how", ["gone", "failing"])
+def test_a_webhook_that_nothing_reaches_is_switched_off_and_says_so(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], admin: Api, how: str
+) -> None:
+    webhook = made()
+    submit()
+    receiver.answers = [410 if how == "gone" else 500, 500]
+    if how == "failing":
+        run()
+        Webhook.objects.update(failing_since=timezone.now() - timedelta(hours=72))
+        make_due()
+    run()
+    shown = admin.send("GET", f"webhooks/{webhook['id']}").json()
+    assert shown["enabled"] is False
+    assert {"gone": "410", "failing": "72 hours"}[how] in shown["disabled_reason"]
+    notice = AuditEvent.objects.get(action="webhook.auto_disable")
+    assert (notice.target_id, notice.after["enabled"]) == (webhook["id"], False)
+    seen = len(receiver.received)
+    submit()
+    make_due()
+    run()
+    assert len(receiver.received) == seen, "nothing is sent while it is off"
+    test = admin.send("POST", f"webhooks/{webhook['id']}:test")
+    assert (test.status_code, test.json()["code"]) == (409, "webhook_disabled")
+    back = admin.send("PATCH", f"webhooks/{webhook['id']}", {"enabled": True}).json()
+    assert (back["enabled"], back["disabled_reason"], back["consecutive_failures"]) == (True, "", 0)
+    newest = submit()
+    run()
+    assert receiver.received[-1].event["subject"] == newest.id
+    assert list(audit.verify()) == []
+
+
+def test_a_worker_that_dies_between_sending_and_noting_it_sends_again(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made()
+    submit()
+    publishing.publish_due()
+    monkeypatch.setattr(delivering, "_apply", lambda *_: 1 / 0)
+    delivering.deliver_due()
+    monkeypatch.undo()
+    assert len(receiver.received) == 1
+    delivering.deliver_due()
+    assert len(receiver.received) == 1, "leased"
+    Delivery.objects.update(lease_until=timezone.now())
+    delivering.deliver_due()
+    assert len(receiver.received) == 2
+    assert receiver.received[0].event["id"] == receiver.received[1].event["id"], "so the receiver can tell"
+    assert Delivery.objects.get().state == "delivered"
+
+
+def test_a_late_outcome_is_dropped(made: Callable, receiver: Receiver, submit: Callable[..., Job]) -> None:
+    made()
+    submit()
+    publishing.publish_due()
+    (lease,) = leases.claim(Delivery.objects.all(), seconds=0, limit=1)
+    delivering.deliver(lease)
+    assert Delivery.objects.get().tries == 0
+
+
+def test_publishing_twice_at_once_makes_one_delivery(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = made()
+    monkeypatch.setattr(publishing, "PAGE", 2)
+    for _ in range(5):
+        submit()
+    publishing.publish_due()
+    Webhook.objects.update(position=Webhook.objects.get().position)
+    publishing.publish_due()
+    assert Delivery.objects.filter(webhook_id=webhook["id"]).count() == 5
+
+
+def test_a_secret_is_replaced_while_both_sign(
+    made: Callable, receiver: Receiver, admin: Api, submit: Callable[..., Job]
+) -> None:
+    webhook = made()
+    fresh = admin.send("POST", f"webhooks/{webhook['id']}:rotate_secret", {"overlap_seconds": 60}).json()
+    assert len(fresh["secrets"]) == 2
+    submit()
+    run()
+    assert receiver.received[-1].is_signed_with(webhook["secret"])
+    assert receiver.received[-1].is_signed_with(fresh["secret"])
+    newest = admin.send("POST", f"webhooks/{webhook['id']}:rotate_secret", {"overlap_seconds": 0}).json()
+    assert len(newest["secrets"]) == 2
+    submit()
+    run()
+    assert receiver.received[-1].is_signed_with(newest["secret"])
+    assert not receiver.received[-1].is_signed_with(webhook["secret"])
+    assert not receiver.received[-1].is_signed_with(fresh["secret"])
+
+
+def test_a_teams_new_key_seals_the_secrets_too(
+    made: Callable, receiver: Receiver, team: Team, submit: Callable[..., Job]
+) -> None:
+    webhook = made()
+    before = bytes(WebhookSecret.objects.get().wrapped)
+    assert webhook["secret"].encode() not in before
+    call_command("rotate_team_key", team.name)
+    assert bytes(WebhookSecret.objects.get().wrapped) != before
+    submit()
+    run()
+    assert receiver.received[-1].is_signed_with(webhook["secret"])
+
+
+def test_a_test_and_a_redelivery(made: Callable, receiver: Receiver, admin: Api, submit: Callable[..., Job]) -> None:
+    webhook = made()
+    tested = admin.send("POST", f"webhooks/{webhook['id']}:test")
+    assert tested.status_code == 202
+    delivering.deliver_due()
+    assert receiver.received[0].event["type"] == "athanor.webhook.test"
+    assert receiver.received[0].is_signed_with(webhook["secret"])
+    submit()
+    receiver.answers = [500]
+    run()
+    listed = admin.send("GET", f"webhooks/{webhook['id']}/deliveries").json()["items"]
+    assert [item["state"] for item in listed] == ["pending", "delivered"]
+    assert admin.send("GET", f"deliveries/{listed[0]['id']}").json()["body"] == receiver.received[-1].body
+    again = admin.send("POST", f"deliveries/{listed[0]['id']}:redeliver")
+    assert again.status_code == 202
+    run()
+    shown = admin.send("GET", f"deliveries/{listed[0]['id']}").json()
+    assert (shown["state"], [entry["status"] for entry in shown["log"]]) == ("delivered", [500, 200])
+
+
+def test_a_failed_test_is_not_tried_again(made: Callable, receiver: Receiver, admin: Api) -> None:
+    webhook = made()
+    receiver.answers = [500]
+    admin.send("POST", f"webhooks/{webhook['id']}:test")
+    run()
+    assert Delivery.objects.get().state == "failed"
+
+
+def test_what_is_over_is_forgotten_after_a_month(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made()
+    submit()
+    run()
+    monkeypatch.setattr(publishing, "KEPT", timedelta(seconds=-5))
+    publishing.publish_due()
+    assert not Delivery.objects.exists()
+
+
+def test_a_deleted_webhook_takes_all_of_it_along(
+    made: Callable, receiver: Receiver, admin: Api, submit: Callable[..., Job]
+) -> None:
+    webhook = made()
+    submit()
+    run()
+    assert admin.send("DELETE", f"webhooks/{webhook['id']}").status_code == 204
+    assert not Delivery.objects.exists()
+    assert not WebhookSecret.objects.exists()
+    actions = list(AuditEvent.objects.filter(target_type="webhook").order_by("seq").values_list("action", flat=True))
+    assert actions == ["webhook.create", "webhook.delete"]
