@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -64,6 +65,15 @@ class Client:
         """Retried like a read: every POST of this client is safe to repeat (a key, or idempotent by nature)."""
         body = {"content": content} if content is not None else {"json": {} if json is None else json}
         return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=headers or {}, **body)
+
+    @contextmanager
+    def stream(self, path: str, after: str, quiet_seconds: float) -> Iterator[Iterator[str]]:
+        """The lines of a stream of events. Raises httpx.HTTPError, also where the server has no streams."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": after}
+        timeout = httpx.Timeout(quiet_seconds, connect=TIMEOUT.connect)
+        with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+            response.raise_for_status()
+            yield response.iter_lines()
 
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Every item of a list, page after page."""

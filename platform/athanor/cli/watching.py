@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from athanor.cli.changes import Changes
 from athanor.cli.client import Client
 from athanor.cli.errors import ExitCode
 from athanor.cli.render import console, number, print_json
 
 FINAL = {"succeeded", "failed", "cancelled", "expired"}
-POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 900.0  # the server may be restarted or updated meanwhile; the job goes on
 PLAIN_LINE_SECONDS = 10.0
 Show = Callable[[dict[str, Any]], None]
@@ -44,12 +44,16 @@ def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | 
 
 def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None) -> dict[str, Any]:
     give_up_at = None if until_seconds is None else time.monotonic() + until_seconds
+    changes = Changes(client, job_id, give_up_at)
     while True:
         job: dict[str, Any] = client.get(f"/jobs/{job_id}", patience_seconds=PATIENCE_SECONDS)
         show(job)
-        if job["status"] in FINAL or (give_up_at is not None and time.monotonic() > give_up_at):
+        if job["status"] in FINAL or changes.is_over:
             return job
-        time.sleep(POLL_SECONDS)
+        # The newest numbers come with the stream; for everything else the job is read again.
+        while (change := changes.next()) and change["type"] == "job.progress" and not changes.is_over:
+            job["progress"] = change["progress"]
+            show(job)
 
 
 def _bar(progress: Progress, task: TaskID) -> Show:

@@ -1,0 +1,98 @@
+"""Waiting for something to happen to a job: by the server's stream of events, and by looking again where that fails."""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from athanor.cli.client import Client
+from athanor.cli.errors import CliError
+
+POLL_SECONDS = 0.5
+QUIET_SECONDS = 30.0  # the server says each 15 that it is there
+WITHOUT_STREAM_SECONDS = 10.0  # after a failure, before the stream is tried again
+LEAST_SECONDS = 1.0
+NEWEST = 1000
+
+
+class Changes:
+    """`next` waits until the job may have changed, and gives the frame's data, or None for: look again."""
+
+    def __init__(self, client: Client, job_id: str, give_up_at: float | None = None) -> None:
+        self._client = client
+        self._path = f"/jobs/{job_id}/events"
+        self._give_up_at = give_up_at
+        self._frames: Iterator[dict[str, Any] | None] = iter(())
+        self._poll_until = 0.0
+        self._after: str | None = None
+        self._find_position()
+
+    @property
+    def is_over(self) -> bool:
+        return self._left() <= 0
+
+    def next(self) -> dict[str, Any] | None:
+        if time.monotonic() < self._poll_until:
+            time.sleep(POLL_SECONDS)
+            return None
+        try:
+            return next(self._frames)
+        except StopIteration:
+            return self._reopen()
+        except httpx.HTTPError:
+            self._without()
+            return None
+
+    def _left(self) -> float:
+        return math.inf if self._give_up_at is None else self._give_up_at - time.monotonic()
+
+    def _is_nearly_over(self, quiet: float) -> bool:
+        """Whether a stream that was opened to be quiet for so long would outlast the time that is left. A few times
+        only, since each opening halves it."""
+        return self._left() <= 0 or LEAST_SECONDS < self._left() < quiet / 2
+
+    def _reopen(self) -> dict[str, Any] | None:
+        """Look again once it stands, so that nothing is missed in between."""
+        if self._after is None and not self._find_position():
+            self._without()
+            return None
+        self._frames = self._read()
+        try:
+            return next(self._frames)
+        except (StopIteration, httpx.HTTPError):
+            self._without()
+            return None
+
+    def _without(self) -> None:
+        self._frames = iter(())
+        self._poll_until = time.monotonic() + WITHOUT_STREAM_SECONDS
+
+    def _find_position(self) -> bool:
+        """Behind what there is: the job itself is read after this."""
+        try:
+            self._after = str(self._client.get(self._path, limit=NEWEST, patience_seconds=0)["next_after"])
+        except CliError:
+            self._poll_until = time.monotonic() + WITHOUT_STREAM_SECONDS
+            return False
+        return True
+
+    def _read(self) -> Iterator[dict[str, Any] | None]:
+        """Frames as they come, after a first None."""
+        quiet = min(QUIET_SECONDS, max(0.05, self._left()))
+        try:
+            with self._client.stream(self._path, str(self._after), quiet) as lines:
+                yield None
+                for line in lines:
+                    if line.startswith("id: "):
+                        self._after = line.removeprefix("id: ")
+                    elif line.startswith("data: "):
+                        yield json.loads(line.removeprefix("data: "))
+                    if self._is_nearly_over(quiet):
+                        return
+        except httpx.ReadTimeout:
+            if not self.is_over:
+                raise
+            yield None
