@@ -80,8 +80,7 @@ def _web(name: str, folder: DataFolder, listening: socket.socket, environment: d
     return Service(
         name=name,
         command=[
-            sys.executable, "-m", "uvicorn", "athanor.config.asgi:application",
-            f"--fd={listening.fileno()}", "--no-access-log", "--timeout-graceful-shutdown=5",
+            sys.executable, "-m", "athanor.config.server", f"--fd={listening.fileno()}",
         ],
         environment=_with_platform_on_path(environment),
         working_folder=REPOSITORY,

@@ -15,14 +15,14 @@ from tests.bench import (
     platform_first_step,
     platform_followers,
     platform_idle_memory,
-    platform_submit_latency,
+    platform_submits,
 )
 
 RESULTS = REPOSITORY / "test-results" / "bench.json"
 Measure = tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any]], list[str]]]
 PLATFORM: list[Measure] = [
     ("memory of the idle stack", platform_idle_memory.measure, platform_idle_memory.lines),
-    ("submit latency", platform_submit_latency.measure, platform_submit_latency.lines),
+    ("submits per second", platform_submits.measure, platform_submits.lines),
     ("followers of streams", platform_followers.measure, platform_followers.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
 ]

@@ -18,6 +18,17 @@ from athanor.core.errors import NotFound
 
 
 @dataclass(frozen=True)
+class RecognisedToken:
+    """A live token, its user and team (their other columns come when asked for), and the user's role there."""
+
+    id: str
+    scopes: list[str]
+    user: User
+    team: Team
+    role: str | None
+
+
+@dataclass(frozen=True)
 class Principal:
     """Who asks, what they may do in each of their teams, and on the platform.
 
@@ -47,12 +58,12 @@ def principal_of(user: User) -> Principal:
     return _principal(user, [(membership.team, membership.role) for membership in memberships])
 
 
-def principal_of_token(token: ApiToken, role: str | None) -> Principal:
-    """The user of a token within the token's team and scopes; `role` None: no longer a member."""
-    return _principal(token.user, [(token.team, role)] if role else [], token)
+def principal_of_token(token: RecognisedToken) -> Principal:
+    """The user of a token within the token's team and scopes; without a role there: no longer a member."""
+    return _principal(token.user, [(token.team, token.role)] if token.role else [], token)
 
 
-def _principal(user: User, roles: list[tuple[Team, str]], token: ApiToken | None = None) -> Principal:
+def _principal(user: User, roles: list[tuple[Team, str]], token: RecognisedToken | None = None) -> Principal:
     scopes = frozenset(Scope(scope) for scope in token.scopes) if token else None
     granted = {team.id: permissions(Role(role), scopes) for team, role in roles}
     return Principal(

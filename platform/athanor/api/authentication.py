@@ -27,7 +27,7 @@ class ApiTokenAuthentication(BaseAuthentication):
                 "invalid_token", "the token is unknown, expired or revoked", remedy="sign in again: athanor login"
             )
         bind(user=token.user.id, token=token.id)
-        return token.user, _let_in(principal_of_token(token, token.role))
+        return token.user, _let_in(principal_of_token(token))
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"

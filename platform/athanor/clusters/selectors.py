@@ -1,4 +1,5 @@
 from difflib import get_close_matches
+from typing import NoReturn
 
 from django.db.models import QuerySet
 
@@ -12,15 +13,18 @@ def enabled_clusters() -> QuerySet[Cluster]:
 
 def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
     """The pool a spec's `resources` name; without a cluster, the first that has the accelerator."""
-    pools = list(Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name"))
+    usable = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
+    named = usable.filter(cluster__name=cluster_name) if cluster_name is not None else usable
+    found = named.filter(accelerator=accelerator).first()
+    return found or _refuse(list(usable), cluster_name, accelerator)
+
+
+def _refuse(pools: list[Pool], cluster_name: str | None, accelerator: str) -> NoReturn:
     names = sorted({pool.cluster.name for pool in pools})
     if cluster_name is not None:
         if cluster_name not in names:
             raise _unknown("/resources/cluster", "cluster", cluster_name, names)
         pools = [pool for pool in pools if pool.cluster.name == cluster_name]
-    for pool in pools:
-        if pool.accelerator == accelerator:
-            return pool
     raise _unknown("/resources/accelerator", "accelerator", accelerator, sorted({p.accelerator for p in pools}))
 
 

@@ -1,6 +1,5 @@
 """What users may ask of jobs: submit, stop. Writes `desired`, never `status`."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +71,7 @@ def replayed(team: Team, key: str, written: Any) -> Job | None:
     record = IdempotencyRecord.objects.select_related("job").filter(team=team, key=key).first()
     if record is None:
         return None
-    if record.digest != _digest(written):
+    if record.digest != validation.digest(written):
         raise Invalid(
             "idempotency_key_reused",
             f"Idempotency-Key {key!r} was used before with another body, for {record.job_id}",
@@ -89,7 +88,7 @@ def submit(request: Request, idempotency_key: str | None = None) -> Submitted:
             job = _create(request, found_warnings)
             if idempotency_key:
                 IdempotencyRecord.objects.create(
-                    team=request.team, key=idempotency_key, digest=_digest(request.written), job=job
+                    team=request.team, key=idempotency_key, digest=validation.digest(request.written), job=job
                 )
             submitted = {"name": job.name, "spec_digest": job.spec_digest, **_fork(job)}
             audit.record("job.submit", actor=request.user, target=("job", job.id), team_id=job.team_id, after=submitted)
@@ -162,6 +161,7 @@ def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
 def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
     spec = request.spec
     resolved = spec.model_dump(mode="json")
+    spec_digest = validation.digest(resolved)
     resolved["team"] = request.team.name
     resolved["resources"]["cluster"] = request.pool.cluster.name
     job = Job(
@@ -173,7 +173,7 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         priority=PRIORITY_VALUES[spec.priority],
         spec=request.written,
         resolved_spec=resolved,
-        spec_digest=validation.digest(spec),
+        spec_digest=spec_digest,
         warnings=[vars(warning) for warning in found_warnings],
         pool=request.pool,
         slots=spec.resources.world_size,
@@ -191,7 +191,3 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
 
 def _fork(job: Job) -> dict[str, str]:
     return {"forked_from": job.forked_from_id} if job.forked_from_id else {}
-
-
-def _digest(written: Any) -> str:
-    return hashlib.sha256(validation.canonical(written)).hexdigest()

@@ -53,9 +53,9 @@ def parse_spec(data: Any) -> JobSpec:
         ) from error
 
 
-def digest(spec: JobSpec) -> str:
-    """SHA-256 over the canonical JSON of the resolved spec."""
-    return hashlib.sha256(canonical(spec.model_dump(mode="json"))).hexdigest()
+def digest(data: Any) -> str:
+    """SHA-256 over canonical JSON."""
+    return hashlib.sha256(canonical(data)).hexdigest()
 
 
 def canonical(data: Any) -> bytes:

@@ -42,6 +42,7 @@ IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key", str, OpenApiParameter.HEADER, description="Any string; the same key and body give the same job."
 )
 LONGEST_KEY = 200
+SHOWN = JobSerializer()  # making one costs more than using it
 JobPage = page_of("JobPage", JobSummarySerializer)
 Plan = inline_serializer(
     "Plan",
@@ -233,10 +234,14 @@ def _written(job: Job) -> dict[str, Any]:
 
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
     key = _idempotency_key(request)
-    before = services.replayed(team, key, written) if key else None
-    if before is not None:
+    try:
+        done = services.submit(submission.read(principal(request), team, written, original), key)
+    except Invalid:
+        # What was accepted once is answered again, whatever has become of the clusters and data it names.
+        before = services.replayed(team, key, written) if key else None
+        if before is None:
+            raise
         return _created(before, replayed=True)
-    done = services.submit(submission.read(principal(request), team, written, original), key)
     return _created(done.job, replayed=done.replayed)
 
 
@@ -248,7 +253,7 @@ def _created(job: Job, *, replayed: bool) -> Response:
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
-    return Response(JobSerializer(job).data, status=201, headers=headers)
+    return Response(SHOWN.to_representation(job), status=201, headers=headers)
 
 
 def _etag(job: Job) -> str:

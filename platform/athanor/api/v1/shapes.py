@@ -3,7 +3,6 @@
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Prefetch, prefetch_related_objects
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiResponse, extend_schema_field, inline_serializer
 from rest_framework import serializers
@@ -227,9 +226,13 @@ class JobSerializer(JobSummarySerializer):
         return texts[-1] if texts else None
 
 
+NO_ATTEMPTS = Attempt.objects.none()
+NO_ATTEMPTS._result_cache = []  # seen once for all: no look at the database, nor at whether one is needed
+
+
 def mark_as_new(job: Job) -> None:
     """A job that was made just now has neither attempts nor progress: save the look for them."""
-    prefetch_related_objects([job], Prefetch("attempts", queryset=Attempt.objects.none()))
+    job._prefetched_objects_cache = {"attempts": NO_ATTEMPTS}  # as prefetch_related fills it
     job._meta.get_field("progress").set_cached_value(job, None)
 
 

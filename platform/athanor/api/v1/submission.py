@@ -24,7 +24,7 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     spec = parse_spec(written)
     problems = []
     pool = dataset = None
-    found = {job.id: job for job in jobs_of(who).filter(id__in=spec.after, team=team)}
+    found = {job.id: job for job in jobs_of(who).filter(id__in=spec.after, team=team)} if spec.after else {}
     for number, job_id in enumerate(spec.after):
         if job_id not in found:
             detail = f"team {team.name} has no job {job_id}"

@@ -1,0 +1,70 @@
+"""Serves the web on a listening socket that several processes share: `python -m athanor.config.server --fd N`.
+
+Each process takes one connection at a time and then steps back for a moment, the longer the more it holds. uvicorn
+alone takes all that wait at once: of 32 that came together one process was seen to get 32 and the other none.
+"""
+
+import argparse
+import asyncio
+import logging
+import socket
+from typing import Any
+
+import uvicorn
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5
+# After each connection, for each that is held: whoever holds fewer is the first to take the next.
+STEP_BACK_SECONDS = 0.0002
+LONGEST_STEP_BACK_SECONDS = 0.004
+PAUSE_SECONDS = 0.5  # when no connection can be taken, as for want of file descriptors
+
+
+class SharingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, listening: socket.socket) -> None:
+        super().__init__(config)
+        self._listening = listening
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._accepting = asyncio.create_task(self._accept())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        await super().shutdown(sockets=[])
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listening)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.connect_accepted_socket(self._protocol, connection)
+                held = len(self.server_state.connections)
+                await asyncio.sleep(min(held * STEP_BACK_SECONDS, LONGEST_STEP_BACK_SECONDS))
+            except OSError as error:
+                log.warning("no connection could be taken: %s", error)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _protocol(self) -> Any:
+        return self.config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn itself makes them
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="athanor.config.server")
+    parser.add_argument("--fd", type=int, required=True, help="of a TCP socket that listens")
+    listening = socket.socket(fileno=parser.parse_args().fd)
+    listening.setblocking(False)
+    config = uvicorn.Config(
+        "athanor.config.asgi:application", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+    )
+    SharingServer(config, listening).run()
+
+
+if __name__ == "__main__":
+    main()
