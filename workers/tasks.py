@@ -1,5 +1,6 @@
 """Each task carries on whatever is due, whoever left it. Unknown arguments never break a rolling upgrade."""
 
+from collections.abc import Callable
 from typing import Any
 
 from celery import shared_task
@@ -7,57 +8,71 @@ from celery import shared_task
 from athanor.artifacts import services as artifacts
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
+from athanor.operations.sweepers import recorded
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
 from athanor.webhooks import delivering
 from athanor.webhooks import publishing as webhooks
 
 
-@shared_task(name=wakeups.ADMIT)
-def admit(**_: Any) -> None:
+def sweeper(task: str) -> Callable[[Callable[[], None]], Any]:
+    """The task of that name: one run of a sweeper, by the clock or by a hint, noted for who watches them."""
+
+    def register(work: Callable[[], None]) -> Any:
+        def run(**_: Any) -> None:
+            with recorded(task):
+                work()
+
+        return shared_task(run, name=task)
+
+    return register
+
+
+@sweeper(wakeups.ADMIT)
+def admit() -> None:
     if scheduling.admit():
         submit.prepare_due()
         submit.submit_due()
 
 
-@shared_task(name=wakeups.DISPATCH)
-def dispatch(**_: Any) -> None:
+@sweeper(wakeups.DISPATCH)
+def dispatch() -> None:
     submit.prepare_due()
     submit.submit_due()
     stop.stop_due()
 
 
-@shared_task(name=wakeups.OBSERVE)
-def watch(**_: Any) -> None:
+@sweeper(wakeups.OBSERVE)
+def watch() -> None:
     observe.observe_due()
     stop.stop_due()
 
 
-@shared_task(name=wakeups.FINALISE)
-def finish(**_: Any) -> None:
+@sweeper(wakeups.FINALISE)
+def finish() -> None:
     finalise.finalise_due()
 
 
-@shared_task(name=wakeups.PUBLISH)
-def publish(**_: Any) -> None:
+@sweeper(wakeups.PUBLISH)
+def publish() -> None:
     webhooks.publish_due()
 
 
-@shared_task(name=wakeups.DELIVER)
-def deliver(**_: Any) -> None:
+@sweeper(wakeups.DELIVER)
+def deliver() -> None:
     delivering.deliver_due()
 
 
-@shared_task(name=wakeups.SWEEP_STORAGE)
-def sweep_storage(**_: Any) -> None:
+@sweeper(wakeups.SWEEP_STORAGE)
+def sweep_storage() -> None:
     artifacts.sweep_retired()
 
 
-@shared_task(name=wakeups.FOLD_TELEMETRY)
-def fold_telemetry(**_: Any) -> None:
+@sweeper(wakeups.FOLD_TELEMETRY)
+def fold_telemetry() -> None:
     folding.fold_due()
 
 
-@shared_task(name=wakeups.SWEEP_TELEMETRY)
-def sweep_telemetry(**_: Any) -> None:
+@sweeper(wakeups.SWEEP_TELEMETRY)
+def sweep_telemetry() -> None:
     retention.sweep()

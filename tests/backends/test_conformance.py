@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from athanor.backends.base import Backend, Handle, Observation, Presence, Submission
+from athanor.backends.base import Backend, Handle, ListsOurs, Observation, Presence, Submission
 from athanor.backends.fake.backend import WORLDS, FakeBackend, World
 from athanor.backends.local import folder
 from athanor.backends.local.backend import LocalBackend
@@ -130,6 +130,18 @@ def test_each_handle_gets_an_answer(case: Case) -> None:
     answers = case.backend.observe([handle, never])
     assert set(answers) == {handle, never}
     case.finish(handle.backend_name)
+
+
+def test_a_backend_that_lists_what_is_ours_names_the_living_alone(case: Case) -> None:
+    if not isinstance(case.backend, ListsOurs):
+        pytest.skip("it does not declare this capability")
+    assert case.backend.list_ours() == frozenset()
+    handle = case.backend.submit(case.submission())
+    until(case, handle, Presence.PRESENT)
+    assert case.backend.list_ours() == {handle.backend_name}
+    case.finish(handle.backend_name)
+    until(case, handle, Presence.FINISHED)
+    assert case.backend.list_ours() == frozenset()
 
 
 def keeper_of(case: Case, handle: Handle) -> psutil.Process:

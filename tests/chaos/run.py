@@ -51,7 +51,7 @@ class Plan:
     outages_for_seconds: float = 480.0
     submit_for_seconds: float = 400.0
     down_seconds: tuple[float, ...] = (0.0, 20.0, 60.0)
-    gap_seconds: float = 6.0
+    gap_seconds: float = 3.0
     drain_seconds: float = 300.0
     plants: Plants = field(default_factory=Plants)
 
@@ -235,7 +235,7 @@ def main() -> int:
     plan = Plan(
         seed=options.seed,
         jobs=options.jobs,
-        outages_for_seconds=seconds * 0.85,
+        outages_for_seconds=seconds * 0.95,
         submit_for_seconds=seconds * 0.7,
     )
     load = os.getloadavg()[0]

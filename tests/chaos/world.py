@@ -88,6 +88,9 @@ class World:
     def perform(self, act: str, body: dict[str, Any], drawn: Fault) -> Any:
         if act == "observe":
             return self._observe(body["names"], drawn)
+        if act == "list":
+            with self._lock:
+                return {"names": [name for name, entry in self._entries.items() if entry.exit_status is None]}
         for _ in range(2 if drawn is Fault.DOUBLED else 1):
             if act == "submit":
                 self._submit(body["name"], body["environment"])

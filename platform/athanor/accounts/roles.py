@@ -13,6 +13,7 @@ class Permission(StrEnum):
     MANAGE = "manage"  # members, invitations, service accounts, secrets
     READ_AUDIT = "read_audit"
     MANAGE_TEAMS = "manage_teams"  # make teams and set their limits
+    OPERATE = "operate"  # see sweepers and orphans, and mend them; opens no team's work
 
 
 class Role(StrEnum):
@@ -47,11 +48,11 @@ TEAM_PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.ADMIN: frozenset({P.VIEW, P.DOWNLOAD, P.SUBMIT, P.MANAGE, P.READ_AUDIT}),
 }
 
-# In every team (MANAGE, READ_AUDIT) and of the platform itself (MANAGE_TEAMS).
+# In every team (MANAGE, READ_AUDIT) and of the platform itself (MANAGE_TEAMS, OPERATE).
 PLATFORM_PERMISSIONS: dict[PlatformRole, frozenset[Permission]] = {
     PlatformRole.NONE: frozenset(),
     PlatformRole.AUDITOR: frozenset({P.READ_AUDIT}),
-    PlatformRole.PLATFORM_ADMIN: frozenset({P.MANAGE, P.READ_AUDIT, P.MANAGE_TEAMS}),
+    PlatformRole.PLATFORM_ADMIN: frozenset({P.MANAGE, P.READ_AUDIT, P.MANAGE_TEAMS, P.OPERATE}),
 }
 
 SCOPE_PERMISSIONS: dict[Scope, frozenset[Permission]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
@@ -98,10 +98,15 @@ def newest_checkpoint(job: Job) -> CheckpointManifest | None:
     return CheckpointManifest.model_validate(row.manifest) if row else None
 
 
+def retired_checkpoints() -> QuerySet[Checkpoint]:
+    """Those whose objects are still in the store."""
+    return Checkpoint.objects.filter(retired_at__isnull=False, deleted_at__isnull=True)
+
+
 def sweep_retired(limit: int = 50) -> int:
     """Delete the objects of retired checkpoints. Returns how many checkpoints are gone now."""
     gone = 0
-    for row in Checkpoint.objects.filter(retired_at__isnull=False, deleted_at__isnull=True)[:limit]:
+    for row in retired_checkpoints()[:limit]:
         manifest = CheckpointManifest.model_validate(row.manifest)
         keys_of_parts = [part.key for file in manifest.files for part in file.parts]
         # The manifest goes first: what no manifest names does not exist.

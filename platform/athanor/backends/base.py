@@ -72,3 +72,11 @@ class Backend(ABC):
     @abstractmethod
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """Ask the processes to end (they may still save a checkpoint), or `force` them. Idempotent; does not wait."""
+
+
+class ListsOurs(ABC):
+    """A capability: the backend can say what it runs for us, asked for nothing in particular."""
+
+    @abstractmethod
+    def list_ours(self) -> frozenset[str]:
+        """The names of all that lives there under our naming; what has ended may be left out."""

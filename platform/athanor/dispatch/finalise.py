@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass
 
 import zstandard
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from pydantic import ValidationError
 
@@ -39,14 +39,18 @@ class Ending:
     detail: str
 
 
-def finalise_due() -> None:
+def to_finalise() -> QuerySet[Job]:
+    """Unfinished jobs whose last attempt has ended."""
     of_job = Attempt.objects.filter(job=OuterRef("pk"))
-    due = Job.objects.filter(
+    return Job.objects.filter(
         Exists(of_job.filter(status=AttemptStatus.ENDED.value)),
         ~Exists(of_job.filter(status__in=[status.value for status in ATTEMPT_LIVE])),
         status__in=[status.value for status in UNFINISHED],
-    ).order_by("id")
-    for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=BATCH):
+    )
+
+
+def finalise_due() -> None:
+    for lease in leases.claim_each(to_finalise().order_by("id"), seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"finalising job {lease.pk}"):
             _finalise(lease)
 

@@ -72,6 +72,25 @@ def observable() -> QuerySet[Attempt]:
     return Attempt.objects.exclude(status=AttemptStatus.ENDED.value).exclude(unsubmitted)
 
 
+def observe_one(attempt: Attempt) -> Presence | None:
+    """Out of turn: what its cluster says of one attempt now. None: a sweep is under way. May raise BackendUnavailable.
+
+    An absence counts as one more; it is a sweep that ends what is absent, since it alone sees the whole cluster.
+    """
+    of_one = observable().filter(pk=attempt.pk)
+    cluster = attempt.job.pool.cluster
+    for lease in leases.claim(Cluster.objects.filter(pk=cluster.pk), seconds=LEASE_SECONDS, limit=1):
+        try:
+            for batch in _batches(of_one):
+                answers = backend_of(cluster).observe([live.handle for live in batch])
+                _apply_batch(batch, answers, absence.Tally())
+                return answers[batch[0].handle].presence
+            return Presence.UNKNOWN  # nobody has submitted it yet
+        finally:
+            leases.release(Cluster, lease)
+    return None
+
+
 def _sweep(lease: Lease) -> None:
     cluster = Cluster.objects.get(pk=lease.pk)
     backend = backend_of(cluster)

@@ -4,7 +4,7 @@ import logging
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -37,6 +37,12 @@ def stop_due() -> None:
     for lease in leases.claim_each(stopping, seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"stopping attempt {lease.pk}"):
             _stop(lease)
+
+
+def to_stop() -> QuerySet[Job]:
+    """Jobs whose end or pause is wanted and not under way."""
+    stop = Q(desired=Desired.STOP.value, status__in=[status.value for status in STOPPABLE])
+    return Job.objects.filter(stop | Q(desired=Desired.PAUSE.value, status=JobStatus.RUNNING.value))
 
 
 def _begin(desired: Desired, to: JobStatus, reason: Reason, sources: frozenset[JobStatus]) -> None:

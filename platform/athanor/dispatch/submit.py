@@ -4,6 +4,7 @@ import logging
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, Submission
 from athanor.backends.plan import backend_name
@@ -22,10 +23,18 @@ LEASE_SECONDS = 20.0  # of one submission: longer than a backend takes
 BATCH = 20
 
 
+def to_prepare() -> QuerySet[Job]:
+    return Job.objects.filter(status=JobStatus.ADMITTED.value)
+
+
+def to_submit() -> QuerySet[Attempt]:
+    return Attempt.objects.filter(status=AttemptStatus.PREPARED.value, job__status=JobStatus.DISPATCHING.value)
+
+
 def prepare_due() -> None:
     """ADMITTED -> DISPATCHING with a new attempt, or CANCELLED when it is no longer wanted."""
     with transaction.atomic():
-        admitted = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(status=JobStatus.ADMITTED.value)
+        admitted = to_prepare().select_for_update(no_key=True, skip_locked=True)
         for job in admitted.order_by("admitted_at")[:BATCH]:
             if job.desired == Desired.STOP.value:
                 transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")
@@ -40,10 +49,7 @@ def prepare_due() -> None:
 
 def submit_due() -> None:
     """Submit prepared attempts to their backends."""
-    due = Attempt.objects.filter(status=AttemptStatus.PREPARED.value, job__status=JobStatus.DISPATCHING.value).order_by(
-        "created_at"
-    )
-    for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=BATCH):
+    for lease in leases.claim_each(to_submit().order_by("created_at"), seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"submitting attempt {lease.pk}"):
             _submit(lease)
 

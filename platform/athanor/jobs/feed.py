@@ -10,6 +10,7 @@ Whoever reads a feed calls `number` first; a sweeper does so for webhooks. A sub
 from collections.abc import Collection, Mapping
 
 from django.db import connection, transaction
+from django.db.models import QuerySet
 
 from athanor.jobs.models import EventHead, JobEvent
 
@@ -32,10 +33,14 @@ WHERE event.id = fresh.id
 """
 
 
+def unnumbered() -> QuerySet[JobEvent]:
+    return JobEvent.objects.filter(team_seq__isnull=True)
+
+
 def number() -> int:
     """Number what is committed and has no number yet. Returns how many events that were."""
     numbered = 0
-    while JobEvent.objects.filter(team_seq__isnull=True).exists():
+    while unnumbered().exists():
         with transaction.atomic(), connection.cursor() as cursor:
             # A statement of its own: what is committed is looked up after the lock was got, not before.
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])

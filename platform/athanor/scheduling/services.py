@@ -9,7 +9,7 @@ from athanor.accounts.models import Team
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
 from athanor.jobs.models import Dependency, Job
-from athanor.jobs.reasons import Reason
+from athanor.jobs.reasons import MEANINGS, Reason
 from athanor.jobs.states import FINAL, HOLDING, Desired, JobStatus
 from athanor.scheduling import policy
 
@@ -60,6 +60,19 @@ def _needs_settling() -> Q:
         | (queued & Exists(Dependency.objects.filter(job=OuterRef("pk"))))
         | (paused & Q(desired=Desired.RUN.value))
         | Q(expires_at__lte=Now())
+    )
+
+
+def undecided() -> QuerySet[Job]:
+    """Jobs that wait for a decision, and not for what a decision has named."""
+    queued, paused = Q(status=JobStatus.QUEUED.value), Q(status=JobStatus.PAUSED.value)
+    named = [reason.value for reason, meaning in MEANINGS.items() if meaning.final is None]
+    due = Q(act_after__isnull=True) | Q(act_after__lte=Now())
+    return Job.objects.filter(
+        ((queued | paused) & (Q(desired=Desired.STOP.value) | Q(expires_at__lte=Now())))
+        | (queued & Q(desired=Desired.PAUSE.value) & ~Q(reason=Reason.HELD.value))
+        | (queued & Q(desired=Desired.RUN.value) & due & ~Q(reason__in=named))
+        | (paused & Q(desired=Desired.RUN.value))
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from django.db import transaction
+from django.db.models import QuerySet
 
 from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
@@ -78,14 +79,24 @@ def line_chunks(attempt: Attempt, rows: list[Any], first_line: int) -> list[LogC
     return made
 
 
+def loose_ends() -> tuple[QuerySet[MetricChunk], QuerySet[LogChunk]]:
+    """Small batches, of metrics and of logs, that ended attempts have left."""
+    ended = Attempt.objects.filter(status=AttemptStatus.ENDED.value)
+    lines = LogChunk.objects.filter(signature=None)
+    return MetricChunk.objects.filter(attempt__in=ended), lines.filter(attempt__in=ended)
+
+
+def _attempts_of(chunks: QuerySet[Any]) -> QuerySet[Any, str]:
+    return chunks.order_by().values_list("attempt_id", flat=True).distinct()[:1000]
+
+
 def fold_due(seconds: float = SWEEP_SECONDS / 2) -> int:
     """Fold what ended attempts, and those with very many chunks, left loose, for so long. Returns how many attempts."""
     began = time.monotonic()
     folded = 0
-    ended = Attempt.objects.filter(status=AttemptStatus.ENDED.value)
-    for kind, chunks in (("metrics", MetricChunk.objects), ("logs", LogChunk.objects.filter(signature=None))):
-        loose = chunks.filter(attempt__in=ended).order_by().values_list("attempt_id", flat=True).distinct()
-        for attempt_id in loose[:1000]:
+    metrics, lines = loose_ends()
+    for kind, attempt_ids in (("metrics", _attempts_of(metrics)), ("logs", _attempts_of(lines))):
+        for attempt_id in attempt_ids:
             if time.monotonic() - began > seconds:
                 return folded
             _fold_attempt(attempt_id, kind)

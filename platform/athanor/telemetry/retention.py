@@ -7,6 +7,7 @@ whole, and no curve ever vanishes. Log lines stay in the sealed archive of their
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -59,6 +60,19 @@ def due(level: int, ended_before: datetime) -> QuerySet[MetricSeries]:
     )
 
 
+def overdue() -> list[tuple[QuerySet[Any], str]]:
+    """What the policy has removed already when the sweeper keeps up, with the field that says when its job ended."""
+    chosen, now = policy(), timezone.now()
+    rows: list[tuple[QuerySet[Any], str]] = [
+        (due(level, now - timedelta(days=days)), "segment__attempt__job__finished_at")
+        for level, days in enumerate(chosen.metrics)
+        if days
+    ]
+    if chosen.logs:
+        rows.append((_old_lines(now - timedelta(days=chosen.logs)), "attempt__job__finished_at"))
+    return rows
+
+
 def _thin_out(level: int, ended_before: datetime) -> int:
     with transaction.atomic():
         rows = list(due(level, ended_before).select_for_update(of=("self",), skip_locked=True, no_key=True)[:ROWS])
@@ -72,9 +86,11 @@ def _thin_out(level: int, ended_before: datetime) -> int:
     return len(rows)
 
 
-def _remove_lines(ended_before: datetime) -> int:
+def _old_lines(ended_before: datetime) -> QuerySet[LogChunk]:
     """Of jobs whose logs are in their archives; those of a job that ended without one stay."""
-    old = LogChunk.objects.filter(
-        attempt__job__finished_at__lt=ended_before, attempt__artifacts__kind="log"
-    ).values_list("pk", flat=True)[:ROWS]
+    return LogChunk.objects.filter(attempt__job__finished_at__lt=ended_before, attempt__artifacts__kind="log")
+
+
+def _remove_lines(ended_before: datetime) -> int:
+    old = _old_lines(ended_before).values_list("pk", flat=True)[:ROWS]
     return LogChunk.objects.filter(pk__in=list(old)).delete()[0]

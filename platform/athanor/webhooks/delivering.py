@@ -57,19 +57,19 @@ def deliver_due() -> None:
         _running.release()
 
 
-def _due() -> QuerySet[Delivery]:
+def due_now() -> QuerySet[Delivery]:
     return Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now())
 
 
 def _claim() -> Iterator[Lease]:
     """A few of each webhook that has any, so that a slow one does not hold up the others."""
-    waiting = Webhook.objects.filter(enabled=True, pk__in=_due().values("webhook_id"))
+    waiting = Webhook.objects.filter(enabled=True, pk__in=due_now().values("webhook_id"))
     found = list(waiting.values_list("pk", "consecutive_failures"))
     random.shuffle(found)
     for webhook_id, failures in found[:WEBHOOKS_AT_ONCE]:
         limit = AT_ONCE_WHILE_FAILING if failures else AT_ONCE
         yield from claim(
-            _due().filter(webhook_id=webhook_id).order_by("next_try_at", "pk"), seconds=LEASE_SECONDS, limit=limit
+            due_now().filter(webhook_id=webhook_id).order_by("next_try_at", "pk"), seconds=LEASE_SECONDS, limit=limit
         )
 
 

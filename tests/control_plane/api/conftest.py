@@ -23,6 +23,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
     stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
     return {
         "job_id": job.id,
+        "attempt_id": attempt.id,
         "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
         "team_id": job.team_id,

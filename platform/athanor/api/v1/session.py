@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.models import User
+from athanor.accounts.roles import PlatformRole
 from athanor.accounts.selectors import memberships_of, principal_of
 from athanor.api.authentication import DashboardSessionAuthentication
 from athanor.api.v1.shapes import PROBLEMS
@@ -25,6 +26,7 @@ class UserSerializer(serializers.Serializer[Any]):
     username = serializers.CharField()
     email = serializers.CharField(allow_blank=True)
     is_staff = serializers.BooleanField()
+    platform_role = serializers.ChoiceField(choices=[role.value for role in PlatformRole])
 
 
 class TeamRoleSerializer(serializers.Serializer[Any]):

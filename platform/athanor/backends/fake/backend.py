@@ -8,6 +8,7 @@ from athanor.backends.base import (
     BackendRejected,
     BackendUnavailable,
     Handle,
+    ListsOurs,
     Observation,
     Presence,
     Submission,
@@ -60,6 +61,10 @@ class World:
         self._maybe_away()
         self.cancelled.append(name)
 
+    def list_ours(self) -> frozenset[str]:
+        self._maybe_away()
+        return frozenset(self.running)
+
     def _look(self, name: str) -> Observation:
         if name in self.running:
             return Observation(Presence.PRESENT, "running")
@@ -76,7 +81,7 @@ class World:
 WORLDS: dict[str, World] = {}
 
 
-class FakeBackend(Backend):
+class FakeBackend(Backend, ListsOurs):
     """All instances with the same `world` name share it; with an `address`, the world is what answers there."""
 
     def __init__(self, world: str = "default", address: str = "", timeout_seconds: float = 5.0) -> None:
@@ -97,3 +102,6 @@ class FakeBackend(Backend):
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         self._world.cancel(handle.backend_name, force=force)
+
+    def list_ours(self) -> frozenset[str]:
+        return self._world.list_ours()

@@ -29,6 +29,9 @@ class RemoteWorld:
     def cancel(self, name: str, *, force: bool) -> None:
         self._ask("cancel", {"name": name, "force": force})
 
+    def list_ours(self) -> frozenset[str]:
+        return frozenset(self._ask("list", {})["names"])
+
     def _ask(self, act: str, body: dict[str, Any]) -> Any:
         connection = http.client.HTTPConnection(self._address, timeout=self._timeout_seconds)
         try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Presence, Submission
+from athanor.backends.base import Backend, BackendUnavailable, Handle, ListsOurs, Observation, Presence, Submission
 from athanor.backends.local import folder
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as names
@@ -21,7 +21,7 @@ INHERITED = (
 )  # fmt: skip
 
 
-class LocalBackend(Backend):
+class LocalBackend(Backend, ListsOurs):
     """`directory`: where attempts' folders are kept. `python`: the interpreter that has the trainer."""
 
     def __init__(self, directory: str, python: str = sys.executable, kill_after_seconds: float = 60.0) -> None:
@@ -77,6 +77,12 @@ class LocalBackend(Backend):
         if place.is_dir():
             (place / (folder.KILL if force else folder.STOP)).touch()
             folder.wake_keeper(place)
+
+    def list_ours(self) -> frozenset[str]:
+        try:
+            return frozenset(place.name for place in self._root.glob("athanor-*") if folder.is_locked(place))
+        except OSError as error:
+            raise BackendUnavailable(f"cannot read {self._root}: {error}") from error
 
     def _look(self, place: Path) -> Observation:
         try:

@@ -24,6 +24,7 @@ INSTALLED_APPS = [
     "athanor.telemetry",
     "athanor.artifacts",
     "athanor.webhooks",
+    "athanor.operations",
     "athanor.config",
 ]
 MIDDLEWARE = [
@@ -61,6 +62,9 @@ DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
     "min_size": 1,
     "max_size": 19,
     "timeout": 10,
+    # Each try to reconnect waits twice as long as the one before: after a minute without a database the next could be
+    # a minute away. A pool that has given up tries at once for whoever asks next.
+    "reconnect_timeout": 3,
     "reset": tenancy.forget,
 }
 

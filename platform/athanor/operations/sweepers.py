@@ -1,0 +1,171 @@
+"""Every sweeper: how often it runs, the one invariant it alone keeps, and how far it is behind.
+
+Messages only save latency: these, sent by beat, carry every job to its end.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError
+from django.db.models import Count, F, Min, QuerySet
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from athanor.artifacts.services import retired_checkpoints
+from athanor.core import wakeups
+from athanor.dispatch import finalise, observe, stop, submit
+from athanor.jobs import feed
+from athanor.operations.models import SweeperRun
+from athanor.scheduling import services as scheduling
+from athanor.telemetry import folding, retention
+from athanor.webhooks import delivering
+
+LATE_AFTER_RUNS = 5  # a sweeper that has not run for as many of its periods is late
+
+
+class Due(NamedTuple):
+    """Rows that wait for a sweeper, and the field that says since when."""
+
+    rows: QuerySet[Any]
+    since: Any
+
+
+@dataclass(frozen=True)
+class Sweeper:
+    task: str
+    seconds: float
+    invariant: str
+    due: Callable[[], list[Due]]
+
+
+@dataclass(frozen=True)
+class State:
+    """`oldest_due_seconds` is None when nothing is due. `late`: it does not run as it should."""
+
+    sweeper: Sweeper
+    rows_due: int
+    oldest_due_seconds: float | None
+    ran_at: datetime | None
+    took_seconds: float | None
+    failed_at: datetime | None
+    error: str
+    late: bool
+
+
+def _observe_due() -> list[Due]:
+    seen = Coalesce("job__pool__cluster__observed_at", "submitted_at", "created_at")
+    return [Due(observe.observable(), seen)]
+
+
+def _dispatch_due() -> list[Due]:
+    return [
+        Due(submit.to_prepare(), F("admitted_at")),
+        Due(submit.to_submit(), F("created_at")),
+        Due(stop.to_stop(), F("updated_at")),
+    ]
+
+
+SWEEPERS = (
+    Sweeper(
+        wakeups.ADMIT,
+        2.0,
+        "A job that may start is admitted, and one that waits says on what.",
+        lambda: [Due(scheduling.undecided(), F("updated_at"))],
+    ),
+    Sweeper(
+        wakeups.DISPATCH,
+        2.0,
+        "An admitted job is on its cluster, once; one that is not wanted is asked to end.",
+        _dispatch_due,
+    ),
+    Sweeper(
+        wakeups.OBSERVE,
+        2.0,
+        "What its cluster says of a live attempt is known; none is forgotten.",
+        _observe_due,
+    ),
+    Sweeper(
+        wakeups.FINALISE,
+        2.0,
+        "The end of an attempt ends its job or queues it again.",
+        lambda: [Due(finalise.to_finalise(), F("updated_at"))],
+    ),
+    Sweeper(
+        wakeups.PUBLISH,
+        2.0,
+        "Every event has its place in its team's feed, and a delivery for each webhook that wants it.",
+        lambda: [Due(feed.unnumbered(), F("time"))],
+    ),
+    Sweeper(
+        wakeups.DELIVER,
+        5.0,
+        "A delivery is tried until it is taken or given up.",
+        lambda: [Due(delivering.due_now(), F("next_try_at"))],
+    ),
+    Sweeper(
+        wakeups.SWEEP_STORAGE,
+        30.0,
+        "Nothing of a retired checkpoint stays in the store.",
+        lambda: [Due(retired_checkpoints(), F("retired_at"))],
+    ),
+    Sweeper(
+        wakeups.FOLD_TELEMETRY,
+        60.0,
+        "What an ended attempt has reported lies where it is read from.",
+        lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
+    ),
+    Sweeper(
+        wakeups.SWEEP_TELEMETRY,
+        600.0,
+        "No series or log is kept longer than the policy says.",
+        lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
+    ),
+)
+
+
+def states() -> list[State]:
+    runs = {run.task: run for run in SweeperRun.objects.all()}
+    return [_state(sweeper, runs.get(sweeper.task)) for sweeper in SWEEPERS]
+
+
+@contextmanager
+def recorded(task: str) -> Iterator[None]:
+    """Note how a run of a sweeper went."""
+    began = time.monotonic()
+    try:
+        yield
+    except Exception as error:
+        with suppress(DatabaseError):  # it is away, and most likely the error too
+            _note(task, {"failed_at": timezone.now(), "error": f"{type(error).__name__}: {error}"[:1000]})
+        raise
+    _note(task, {"ran_at": timezone.now(), "seconds": time.monotonic() - began})
+
+
+def _note(task: str, facts: dict[str, Any]) -> None:
+    row = SweeperRun(task=task, **facts)
+    SweeperRun.objects.bulk_create([row], update_conflicts=True, unique_fields=["task"], update_fields=list(facts))
+
+
+def _state(sweeper: Sweeper, run: SweeperRun | None) -> State:
+    now = timezone.now()
+    rows, oldest = 0, None
+    for due in sweeper.due():
+        found = due.rows.order_by().aggregate(count=Count("pk"), oldest=Min(due.since))
+        rows += found["count"]
+        if found["oldest"] is not None:
+            oldest = min(oldest or now, found["oldest"])
+    ran_at = run.ran_at if run else None
+    return State(
+        sweeper=sweeper,
+        rows_due=rows,
+        oldest_due_seconds=max(0.0, (now - oldest).total_seconds()) if oldest else None,
+        ran_at=ran_at,
+        took_seconds=run.seconds if run else None,
+        failed_at=run.failed_at if run else None,
+        error=run.error if run else "",
+        late=ran_at is None or (now - ran_at).total_seconds() > LATE_AFTER_RUNS * sweeper.seconds,
+    )
