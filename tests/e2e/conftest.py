@@ -132,7 +132,8 @@ class Stack(StackHandle):
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    running = Stack(tmp_path_factory.mktemp("stack") / "data")
+    # The receivers of webhooks in these tests are on this machine.
+    running = Stack(tmp_path_factory.mktemp("stack") / "data", {"ATHANOR_WEBHOOK_ALLOW": "127.0.0.1"})
     running.up()
     yield running
     running.down()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from tests.control_plane.webhooks.receiver import Receiver
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.e2e,
@@ -316,7 +318,7 @@ def test_every_page_fits_a_phone_and_every_control_has_a_name(
     assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == scheme
     job = f"/jobs/{finished_job}"
     tabs = [f"{job}?tab={name}" for name in ("logs", "outputs", "spec")]
-    for path in ("/jobs", "/jobs/new", "/datasets", "/tokens", job, *tabs, "/nowhere"):
+    for path in ("/jobs", "/jobs/new", "/datasets", "/tokens", "/webhooks", job, *tabs, "/nowhere"):
         page.goto(path)
         page.get_by_role("heading", level=1).wait_for()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)
@@ -332,3 +334,75 @@ def test_a_job_that_is_not_there_is_a_clear_message_with_its_request(page: Page,
     expect(notice).to_contain_text("request req_")
     page.get_by_role("link", name="Jobs", exact=True).click()
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def test_a_job_page_follows_by_the_stream_and_asks_seldom(page: Page, stack, tmp_path: Path) -> None:
+    job_id = stack.submit(tmp_path, steps=100_000)
+    stack.wait_for_step(job_id, 1)
+    streams: list[str] = []
+    asked: list[str] = []
+    page.on(
+        "request",
+        lambda request: (streams if request.resource_type == "eventsource" else asked).append(request.url),
+    )
+    sign_in(page, stack, f"/jobs/{job_id}")
+    before = stack.job(job_id)["progress"]["step"]
+    stack.wait_for_step(job_id, before + 50)
+    expect(page.get_by_text(re.compile(r"Step \d+ of 100,?000"))).to_be_visible()
+    assert len([url for url in streams if url.endswith(f"/jobs/{job_id}/events")]) >= 1
+    page.wait_for_function(
+        "(least) => Number(document.body.innerText.match(/Step ([\\d,]+) of/)?.[1].replaceAll(',', '')) > least",
+        arg=before + 50,
+    )
+    stack.json("cancel", job_id)
+    expect(status_of(page, "cancelled")).to_be_visible(timeout=RUN_MS)
+
+
+def test_without_streams_the_job_page_asks_again_and_again(page: Page, stack, tmp_path: Path) -> None:
+    page.route(
+        re.compile(r"/events$"),
+        lambda route: route.abort() if route.request.resource_type == "eventsource" else route.continue_(),
+    )
+    job_id = stack.submit(tmp_path, steps=100_000)
+    sign_in(page, stack, f"/jobs/{job_id}")
+    expect(status_of(page, "running")).to_be_visible(timeout=RUN_MS)
+    stack.json("cancel", job_id)
+    expect(status_of(page, "cancelled")).to_be_visible(timeout=RUN_MS)
+
+
+def test_a_webhook_is_added_tested_told_and_deleted(page: Page, stack, tmp_path: Path) -> None:
+    receiver = Receiver()
+    try:
+        sign_in(page, stack, "/webhooks")
+        page.get_by_role("button", name="New webhook").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Address").fill("https://10.0.0.1/")
+        dialog.get_by_role("button", name="Create").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("not a public address")
+        dialog.get_by_label("Address").fill(receiver.url)
+        dialog.get_by_role("textbox", name="Name").fill("e2e-hook")
+        dialog.get_by_role("button", name="Create").click()
+        secret = dialog.locator("code").first.inner_text()
+        assert secret.startswith("whsec_")
+        dialog.get_by_role("button", name="Done").click()
+        row = page.get_by_role("row", name=re.compile("e2e-hook"))
+        row.get_by_role("button", name="Test").click()
+        deliveries = page.get_by_role("table", name="Deliveries")
+        expect(deliveries.get_by_role("row", name=re.compile("webhook.test"))).to_contain_text("Delivered")
+        assert receiver.received[0].is_signed_with(secret)
+        assert secret not in page.content()
+
+        job_id = stack.submit(tmp_path, steps=2)
+        told = deliveries.get_by_role("row", name=re.compile("job.submitted"))
+        expect(told.first).to_contain_text("Delivered", timeout=30_000)
+        assert {got.event["subject"] for got in receiver.received[1:]} == {job_id}
+        count = len(receiver.received)
+        told.first.get_by_role("button", name="Redeliver").click()
+        expect(told.first).to_contain_text("Delivered")
+        stack.json("cancel", job_id)
+        row.get_by_role("button", name="Delete").click()
+        page.get_by_role("button", name="Delete it").click()
+        expect(page.get_by_text("No webhooks yet")).to_be_visible()
+        assert len(receiver.received) >= count
+    finally:
+        receiver.close()

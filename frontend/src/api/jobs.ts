@@ -2,6 +2,7 @@ import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/
 
 import { request } from "@/api/client";
 import type { Job, JobSummary, JsonObject, Page, Plan, Preset } from "@/api/types";
+import { isFollowed } from "@/lib/followed";
 import { isFinal } from "@/lib/status";
 
 export interface JobFilters {
@@ -22,12 +23,15 @@ export const JOBS_PER_PAGE = 50;
 const LIVE_LIST_MS = 3_000;
 const QUIET_LIST_MS = 15_000;
 const LIVE_JOB_MS = 1_500;
+/** While a stream tells of changes, asking is only for what a stream may have lost. */
+const FOLLOWED_MS = 30_000;
+export const ALL_JOBS = "jobs";
 
 function anyLive(pages: Page<JobSummary>[] | undefined): boolean {
   return pages?.some((page) => page.items.some((job) => !isFinal(job.status))) ?? false;
 }
 
-/** Polls quickly only while something on the screen can still change. */
+/** Polls quickly only while something on the screen can still change and no stream would tell. */
 export function jobsQuery(filters: JobFilters) {
   return infiniteQueryOptions({
     queryKey: jobKeys.list(filters),
@@ -39,7 +43,10 @@ export function jobsQuery(filters: JobFilters) {
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
     placeholderData: keepPreviousData,
-    refetchInterval: (query) => (anyLive(query.state.data?.pages) ? LIVE_LIST_MS : QUIET_LIST_MS),
+    refetchInterval: (query) => {
+      if (isFollowed(ALL_JOBS)) return FOLLOWED_MS;
+      return anyLive(query.state.data?.pages) ? LIVE_LIST_MS : QUIET_LIST_MS;
+    },
   });
 }
 
@@ -47,8 +54,10 @@ export function jobQuery(id: string) {
   return queryOptions({
     queryKey: jobKeys.detail(id),
     queryFn: ({ signal }) => request<Job>(`/jobs/${encodeURIComponent(id)}`, { signal }),
-    refetchInterval: (query) =>
-      query.state.data && isFinal(query.state.data.status) ? false : LIVE_JOB_MS,
+    refetchInterval: (query) => {
+      if (query.state.data && isFinal(query.state.data.status)) return false;
+      return isFollowed(id) ? FOLLOWED_MS : LIVE_JOB_MS;
+    },
   });
 }
 

@@ -43,6 +43,10 @@ export const router = createBrowserRouter([
                 path: "/tokens",
                 ...page(async () => (await import("@/features/tokens/components/tokens-page")).TokensPage),
               },
+              {
+                path: "/webhooks",
+                ...page(async () => (await import("@/features/webhooks/components/webhooks-page")).WebhooksPage),
+              },
               { path: "*", Component: NotFoundPage },
             ],
           },

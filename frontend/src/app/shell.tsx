@@ -15,6 +15,8 @@ const SECTIONS = [
   { to: "/datasets", name: "Datasets" },
   { to: "/tokens", name: "Tokens" },
 ];
+/** Of a team, and its administrators' business only. */
+const TEAM_SECTIONS = [{ to: "/webhooks", name: "Webhooks" }];
 
 /** The frame of every page behind the sign-in. */
 export function Shell() {
@@ -42,6 +44,8 @@ export function Shell() {
     const next = location.pathname + location.search;
     return <Navigate to={`/sign-in?next=${encodeURIComponent(next)}`} replace />;
   }
+  const manages = session.data.teams.some((team) => team.role === "admin");
+  const sections = manages ? [...SECTIONS, ...TEAM_SECTIONS] : SECTIONS;
   return (
     <>
       <a href="#main" className={classes.skip}>
@@ -54,7 +58,7 @@ export function Shell() {
             <span className={classes.word}>athanor</span>
           </NavLink>
           <nav aria-label="Sections" className={classes.sections}>
-            {SECTIONS.map((section) => (
+            {sections.map((section) => (
               <NavLink key={section.to} to={section.to} className={classes.section ?? ""}>
                 {section.name}
               </NavLink>

@@ -5,6 +5,7 @@ import { request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
 import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page } from "@/api/types";
 import { longest, spliceMetrics } from "@/lib/series";
+import { isFollowed } from "@/lib/followed";
 import { isFinal } from "@/lib/status";
 
 /** All that is drawn; asked for by name, so that a job with a thousand series stays quick. */
@@ -24,6 +25,7 @@ const POINTS = 800;
 const OVERLAP_STEPS = 20;
 const POLL_MS = 2_000;
 const LOG_POLL_MS = 1_500;
+const FOLLOWED_MS = 30_000;
 /** The last lines and values reach the server a little after the job's end. */
 const SETTLING_MS = 15_000;
 const LOG_TAIL = 500;
@@ -34,7 +36,11 @@ export function isSettling(job: Job): boolean {
   return job.finished_at !== null && Date.now() - Date.parse(job.finished_at) < SETTLING_MS;
 }
 
-const poll = (job: Job, every: number) => () => (isSettling(job) ? every : false);
+/** Followed by a stream, a job that goes on is asked seldom; after its end, what comes late comes without an event. */
+const poll = (job: Job, every: number) => () => {
+  if (!isSettling(job)) return false;
+  return isFollowed(job.id) && !isFinal(job.status) ? FOLLOWED_MS : every;
+};
 
 function path(job: Job, part: string): string {
   return `/jobs/${encodeURIComponent(job.id)}/${part}`;

@@ -4,6 +4,7 @@ import { lazy, Suspense } from "react";
 import { useParams } from "react-router";
 
 import { jobQuery } from "@/api/jobs";
+import { useLiveJob } from "@/api/live";
 import { ProblemNotice } from "@/components/problem-notice";
 import { Page } from "@/components/page";
 import { JobActions } from "@/features/job/components/job-actions";
@@ -22,6 +23,7 @@ const LABELS = { overview: "Overview", logs: "Logs", outputs: "Outputs", spec: "
 export function JobPage() {
   const { jobId = "" } = useParams();
   const query = useQuery(jobQuery(jobId));
+  useLiveJob(jobId);
   const [tab, setTab] = useTab();
   const job = query.data;
   if (!job) {

@@ -3,6 +3,7 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 
 import { jobsQuery } from "@/api/jobs";
+import { useLiveJobs } from "@/api/live";
 import { sessionQuery } from "@/api/session";
 import { EmptyState } from "@/components/empty-state";
 import { PlusIcon } from "@/components/icons";
@@ -17,6 +18,7 @@ export function JobsPage() {
   const { state, filters, change } = useJobFilters();
   const session = useQuery(sessionQuery());
   const jobs = useInfiniteQuery(jobsQuery(filters));
+  useLiveJobs();
   const rows = jobs.data?.pages.flatMap((page) => page.items) ?? [];
   const filtered = state.group !== "all" || state.team !== "" || state.q !== "";
   const create = (

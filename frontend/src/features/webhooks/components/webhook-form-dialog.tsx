@@ -1,0 +1,116 @@
+import { Button, Group, Modal, NativeSelect, Stack, TagsInput, TextInput } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+import { useState } from "react";
+
+import { Problem } from "@/api/problem";
+import type { Team } from "@/api/types";
+import { ProblemNotice } from "@/components/problem-notice";
+import { createWebhook, webhookKeys } from "@/features/webhooks/api/webhooks";
+import { SecretOnce } from "@/features/webhooks/components/secret-once";
+
+const TYPES = [
+  "job.status.succeeded",
+  "job.status.failed",
+  "job.status.cancelled",
+  "job.status.running",
+  "job.status",
+  "job.submitted",
+  "job",
+  "checkpoint",
+  "artifact",
+  "evaluation",
+];
+
+interface WebhookFormDialogProps {
+  opened: boolean;
+  teams: Team[];
+  onClose: () => void;
+}
+
+export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogProps) {
+  const client = useQueryClient();
+  const [types, setTypes] = useState<string[]>([]);
+  const create = useMutation({
+    mutationFn: createWebhook,
+    onSuccess: () => client.invalidateQueries({ queryKey: webhookKeys.list }),
+  });
+  const submit = (event: SubmitEvent<HTMLFormElement>) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget);
+    const field = (name: string) => {
+      const value = form.get(name);
+      return typeof value === "string" ? value : "";
+    };
+    create.mutate({ url: field("url"), name: field("name"), team: field("team"), types });
+  };
+  // The secret leaves the memory of the page with the dialog.
+  const close = () => {
+    create.reset();
+    setTypes([]);
+    onClose();
+  };
+  const errorAt = (pointer: string) =>
+    create.error instanceof Problem
+      ? create.error.fields.find((field) => field.pointer.startsWith(pointer))?.detail
+      : undefined;
+  const made = create.data;
+  return (
+    <Modal
+      opened={opened}
+      onClose={close}
+      title={made ? "Copy the secret now" : "New webhook"}
+      centered
+      closeOnClickOutside={!made}
+    >
+      {made ? (
+        <SecretOnce secret={made.secret} onDone={close} />
+      ) : (
+        <form onSubmit={submit}>
+          <Stack>
+            <TextInput
+              name="url"
+              type="url"
+              label="Address"
+              description="Public, and https"
+              placeholder="https://ci.example.org/hooks/athanor"
+              error={errorAt("/url")}
+              required
+              withAsterisk={false}
+              maxLength={500}
+              data-autofocus
+            />
+            <TextInput name="name" label="Name" error={errorAt("/name")} maxLength={100} />
+            <NativeSelect
+              name="team"
+              label="Team"
+              error={errorAt("/team")}
+              data={teams.map((team) => team.name)}
+              required
+              withAsterisk={false}
+            />
+            <TagsInput
+              label="Events"
+              description="With all that lies below them; none chosen are all"
+              placeholder={types.length === 0 ? "All" : ""}
+              data={TYPES}
+              value={types}
+              onChange={setTypes}
+              error={errorAt("/types")}
+              maxTags={20}
+            />
+            {create.error ? <ProblemNotice error={create.error} /> : null}
+            <Group justify="flex-end">
+              <Button variant="default" onClick={close}>
+                Back
+              </Button>
+              <Button type="submit" loading={create.isPending}>
+                Create
+              </Button>
+            </Group>
+          </Stack>
+        </form>
+      )}
+    </Modal>
+  );
+}
