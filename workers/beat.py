@@ -1,6 +1,6 @@
 """The sweepers' schedule, as data. Messages only save latency; these alone carry every job to its end."""
 
-from athanor.operations.sweepers import SWEEPERS
+from athanor.operations.schedule import SWEEPERS
 
 # An unfetched message of a sweeper expires before the next one is due.
 SCHEDULE = {

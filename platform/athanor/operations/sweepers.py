@@ -1,7 +1,4 @@
-"""Every sweeper: how often it runs, the one invariant it alone keeps, and how far it is behind.
-
-Messages only save latency: these, sent by beat, carry every job to its end.
-"""
+"""How far every sweeper is behind, and how its runs go."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +17,7 @@ from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.jobs import feed
 from athanor.operations.models import SweeperRun
+from athanor.operations.schedule import SWEEPERS, Sweeper
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
 from athanor.webhooks import delivering
@@ -32,14 +30,6 @@ class Due(NamedTuple):
 
     rows: QuerySet[Any]
     since: Any
-
-
-@dataclass(frozen=True)
-class Sweeper:
-    task: str
-    seconds: float
-    invariant: str
-    due: Callable[[], list[Due]]
 
 
 @dataclass(frozen=True)
@@ -69,62 +59,17 @@ def _dispatch_due() -> list[Due]:
     ]
 
 
-SWEEPERS = (
-    Sweeper(
-        wakeups.ADMIT,
-        2.0,
-        "A job that may start is admitted, and one that waits says on what.",
-        lambda: [Due(scheduling.undecided(), F("updated_at"))],
-    ),
-    Sweeper(
-        wakeups.DISPATCH,
-        2.0,
-        "An admitted job is on its cluster, once; one that is not wanted is asked to end.",
-        _dispatch_due,
-    ),
-    Sweeper(
-        wakeups.OBSERVE,
-        2.0,
-        "What its cluster says of a live attempt is known; none is forgotten.",
-        _observe_due,
-    ),
-    Sweeper(
-        wakeups.FINALISE,
-        2.0,
-        "The end of an attempt ends its job or queues it again.",
-        lambda: [Due(finalise.to_finalise(), F("updated_at"))],
-    ),
-    Sweeper(
-        wakeups.PUBLISH,
-        2.0,
-        "Every event has its place in its team's feed, and a delivery for each webhook that wants it.",
-        lambda: [Due(feed.unnumbered(), F("time"))],
-    ),
-    Sweeper(
-        wakeups.DELIVER,
-        5.0,
-        "A delivery is tried until it is taken or given up.",
-        lambda: [Due(delivering.due_now(), F("next_try_at"))],
-    ),
-    Sweeper(
-        wakeups.SWEEP_STORAGE,
-        30.0,
-        "Nothing of a retired checkpoint stays in the store.",
-        lambda: [Due(retired_checkpoints(), F("retired_at"))],
-    ),
-    Sweeper(
-        wakeups.FOLD_TELEMETRY,
-        60.0,
-        "What an ended attempt has reported lies where it is read from.",
-        lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
-    ),
-    Sweeper(
-        wakeups.SWEEP_TELEMETRY,
-        600.0,
-        "No series or log is kept longer than the policy says.",
-        lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
-    ),
-)
+DUE: dict[str, Callable[[], list[Due]]] = {
+    wakeups.ADMIT: lambda: [Due(scheduling.undecided(), F("updated_at"))],
+    wakeups.DISPATCH: _dispatch_due,
+    wakeups.OBSERVE: _observe_due,
+    wakeups.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],
+    wakeups.PUBLISH: lambda: [Due(feed.unnumbered(), F("time"))],
+    wakeups.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
+    wakeups.SWEEP_STORAGE: lambda: [Due(retired_checkpoints(), F("retired_at"))],
+    wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
+    wakeups.SWEEP_TELEMETRY: lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
+}
 
 
 def states() -> list[State]:
@@ -153,7 +98,7 @@ def _note(task: str, facts: dict[str, Any]) -> None:
 def _state(sweeper: Sweeper, run: SweeperRun | None) -> State:
     now = timezone.now()
     rows, oldest = 0, None
-    for due in sweeper.due():
+    for due in DUE[sweeper.task]():
         found = due.rows.order_by().aggregate(count=Count("pk"), oldest=Min(due.since))
         rows += found["count"]
         if found["oldest"] is not None:

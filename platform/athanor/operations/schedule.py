@@ -1,0 +1,33 @@
+"""Every sweeper: how often it runs, and the one invariant that it alone keeps.
+
+Messages only save latency: these, sent by beat, carry every job to its end. Pure data: beat reads it before Django is
+ready.
+"""
+
+from dataclasses import dataclass
+
+from athanor.core import wakeups
+
+
+@dataclass(frozen=True)
+class Sweeper:
+    task: str
+    seconds: float
+    invariant: str
+
+
+SWEEPERS = (
+    Sweeper(wakeups.ADMIT, 2.0, "A job that may start is admitted, and one that waits says on what."),
+    Sweeper(wakeups.DISPATCH, 2.0, "An admitted job is on its cluster, once; one that is not wanted is asked to end."),
+    Sweeper(wakeups.OBSERVE, 2.0, "What its cluster says of a live attempt is known; none is forgotten."),
+    Sweeper(wakeups.FINALISE, 2.0, "The end of an attempt ends its job or queues it again."),
+    Sweeper(
+        wakeups.PUBLISH,
+        2.0,
+        "Every event has its place in its team's feed, and a delivery for each webhook.",
+    ),
+    Sweeper(wakeups.DELIVER, 5.0, "A delivery is tried until it is taken or given up."),
+    Sweeper(wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint stays in the store."),
+    Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
+    Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
+)
