@@ -1968,6 +1968,13 @@ export interface components {
             user: components["schemas"]["User"] | null;
             teams: components["schemas"]["TeamRole"][];
             csrf_token: string;
+            /** @description by the organisation's own provider; null without one */
+            sign_on: components["schemas"]["SignOn"] | null;
+        };
+        SignOn: {
+            name: string;
+            /** @description to POST to, with the CSRF token */
+            url: string;
         };
         /** @enum {string} */
         StateEnum: "pending" | "delivered" | "failed";

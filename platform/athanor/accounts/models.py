@@ -50,6 +50,8 @@ class Membership(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    # Empty: an administrator gave it. Else what gave it, and may take it (accounts/sign_on.py).
+    source = models.CharField(max_length=20, blank=True, default="")
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [

@@ -41,6 +41,7 @@ class Scope(StrEnum):
 
 
 P = Permission
+PLATFORM = "platform"  # in a mapping of groups, where a team stands otherwise
 
 TEAM_PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.VIEWER: frozenset({P.VIEW, P.DOWNLOAD}),
@@ -83,3 +84,16 @@ def platform_permissions(role: PlatformRole, scopes: frozenset[Scope] | None = N
     if scopes is not None and Scope.PLATFORM not in scopes:
         return frozenset()
     return PLATFORM_PERMISSIONS[role]
+
+
+def parse_group_roles(text: str) -> dict[str, tuple[str, str]]:
+    """`group=team:role` and `group=platform:role`, separated by commas. Raises ValueError naming the piece."""
+    found = {}
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        group, equals, meaning = piece.rpartition("=")
+        team, colon, role = meaning.partition(":")
+        roles = [member.value for member in (PlatformRole if team == PLATFORM else Role)]
+        if not (group and equals and team and colon and role in roles):
+            raise ValueError(f"{piece!r}: write group=team:role or group=platform:role; roles: {', '.join(roles)}")
+        found[group] = (team, role)
+    return found

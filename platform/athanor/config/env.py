@@ -48,6 +48,13 @@ class Environment(BaseModel):
     metrics_days_256x: int = Field(0, ge=0, alias="ATHANOR_METRICS_DAYS_256X")
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
+    oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
+    oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")
+    oidc_client_secret: str = Field("", alias="ATHANOR_OIDC_CLIENT_SECRET")
+    oidc_name: str = Field("single sign-on", alias="ATHANOR_OIDC_NAME")
+    oidc_scopes: str = Field("openid profile email groups", alias="ATHANOR_OIDC_SCOPES")
+    oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
+    oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
 
 

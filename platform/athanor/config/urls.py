@@ -8,6 +8,7 @@ urlpatterns = [
     path("healthz", site.healthz),
     path("readyz", site.readyz),
     path("admin/", admin.site.urls),
+    path("sso/", include("athanor.api.sign_on_urls")),
     path("api/v1/", include("athanor.api.v1.urls")),
     path("api/agent/v1/", include("athanor.api.agent.urls")),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import authenticate, login, logout
 from django.middleware.csrf import get_token
+from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_protect
 from drf_spectacular.utils import extend_schema
@@ -35,11 +37,17 @@ class TeamRoleSerializer(serializers.Serializer[Any]):
     role = serializers.CharField()
 
 
+class SignOnSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    url = serializers.CharField(help_text="to POST to, with the CSRF token")
+
+
 class SessionSerializer(serializers.Serializer[Any]):
     authenticated = serializers.BooleanField()
     user = UserSerializer(allow_null=True)
     teams = TeamRoleSerializer(many=True)
     csrf_token = serializers.CharField()
+    sign_on = SignOnSerializer(allow_null=True, help_text="by the organisation's own provider; null without one")
 
 
 class CredentialsSerializer(serializers.Serializer[Any]):
@@ -80,6 +88,11 @@ class SessionView(APIView):
         return Response(status=204)
 
 
+def _sign_on() -> dict[str, str]:
+    app = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"]["APPS"][0]
+    return {"name": app["name"], "url": reverse("openid_connect_login", args=[app["provider_id"]])}
+
+
 def _answer(request: Request) -> Response:
     user: Any = request.user if isinstance(request.user, User) else None
     body = {
@@ -87,5 +100,6 @@ def _answer(request: Request) -> Response:
         "user": user,
         "teams": memberships_of(principal_of(user)).order_by("team__name") if user else [],
         "csrf_token": get_token(request._request),
+        "sign_on": _sign_on() if settings.SIGN_ON else None,
     }
     return Response(SessionSerializer(body).data)

@@ -1,0 +1,130 @@
+"""Single sign-on against a provider that really answers: accounts, groups and roles, and what is refused."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from athanor.accounts.models import ApiToken, AuditEvent, Membership, Team, User
+from athanor.accounts.roles import parse_group_roles
+from athanor.accounts.services import issue_token
+from tests.control_plane.accounts import oidc_provider
+from tests.control_plane.accounts.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def provider(settings: Any) -> Iterator[Provider]:
+    with oidc_provider.running() as found:
+        app = {
+            "provider_id": "oidc",
+            "name": "Example",
+            "client_id": CLIENT_ID,
+            "secret": CLIENT_SECRET,
+            "settings": {"server_url": found.issuer, "scope": ["openid", "groups"]},
+        }
+        settings.SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": [app]}}
+        settings.SIGN_ON = True
+        settings.ATHANOR_GROUP_ROLES = parse_group_roles("ml=red:member, ml-leads=red:admin, ops=platform:auditor")
+        yield found
+
+
+def sign_in(provider: Provider, client: Client | None = None) -> tuple[Client, Any]:
+    """As a browser does: to the provider, and back with a code."""
+    client = client or Client()
+    away = client.post("/sso/oidc/login", {"next": "/jobs"})
+    assert away.status_code == 302, away.content
+    assert away["Location"].startswith(f"{provider.issuer}/authorize?")
+    return client, client.get(provider.authorize(away["Location"]))
+
+
+def test_a_new_user_is_made_and_gets_what_their_groups_mean(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml", "ml-leads", "chess"]
+    client, back = sign_in(provider)
+    assert (back.status_code, back["Location"]) == (302, "/jobs")
+    user = User.objects.get(username="grace")
+    assert not user.has_usable_password()
+    assert client.get("/api/v1/session").json()["teams"] == [{"id": team.id, "name": "red", "role": "admin"}]
+    actions = set(AuditEvent.objects.filter(actor="grace").values_list("action", flat=True))
+    assert {"user.create", "member.add", "session.begin"} <= actions
+
+
+def test_groups_that_are_gone_take_role_and_tokens_with_them(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml", "ops"]
+    sign_in(provider)
+    user = User.objects.get(username="grace")
+    assert user.platform_role == "auditor"
+    token, _ = issue_token(user, team, "ci")
+    provider.claims["groups"] = ["ml-leads"]
+    sign_in(provider)
+    assert Membership.objects.get(user=user).role == "admin"
+    assert User.objects.get(pk=user.pk).platform_role == "none"
+    provider.claims["groups"] = []
+    sign_in(provider)
+    assert not Membership.objects.filter(user=user).exists()
+    assert ApiToken.objects.get(pk=token.pk).revoked_at is not None
+    assert User.objects.filter(username="grace").count() == 1
+
+
+def test_what_an_administrator_gave_stays(provider: Provider, team: Team, other_team: Team) -> None:
+    provider.claims["groups"] = ["ml"]
+    sign_in(provider)
+    user = User.objects.get(username="grace")
+    Membership.objects.create(user=user, team=other_team, role="viewer")
+    provider.claims["groups"] = []
+    sign_in(provider)
+    assert list(Membership.objects.filter(user=user).values_list("team__name", "role")) == [("blue", "viewer")]
+
+
+def test_a_local_account_of_the_same_name_and_address_is_not_taken_over(
+    provider: Provider, make_user: Callable[..., User], team: Team
+) -> None:
+    local = make_user("grace", team, "admin")
+    User.objects.filter(pk=local.pk).update(email="grace@example.org")
+    client, _ = sign_in(provider)
+    session = client.get("/api/v1/session").json()
+    assert session["user"] is None or session["user"]["id"] != local.id
+    assert Membership.objects.filter(team=team).count() == 1
+
+
+def test_a_retired_user_does_not_come_in(provider: Provider, team: Team) -> None:
+    sign_in(provider)
+    User.objects.filter(username="grace").update(is_active=False)
+    client, back = sign_in(provider)
+    assert back["Location"] == "/sign-in?problem=inactive"
+    assert client.get("/api/v1/session").json()["authenticated"] is False
+
+
+def test_a_refusal_of_the_provider_is_told_on_the_sign_in_page(provider: Provider) -> None:
+    provider.refuse_tokens = True
+    client, back = sign_in(provider)
+    assert (back.status_code, back["Location"]) == (302, "/sign-in?problem=sign_on_failed")
+    assert client.get("/api/v1/session").json()["authenticated"] is False
+
+
+def test_an_answer_that_nobody_asked_for_is_refused(provider: Provider) -> None:
+    client = Client()
+    away = client.post("/sso/oidc/login")
+    stolen = provider.authorize(away["Location"])
+    answer = Client().get(stolen)  # another browser, which began nothing
+    assert answer["Location"] == "/sign-in?problem=sign_on_failed"
+    assert not User.objects.filter(username="grace").exists()
+
+
+def test_a_link_alone_signs_nobody_in(provider: Provider) -> None:
+    assert Client().get("/sso/oidc/login").status_code == 405
+    assert Client(enforce_csrf_checks=True).post("/sso/oidc/login").status_code == 403
+
+
+def test_the_session_names_the_way_in(provider: Provider, settings: Any) -> None:
+    assert Client().get("/api/v1/session").json()["sign_on"] == {"name": "Example", "url": "/sso/oidc/login"}
+    settings.SIGN_ON = False
+    assert Client().get("/api/v1/session").json()["sign_on"] is None
+
+
+@pytest.mark.parametrize("text", ["ml", "ml=red", "ml=red:boss", "ops=platform:admin", "=red:member"])
+def test_a_mapping_that_means_nothing_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match="write group=team:role"):
+        parse_group_roles(text)
