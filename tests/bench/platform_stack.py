@@ -1,5 +1,10 @@
 """A private stack for a benchmark, ended with it, and one API client of its first user."""
 
+import json
+import os
+import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from deploy.local.environment import REPOSITORY
 from deploy.local.handle import StackHandle
 
 
@@ -50,3 +56,23 @@ def small_job(vocab_size: int = 2048, steps: int = 5) -> dict[str, object]:
             "evaluation": {"every_steps": 1000, "sequences": 1},
         },
     }
+
+
+def settings_of(stack: StackHandle) -> dict[str, str]:
+    """The environment in which the stack's own programs run."""
+    pairs = (shlex.split(line)[-1].partition("=") for line in stack.run("env").stdout.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def made_attempts(stack: StackHandle, count: int) -> list[dict[str, str]]:
+    """Attempts of queued jobs that no backend ever sees: job, attempt, token. See bench_rows.py."""
+    command = [sys.executable, "-m", "tests.bench.bench_rows", str(count)]
+    path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
+    environment = {**os.environ, **settings_of(stack), "DJANGO_SETTINGS_MODULE": "athanor.config.settings"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env={**environment, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"no attempts were made: {done.stderr[-2000:]}")
+    rows: list[dict[str, str]] = json.loads(done.stdout)
+    return rows

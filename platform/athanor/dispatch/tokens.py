@@ -9,6 +9,7 @@ import hmac
 from datetime import timedelta
 
 from django.conf import settings
+from django.db.models import F
 from django.utils import timezone
 
 from athanor.core.errors import Gone, Unauthenticated
@@ -16,6 +17,9 @@ from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
 
 PREFIX = "att_"
+LIMIT = F("job__resolved_spec__time_limit_seconds")
+# Most requests of an attempt are reports, which need none of these; the few that do read them then.
+LONG = ("submission_text", "end_report", "job__spec", "job__resolved_spec", "job__warnings")
 GRACE = timedelta(hours=1)
 
 
@@ -28,10 +32,12 @@ def recognise(token: str) -> Attempt:
     attempt_id, _, signature = token.partition(".")
     if not hmac.compare_digest(signature, _signature(attempt_id)):
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
-    attempt = Attempt.objects.select_related("job__team").filter(pk=attempt_id).first()
+    attempt = (
+        Attempt.objects.select_related("job__team").annotate(limit=LIMIT).defer(*LONG).filter(pk=attempt_id).first()
+    )
     if attempt is None:
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
-    limit = timedelta(seconds=attempt.job.resolved_spec["time_limit_seconds"])
+    limit = timedelta(seconds=attempt.limit)
     too_old = timezone.now() > (attempt.submitted_at or attempt.created_at) + limit + GRACE
     if attempt.status == AttemptStatus.ENDED.value or too_old:
         raise Gone("attempt_over", f"{attempt_id} is over", remedy="end the processes")

@@ -21,7 +21,7 @@ from athanor.telemetry.models import LogChunk, MetricBlock, MetricChunk, MetricS
 
 ROWS = 512  # as many steps at least are folded at once while a run goes on
 LINES = 500
-MOST_CHUNKS = 256  # folded in one transaction
+MOST_CHUNKS = 1024  # folded in one transaction
 LONGEST_NAME = 200
 SWEEP_SECONDS = 60.0
 
@@ -30,14 +30,16 @@ Row = tuple[int, float, dict[str, float | None]]  # step, unix time, values
 
 def fold_points(attempt: Attempt, progress: Progress, fresh: list[Row], generation: int) -> None:
     """Move the attempt's loose points, and then the `fresh` ones, into their series. Counts them off `progress`."""
-    loose = list(MetricChunk.objects.filter(attempt=attempt).order_by("id")[:MOST_CHUNKS])
+    loose = (
+        list(MetricChunk.objects.filter(attempt=attempt).order_by("id")[:MOST_CHUNKS]) if progress.loose_rows else []
+    )
     by_generation: dict[int, list[Row]] = defaultdict(list)
     for chunk in loose:
         by_generation[chunk.generation] += codec.unpack_rows(chunk.content)
     by_generation[generation] += fresh
     for number, rows in by_generation.items():
         if rows:
-            _extend_series(segment_of(attempt, number, rows[0][0]), columns_of(rows))
+            _extend_series(attempt, number, columns_of(rows))
     if loose:
         MetricChunk.objects.filter(attempt=attempt, id__lte=loose[-1].id).delete()
     progress.loose_rows = max(0, progress.loose_rows - sum(chunk.count for chunk in loose))
@@ -129,16 +131,22 @@ def levels_of(tail: bytes | memoryview | None) -> list[Matrix]:
     return [codec.unpack(tail, level, pyramid.RISING[level]) for level in range(pyramid.LEVELS)]
 
 
-def _extend_series(segment: MetricSegment, columns: dict[str, Matrix]) -> None:
-    """One read and at most three writes, however many series there are."""
-    existing = {row.name: row for row in MetricSeries.objects.filter(segment=segment, name__in=list(columns))}
+def _extend_series(attempt: Attempt, generation: int, columns: dict[str, Matrix]) -> None:
+    """One read and two writes, however many series there are."""
+    columns = {name: points for name, points in columns.items() if points.shape[1]}
+    if not columns:
+        return
+    rows = MetricSeries.objects.filter(segment__attempt=attempt, segment__generation=generation, name__in=list(columns))
+    existing = {row.name: row for row in rows}
+    segment_id = next((row.segment_id for row in existing.values()), None)
+    if segment_id is None:
+        first_step = min(int(points[pyramid.STEP].min()) for points in columns.values())
+        segment_id = segment_of(attempt, generation, first_step).pk
     changed: list[MetricSeries] = []
     full: list[tuple[str, int, Matrix]] = []
     for name, points in columns.items():
-        if not points.shape[1]:
-            continue
         row = existing.get(name) or MetricSeries(
-            segment=segment, name=name, points=0, first_step=int(points[pyramid.STEP].min()), last_step=0
+            segment_id=segment_id, name=name, points=0, first_step=int(points[pyramid.STEP].min()), last_step=0
         )
         tails = []
         for level, before in enumerate(levels_of(row.tail if row.points else None)):

@@ -1,8 +1,11 @@
 """Takes what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter."""
 
+import json
+from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -30,6 +33,8 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
         raise Invalid("wrong_batch", f"a batch for /{kind} carries that kind of items, and some", remedy="see Batch")
+    if kind == "metrics" and _append_points(attempt, batch):
+        return batch.sequence + 1
     with transaction.atomic():
         # The job before the rest: the same order of locks as everywhere.
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id) if kind == "progress" else attempt.job
@@ -61,6 +66,57 @@ def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
     Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": message.phase[:40]})
     if created:
         wakeups.hint_after_commit(wakeups.OBSERVE)
+
+
+# The usual small batch: the next of its writer, of the segment that is being drawn, with room left before it is time to
+# fold. All of it or nothing, and the same order of locks as in `ingest`. One statement instead of six.
+APPEND = """
+WITH ready AS MATERIALIZED (
+  SELECT writer.id AS writer_id, progress.job_id FROM telemetry_writer writer, telemetry_progress progress
+  WHERE writer.attempt_id = %(attempt)s AND writer.kind = 'metrics' AND writer.name = %(writer)s
+    AND writer.next_sequence = %(sequence)s AND progress.job_id = %(job)s AND progress.segment = %(segment)s
+    AND progress.loose_rows + %(count)s < %(most)s AND progress.step >= 0
+  FOR NO KEY UPDATE OF writer, progress
+), counted AS (
+  UPDATE telemetry_writer SET next_sequence = next_sequence + 1 FROM ready WHERE id = ready.writer_id
+), shown AS (
+  UPDATE telemetry_progress progress SET step = %(step)s, values = values || %(values)s::jsonb, updated_at = now(),
+    loose_rows = loose_rows + %(count)s, validation_first = coalesce(validation_first, %(first)s),
+    validation_last = coalesce(%(last)s, validation_last)
+  FROM ready WHERE progress.job_id = ready.job_id
+)
+INSERT INTO telemetry_metricchunk (attempt_id, content, count, generation, first_step, last_step)
+SELECT %(attempt)s, %(content)s, %(count)s, %(generation)s, %(first_step)s, %(last_step)s FROM ready
+"""
+
+
+def _append_points(attempt: Attempt, batch: Batch) -> bool:
+    """Whether the batch was one that one statement can store, and is stored."""
+    points = batch.points
+    if len(points) >= folding.ROWS:
+        return False
+    steps = [point.step for point in points]
+    newest = _newest(points)
+    found = {
+        "attempt": attempt.id,
+        "job": attempt.job_id,
+        "writer": batch.writer,
+        "sequence": batch.sequence,
+        "segment": f"{attempt.id}:{points[0].generation}",
+        "count": len(points),
+        "most": folding.ROWS,
+        "step": points[-1].step,
+        "values": json.dumps(newest.values),
+        "first": newest.first_validation,
+        "last": newest.last_validation,
+        "content": codec.pack_rows(_rows(points)),
+        "generation": points[0].generation,
+        "first_step": min(steps),
+        "last_step": max(steps),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(APPEND, found)
+        return bool(cursor.rowcount)
 
 
 def _take(attempt: Attempt, kind: str, batch: Batch) -> int | None:
@@ -97,7 +153,7 @@ def _locked_progress(job_id: str) -> Progress:
 
 
 def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint]) -> None:
-    rows: list[folding.Row] = [(point.step, point.time.timestamp(), point.values) for point in points]
+    rows = _rows(points)
     steps = [point.step for point in points]
     generation = points[0].generation
     segment = f"{attempt.id}:{generation}"
@@ -118,22 +174,40 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
         progress.loose_rows += len(rows)
     if progress.step < 0:
         wakeups.hint_after_commit(wakeups.OBSERVE)
-    _show_newest(progress, points)
-
-
-def _show_newest(progress: Progress, points: list[MetricPoint]) -> None:
+    newest = _newest(points)
     progress.step = points[-1].step
-    for point in points:
-        values = point.values
-        if not SHOWN_IN_PROGRESS.isdisjoint(values):
-            progress.values |= {
-                name: values[name] for name in SHOWN_IN_PROGRESS & values.keys() if values[name] is not None
-            }
-        loss = values.get(EVALUATION)
-        if loss is not None:
-            if progress.validation_first is None:
-                progress.validation_first = loss
-            progress.validation_last = loss
+    progress.values |= newest.values
+    if newest.last_validation is not None:
+        progress.validation_last = newest.last_validation
+        if progress.validation_first is None:
+            progress.validation_first = newest.first_validation
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """What a batch changes of the job's progress."""
+
+    values: dict[str, float]
+    first_validation: float | None
+    last_validation: float | None
+
+
+def _newest(points: list[MetricPoint]) -> _Newest:
+    values: dict[str, float] = {}
+    for name in SHOWN_IN_PROGRESS & {name for point in points for name in point.values}:
+        value = next((value for point in reversed(points) if _is_number(value := point.values.get(name))), None)
+        if value is not None:
+            values[name] = value
+    losses = [loss for point in points if _is_number(loss := point.values.get(EVALUATION))]
+    return _Newest(values, losses[0] if losses else None, losses[-1] if losses else None)
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and isfinite(value)
+
+
+def _rows(points: list[MetricPoint]) -> list[folding.Row]:
+    return [(point.step, point.time.timestamp(), point.values) for point in points]
 
 
 def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> None:

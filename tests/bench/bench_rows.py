@@ -1,0 +1,30 @@
+"""Run with a private stack's environment: rows that no request makes. Prints what the benchmark needs, as JSON."""
+
+import argparse
+import json
+import sys
+
+import django
+
+
+def attempts(count: int) -> list[dict[str, str]]:
+    """As if so many queued jobs had been given to a backend: each with its attempt and the attempt's token."""
+    from athanor.core import ids
+    from athanor.dispatch import tokens
+    from athanor.jobs.models import Attempt, Job
+    from athanor.jobs.states import AttemptStatus
+
+    made = []
+    for job in Job.objects.filter(attempts=None).order_by("id")[:count]:
+        name = ids.attempt_id()
+        Attempt.objects.create(id=name, job=job, number=1, backend_name=name, status=AttemptStatus.SUBMITTED.value)
+        made.append({"job": job.id, "attempt": name, "token": tokens.issue(name)})
+    return made
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("attempts", type=int)
+    options = parser.parse_args()
+    django.setup()
+    json.dump(attempts(options.attempts), sys.stdout)
