@@ -76,3 +76,14 @@ def made_attempts(stack: StackHandle, count: int) -> list[dict[str, str]]:
         raise RuntimeError(f"no attempts were made: {done.stderr[-2000:]}")
     rows: list[dict[str, str]] = json.loads(done.stdout)
     return rows
+
+
+def processor_seconds(stack: StackHandle) -> float:
+    """What web and PostgreSQL have used so far: a figure that other work on the machine hardly bends."""
+    total = 0.0
+    for name in stack.state["services"]:
+        process = stack.identity(name).process() if name.startswith(("web", "postgres")) else None
+        for one in [process, *process.children(recursive=True)] if process else []:
+            times = one.cpu_times()
+            total += times.user + times.system
+    return total

@@ -16,6 +16,7 @@ from tests.bench import (
     platform_followers,
     platform_idle_memory,
     platform_submits,
+    platform_telemetry,
 )
 
 RESULTS = REPOSITORY / "test-results" / "bench.json"
@@ -24,6 +25,7 @@ PLATFORM: list[Measure] = [
     ("memory of the idle stack", platform_idle_memory.measure, platform_idle_memory.lines),
     ("submits per second", platform_submits.measure, platform_submits.lines),
     ("followers of streams", platform_followers.measure, platform_followers.lines),
+    ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
 ]
 DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)
