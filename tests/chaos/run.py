@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -103,11 +103,7 @@ class Run:
         try:
             prepare(self._stack, {"chaos": (world, plan.slots), "calm": (calm, PROBE_SLOTS)})
             healthy = self._timed_probe()
-            with ThreadPoolExecutor(len(self._jobs)) as pool:
-                flow = [pool.submit(self._follow, job) for job in self._jobs]
-                recoveries = self._break_things(began)
-                self._say("no more outages; waiting for the jobs to end")
-                _raise_first(flow)
+            recoveries = self._flow(began)
             world.calm_down()
             self._drain()
             shown = {wanted.id: self._user.look(wanted.id) for wanted in self._ledger.jobs if wanted.id}
@@ -126,6 +122,19 @@ class Run:
             self._closing.set()
             world.close()
             calm.close()
+
+    def _flow(self, began: float) -> list[Recovery]:
+        with ThreadPoolExecutor(len(self._jobs)) as pool:
+            try:
+                flow = [pool.submit(self._follow, job) for job in self._jobs]
+                recoveries = self._break_things(began)
+                self._say("no more outages; waiting for the jobs to end")
+                for follower in flow:
+                    follower.result()
+            except BaseException:
+                self._closing.set()  # the followers would wait for ever, and the pool for them
+                raise
+        return recoveries
 
     def _follow(self, job: JobScript) -> None:
         """One job's user, from the submit to whatever they want of it on the way."""
@@ -193,11 +202,6 @@ def prepare(stack: StackHandle, worlds: dict[str, tuple[World, int]]) -> None:
     )
     if result.returncode:
         raise RuntimeError(f"the clusters could not be made: {result.stderr}")
-
-
-def _raise_first(flow: list[Future[None]]) -> None:
-    for follower in flow:
-        follower.result()
 
 
 def _slowest_end(ledger: Ledger, shown: dict[str, Shown]) -> float:

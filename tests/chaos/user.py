@@ -14,6 +14,7 @@ from tests.chaos.script import JobScript
 
 ASK_AGAIN_SECONDS = 0.5
 PAGE = 200
+PROBE_PATIENCE_SECONDS = 240.0
 
 
 class User:
@@ -66,7 +67,10 @@ class User:
     def run_to_the_end(self, job: JobScript, cluster: str) -> None:
         """A probe: from the submit to its success."""
         wanted = self.submit(job, cluster)
-        while self.ask("GET", f"/jobs/{wanted.id}").json()["status"] not in FINAL:
+        until = time.monotonic() + PROBE_PATIENCE_SECONDS
+        while (status := self.ask("GET", f"/jobs/{wanted.id}").json()["status"]) not in FINAL:
+            if time.monotonic() > until:
+                raise TimeoutError(f"probe {wanted.id} is still {status} after {PROBE_PATIENCE_SECONDS:.0f} s")
             self._closing.wait(0.05)
 
     def unfinished(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from athanor.backends.base import Submission
+from athanor.backends.local.backend import LocalBackend
+from deploy.local.handle import wait_until
 from tests.control_plane.webhooks.receiver import Receiver
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -406,3 +410,29 @@ def test_a_webhook_is_added_tested_told_and_deleted(page: Page, stack, tmp_path:
         assert len(receiver.received) >= count
     finally:
         receiver.close()
+
+
+def test_an_administrator_sees_the_sweepers_and_cancels_an_orphan(page: Page, stack) -> None:
+    backend = LocalBackend(str(stack.folder.jobs), kill_after_seconds=0.5)
+    stray = Submission("athanor-stray", "", (sys.executable, "-c", "import signal; signal.pause()"), {}, {})
+    backend.submit(stray)
+    sign_in(page, stack)
+    page.get_by_role("link", name="Operations").click()
+    sweepers = page.get_by_role("table", name="Sweepers")
+    expect(sweepers.get_by_role("row", name=re.compile("finalise.*The end of an attempt"))).to_contain_text("Runs")
+    orphans = page.get_by_role("table", name="Objects without a live attempt")
+    expect(orphans).to_contain_text("There is no attempt of this name.")
+    assert page.evaluate(UNNAMED_CONTROLS) == []
+    page.get_by_role("button", name="Cancel athanor-stray").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("asked to end")
+    dialog.get_by_role("button", name="Leave it").click()
+    assert backend.list_ours() == {"athanor-stray"}, "nothing happens before the confirmation"
+    page.get_by_role("button", name="Cancel athanor-stray").click()
+    dialog.get_by_role("button", name="Cancel it").click()
+    expect(dialog).to_be_hidden()
+    wait_until(lambda: not backend.list_ours(), "the stray has ended", 20)
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.get_by_text("No orphans")).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate(OVERFLOW) <= 0

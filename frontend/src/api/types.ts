@@ -48,3 +48,9 @@ export type WebhookChanges = Schemas["PatchedWebhookChangesRequest"];
 export type Delivery = Schemas["Delivery"];
 export type FullDelivery = Schemas["FullDelivery"];
 export type Dataset = Schemas["Dataset"];
+
+export type Sweeper = Schemas["Sweeper"];
+export type Orphans = Schemas["Orphans"];
+export type LostObject = Schemas["LostObject"];
+export type LostAttempt = Schemas["LostAttempt"];
+export type Seen = Schemas["Seen"];

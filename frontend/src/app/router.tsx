@@ -47,6 +47,10 @@ export const router = createBrowserRouter([
                 path: "/webhooks",
                 ...page(async () => (await import("@/features/webhooks/components/webhooks-page")).WebhooksPage),
               },
+              {
+                path: "/operations",
+                ...page(async () => (await import("@/features/admin/components/operations-page")).OperationsPage),
+              },
               { path: "*", Component: NotFoundPage },
             ],
           },

@@ -18,6 +18,9 @@ const SECTIONS = [
 /** Of a team, and its administrators' business only. */
 const TEAM_SECTIONS = [{ to: "/webhooks", name: "Webhooks" }];
 
+// For platform administrators; the server refuses it to everybody else.
+const PLATFORM_SECTIONS = [{ to: "/operations", name: "Operations" }];
+
 /** The frame of every page behind the sign-in. */
 export function Shell() {
   const session = useQuery(sessionQuery());
@@ -44,8 +47,11 @@ export function Shell() {
     const next = location.pathname + location.search;
     return <Navigate to={`/sign-in?next=${encodeURIComponent(next)}`} replace />;
   }
-  const manages = session.data.teams.some((team) => team.role === "admin");
-  const sections = manages ? [...SECTIONS, ...TEAM_SECTIONS] : SECTIONS;
+  const sections = [
+    ...SECTIONS,
+    ...(session.data.teams.some((team) => team.role === "admin") ? TEAM_SECTIONS : []),
+    ...(user.platform_role === "platform_admin" ? PLATFORM_SECTIONS : []),
+  ];
   return (
     <>
       <a href="#main" className={classes.skip}>

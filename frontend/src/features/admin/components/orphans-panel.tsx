@@ -1,0 +1,160 @@
+import { Button, Stack, Text } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+
+import type { LostAttempt, LostObject } from "@/api/types";
+import { Confirm } from "@/components/confirm";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Notice } from "@/components/notice";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { TimeAgo } from "@/components/time-ago";
+import { cancelObject, observeAttempt, orphansKey, orphansQuery } from "@/features/admin/api/operations";
+import { useNow } from "@/lib/use-now";
+
+const SEEN: Record<string, string> = {
+  present: "It is there after all.",
+  finished: "It has ended; its job goes on from there in a moment.",
+  absent: "It was not found once more. It is given up when that has been so for long enough.",
+  unknown: "Its cluster cannot say.",
+};
+
+export function OrphansPanel() {
+  const orphans = useQuery(orphansQuery());
+  const client = useQueryClient();
+  const [doomed, setDoomed] = useState<LostObject | null>(null);
+  const refresh = () => client.invalidateQueries({ queryKey: orphansKey });
+  const cancel = useMutation({
+    mutationFn: cancelObject,
+    onSuccess: () => setDoomed(null),
+    onSettled: refresh,
+  });
+  const observe = useMutation({ mutationFn: observeAttempt, onSettled: refresh });
+  const found = orphans.data;
+  const none = found && found.objects.length + found.attempts.length === 0;
+  const again = (
+    <Button size="compact-sm" variant="default" loading={orphans.isFetching} onClick={() => void refresh()}>
+      Ask again
+    </Button>
+  );
+  return (
+    <Panel title="Orphans" tools={again} flush>
+      {orphans.error ? <ProblemNotice error={orphans.error} /> : null}
+      <Stack gap="sm">
+        {found?.unlisted.map((unlisted) => (
+          <Notice key={unlisted.cluster} tone="waiting" title={`${unlisted.cluster} did not say what it runs.`}>
+            <p>{unlisted.why}</p>
+          </Notice>
+        ))}
+        {observe.data ? (
+          <Notice tone="active" title={SEEN[observe.data.presence] ?? observe.data.presence} urgent>
+            <p className="mono">{observe.data.attempt_id}</p>
+          </Notice>
+        ) : null}
+        {observe.error ? <ProblemNotice error={observe.error} /> : null}
+      </Stack>
+      {none ? (
+        <EmptyState title="No orphans">
+          Everything that runs belongs to a live attempt, and every live attempt was found on its cluster.
+        </EmptyState>
+      ) : null}
+      {found && found.objects.length > 0 ? (
+        <ObjectsTable objects={found.objects} onCancel={setDoomed} />
+      ) : null}
+      {found && found.attempts.length > 0 ? (
+        <AttemptsTable attempts={found.attempts} busy={observe.isPending} onObserve={observe.mutate} />
+      ) : null}
+      <Confirm
+        opened={doomed !== null}
+        title={`Cancel ${doomed?.backend_name ?? ""}?`}
+        yes="Cancel it"
+        no="Leave it"
+        busy={cancel.isPending}
+        error={cancel.error}
+        onYes={() => {
+          if (doomed) cancel.mutate(doomed);
+        }}
+        onNo={() => setDoomed(null)}
+      >
+        <Text size="sm">
+          {doomed?.why} Its processes on {doomed?.cluster} are asked to end. If a live attempt owns it after all,
+          nothing happens.
+        </Text>
+      </Confirm>
+    </Panel>
+  );
+}
+
+function ObjectsTable({ objects, onCancel }: { objects: LostObject[]; onCancel: (object: LostObject) => void }) {
+  const columns: Column<LostObject>[] = [
+    { name: "Runs without an attempt", cell: (object) => <span className="mono">{object.backend_name}</span> },
+    { name: "Cluster", cell: (object) => object.cluster },
+    { name: "Why", cell: (object) => object.why },
+    { name: "Job", quiet: true, cell: (object) => <span className="mono">{object.job_id || "–"}</span> },
+    {
+      name: "(Cancel)",
+      end: true,
+      cell: (object) => (
+        <Button
+          size="compact-sm"
+          variant="subtle"
+          color="red"
+          onClick={() => onCancel(object)}
+          aria-label={`Cancel ${object.backend_name}`}
+        >
+          Cancel
+        </Button>
+      ),
+    },
+  ];
+  return (
+    <DataTable
+      label="Objects without a live attempt"
+      rows={objects}
+      columns={columns}
+      rowKey={(object) => `${object.cluster_id} ${object.backend_name}`}
+    />
+  );
+}
+
+interface AttemptsTableProps {
+  attempts: LostAttempt[];
+  busy: boolean;
+  onObserve: (attempt: LostAttempt) => void;
+}
+
+function AttemptsTable({ attempts, busy, onObserve }: AttemptsTableProps) {
+  const now = useNow(true, 5_000);
+  const columns: Column<LostAttempt>[] = [
+    { name: "Not found on its cluster", cell: (attempt) => <span className="mono">{attempt.attempt_id}</span> },
+    { name: "Cluster", cell: (attempt) => attempt.cluster },
+    { name: "Times", end: true, cell: (attempt) => <span className="numeric">{attempt.absent_count}</span> },
+    { name: "Since", cell: (attempt) => <TimeAgo time={attempt.absent_since} now={now} /> },
+    { name: "Job", quiet: true, cell: (attempt) => <span className="mono">{attempt.job_id}</span> },
+    {
+      name: "(Look)",
+      end: true,
+      cell: (attempt) => (
+        <Button
+          size="compact-sm"
+          variant="subtle"
+          disabled={busy}
+          onClick={() => onObserve(attempt)}
+          aria-label={`Look at ${attempt.attempt_id} now`}
+        >
+          Look now
+        </Button>
+      ),
+    },
+  ];
+  return (
+    <DataTable
+      label="Live attempts without an object"
+      rows={attempts}
+      columns={columns}
+      rowKey={(attempt) => attempt.attempt_id}
+    />
+  );
+}
