@@ -35,6 +35,10 @@ def pool_id() -> str:
     return new_id("pool")
 
 
+def project_id() -> str:
+    return new_id("proj")
+
+
 def job_id() -> str:
     return new_id("job")
 

@@ -1,6 +1,8 @@
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db import models
+from django.utils import timezone
 
 from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
@@ -11,6 +13,31 @@ from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 
 def _choices(values: Any) -> list[tuple[str, str]]:
     return [(member.value, member.value) for member in values]
+
+
+class Project(models.Model):
+    """What jobs of a team are kept under; jobs name it. An archived one takes no more."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.project_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="projects")
+    name = models.CharField(max_length=100)
+    description = models.TextField(blank=True, default="")
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    archived_at = models.DateTimeField(null=True, blank=True)
+
+    # Added by projects.with_activity.
+    job_count: int
+    live_job_count: int
+    last_submitted_at: datetime | None
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["team", "name"], name="project_name_is_unique_in_a_team")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Job(LeasedModel):

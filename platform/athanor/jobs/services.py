@@ -12,7 +12,7 @@ from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, FieldProblem, Invalid
-from athanor.jobs import events, transitions
+from athanor.jobs import events, projects, transitions
 from athanor.jobs.models import Dependency, IdempotencyRecord, Job
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.specs import fit, validation
@@ -182,6 +182,7 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         event_seq=1,
     )
     job.expires_at = transitions.expiry(job, timezone.now())
+    projects.for_a_job(request.team, spec.project, request.user)
     job.save(force_insert=True)
     events.first(job, "job.submitted", actor=request.user.username, data=_fork(job))
     Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)

@@ -9,7 +9,7 @@ from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint
-from athanor.jobs.models import Job
+from athanor.jobs.models import Job, Project
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
 
@@ -30,6 +30,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "user_id": job.created_by_id,
         "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
+        "project_id": Project.objects.get(team=job.team).id,
         "webhook_id": webhook.id,
         "delivery_id": webhooks.test(webhook).id,
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,

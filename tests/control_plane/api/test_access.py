@@ -96,6 +96,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST invitations:accept": lambda ids: {"token": ids["invitation_id"]},
     "POST jobs": lambda ids: {**SPEC, "team": ids["team_id"]},
     "POST jobs:plan": lambda ids: {**SPEC, "after": [ids["job_id"]]},
+    "POST projects": lambda ids: {"name": "p", "team": ids["team_id"]},
     "POST jobs:cancel": lambda ids: {"ids": [ids["job_id"]]},
     "POST jobs:pause": lambda ids: {"ids": [ids["job_id"]]},
     "POST jobs:resume": lambda ids: {"ids": [ids["job_id"]]},

@@ -1,0 +1,101 @@
+"""Projects: what jobs of a team are kept under. A spec that names a new one makes it; an archived one takes none."""
+
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Count, Max, Q, QuerySet
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.accounts.models import Team, User
+from athanor.accounts.selectors import Principal
+from athanor.core import ids
+from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
+from athanor.jobs.models import Job, Project
+from athanor.jobs.states import FINAL
+
+OPEN = "SELECT archived_at IS NULL FROM jobs_project WHERE team_id = %s AND name = %s"
+# Two first jobs of a project may come at once.
+MAKE = """
+    INSERT INTO jobs_project (id, team_id, name, description, created_at, created_by_id)
+    VALUES (%s, %s, %s, '', %s, %s) ON CONFLICT (team_id, name) DO NOTHING
+"""
+
+
+def for_a_job(team: Team, name: str, user: User) -> None:
+    """Makes sure that there is one, in the transaction of the submission. Raises Invalid for an archived one.
+
+    By hand: each submission pays for it.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(OPEN, [team.id, name])
+        row = cursor.fetchone()
+        if row is None:
+            cursor.execute(MAKE, [ids.project_id(), team.id, name, timezone.now(), user.id])
+        elif not row[0]:
+            detail = f"project {name!r} of team {team.name} is archived"
+            remedy = "take it out of the archive, or name another"
+            problem = FieldProblem("/project", "project_archived", detail)
+            raise Invalid("invalid_spec", detail, remedy=remedy, problems=(problem,))
+
+
+def create(team: Team, name: str, description: str, user: User) -> Project:
+    try:
+        with transaction.atomic():
+            row = Project.objects.create(team=team, name=name, description=description, created_by=user)
+            facts = {"name": name, "description": description}
+            audit.record("project.create", actor=user, target=("project", row.id), team_id=team.id, after=facts)
+    except IntegrityError as error:
+        detail = f"team {team.name} has a project {name!r}"
+        raise Conflict("project_exists", detail, remedy="choose another name, or change that one") from error
+    return row
+
+
+def change(project: Project, user: User, *, description: str | None = None, archived: bool | None = None) -> Project:
+    """What is None stays. Jobs that are there already, running ones too, are not touched."""
+    with transaction.atomic():
+        row = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+        before = _facts(row)
+        if description is not None:
+            row.description = description
+        if archived is not None and archived != (row.archived_at is not None):
+            row.archived_at = timezone.now() if archived else None
+        after = _facts(row)
+        if after != before:
+            row.save(update_fields=["description", "archived_at"])
+            target = ("project", row.id)
+            audit.record("project.change", actor=user, target=target, team_id=row.team_id, before=before, after=after)
+    return row
+
+
+def projects_of(principal: Principal) -> QuerySet[Project]:
+    return Project.objects.filter(team_id__in=principal.team_ids).select_related("team", "created_by").order_by("-id")
+
+
+def project_of(principal: Principal, project_id: str) -> Project:
+    row = projects_of(principal).filter(pk=project_id).first()
+    if row is None:
+        raise NotFound("project", project_id)
+    return row
+
+
+def with_activity(rows: list[Project]) -> list[Project]:
+    """Adds `job_count`, `live_job_count` and `last_submitted_at`, in one statement for all of them."""
+    wanted = Q()
+    for row in rows:
+        wanted |= Q(team_id=row.team_id, project=row.name)
+    live = ~Q(status__in=[status.value for status in FINAL])
+    counted = Job.objects.filter(wanted).values("team_id", "project") if rows else Job.objects.none().values()
+    found: dict[tuple[str, str], Any] = {
+        (entry["team_id"], entry["project"]): entry
+        for entry in counted.annotate(jobs=Count("id"), live=Count("id", filter=live), last=Max("created_at"))
+    }
+    for row in rows:
+        entry = found.get((row.team_id, row.name), {})
+        row.job_count, row.live_job_count = entry.get("jobs", 0), entry.get("live", 0)
+        row.last_submitted_at = entry.get("last")
+    return rows
+
+
+def _facts(row: Project) -> dict[str, Any]:
+    return {"description": row.description, "archived": row.archived_at is not None}
