@@ -58,12 +58,13 @@ def deliver_due() -> None:
 
 
 def due_now() -> QuerySet[Delivery]:
-    return Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now())
+    """What is for a webhook that is switched off waits for it, until it is given up."""
+    return Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now(), webhook__enabled=True)
 
 
 def _claim() -> Iterator[Lease]:
     """A few of each webhook that has any, so that a slow one does not hold up the others."""
-    waiting = Webhook.objects.filter(enabled=True, pk__in=due_now().values("webhook_id"))
+    waiting = Webhook.objects.filter(pk__in=due_now().values("webhook_id"))
     found = list(waiting.values_list("pk", "consecutive_failures"))
     random.shuffle(found)
     for webhook_id, failures in found[:WEBHOOKS_AT_ONCE]:
