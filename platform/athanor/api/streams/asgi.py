@@ -9,10 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from athanor.api.streams.following import FOLLOWING, WAITED, WAITING, Following
+from athanor.api.streams.following import FOLLOWING, FULL, WAITED, WAITING, Following
 from athanor.api.streams.frames import HEARTBEAT
 from athanor.api.streams.hub import Follower, Hub
-from athanor.core.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +39,8 @@ class StreamingApplication:
         if scope["type"] != "http" or not scope["path"].endswith("/events"):
             await self._application(scope, receive, send)
             return
+        if self._hub.is_full:
+            scope[FULL] = True
         await self._application(scope, receive, _holding(scope, send))
         if FOLLOWING in scope:
             await self._follow(scope[FOLLOWING], receive, send)
@@ -47,12 +48,7 @@ class StreamingApplication:
             await self._application({**scope, WAITED: True}, receive, send)
 
     async def _follow(self, following: Following, receive: Receive, send: Send) -> None:
-        try:
-            follower = self._hub.add(following)
-        except Unavailable as error:
-            log.warning("%s", error.message)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
+        follower = self._hub.add(following)
         watcher = asyncio.create_task(_end_with_client(follower, receive))
         until = time.monotonic() + LONGEST_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads returns
         try:
@@ -73,11 +69,7 @@ class StreamingApplication:
 
     async def _wait(self, following: Following, receive: Receive) -> bool:
         """Until there is something behind the position, or the time is over. False: the client has gone."""
-        try:
-            follower = self._hub.add(following)
-        except Unavailable as error:
-            log.warning("%s", error.message)
-            return True
+        follower = self._hub.add(following)
         gone = asyncio.create_task(_end_with_client(follower, receive))
         until = time.monotonic() + following.wait_seconds
         try:

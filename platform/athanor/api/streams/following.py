@@ -6,10 +6,12 @@ from typing import Any
 from rest_framework.request import Request
 
 from athanor.accounts.tickets import Ticket
+from athanor.core.errors import Unavailable
 
 FOLLOWING = "athanor.following"  # in the scope: go on with a stream
 WAITING = "athanor.waiting"  # in the scope: drop this answer, ask again when something has happened
 WAITED = "athanor.waited"  # in the scope: it was waited for already
+FULL = "athanor.full"  # in the scope: this process can bear no more followers
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,13 @@ class Following:
 
 
 def hand_over(request: Request, name: str, following: Following) -> bool:
-    """False where no loop runs beneath: under plain WSGI, and in tests that call the view."""
+    """False where no loop runs beneath: under plain WSGI, and in tests that call the view. Raises Unavailable."""
     scope: dict[str, Any] | None = request.META.get("asgi.scope")
     if scope is None or WAITED in scope:
         return False
+    if FULL in scope:
+        raise Unavailable(
+            "too_many_followers", "too many streams are open here already", remedy="try again soon, or ask without one"
+        )
     scope[name] = following
     return True

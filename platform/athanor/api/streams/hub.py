@@ -18,7 +18,6 @@ from athanor.accounts.tickets import Ticket, still_good
 from athanor.api.streams import reads
 from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_frame
-from athanor.core.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -137,14 +136,11 @@ class Hub:
     def count(self) -> int:
         return self._count
 
+    @property
+    def is_full(self) -> bool:
+        return self._count >= MOST_FOLLOWERS
+
     def add(self, following: Following) -> Follower:
-        """Raises Unavailable when this process has as many as it can bear."""
-        if self._count >= MOST_FOLLOWERS:
-            raise Unavailable(
-                "too_many_followers",
-                f"{MOST_FOLLOWERS} streams are open here already",
-                remedy="try again soon, or ask for /events in intervals",
-            )
         follower = Follower(following, dict(following.positions), following.job_after)
         self._count += 1
         for key in follower.keys:
