@@ -3,13 +3,15 @@
 The caller has already made sure that the job may be seen.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import DurationField, ExpressionWrapper, F, Max, Q
+from django.db.models import DurationField, ExpressionWrapper, F, Max
 from django.db.models.functions import Now
 
+from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING
 from athanor.telemetry.models import Heartbeat, MetricChunk, MetricSeries, Progress
 
@@ -28,17 +30,26 @@ class Told:
 
 
 def newest_progress(job_ids: Collection[str], team_ids: Collection[str], since: datetime | None) -> list[Told]:
-    """Of these jobs and of the live jobs of these teams, what was heard since then; oldest first."""
-    rows = Progress.objects.filter(
-        Q(job_id__in=list(job_ids)) | Q(job__team_id__in=list(team_ids), job__status__in=LIVE)
-    )
+    """Of these jobs and of the live jobs of these teams, what was heard since then."""
+    live = Job.objects.filter(team_id__in=list(team_ids), status__in=LIVE).values("pk")
+    # Two statements: one with OR would read every job's row.
+    found = [*_told(job_ids, since)] if job_ids else []
+    if team_ids:
+        known = {told.job_id for told in found}
+        found += [told for told in _told(live, since) if told.job_id not in known]
+    return found
+
+
+def _told(job_ids: Any, since: datetime | None) -> Iterator[Told]:
+    rows = Progress.objects.filter(job_id__in=job_ids)
     if since is not None:
         rows = rows.filter(updated_at__gte=since)
-    spec = "job__resolved_spec__training__"
+    training = "job__resolved_spec__training__"
     rows = rows.annotate(
-        team_id=F("job__team_id"), steps=F(f"{spec}steps"), tokens_per_step=F(f"{spec}tokens_per_step")
+        team_id=F("job__team_id"), steps=F(f"{training}steps"), tokens_per_step=F(f"{training}tokens_per_step")
     )
-    return [Told(row.job_id, row.team_id, row.steps, row.tokens_per_step, row) for row in rows.order_by("updated_at")]
+    for row in rows:
+        yield Told(row.job_id, row.team_id, row.steps, row.tokens_per_step, row)
 
 
 def silence(attempts: Collection[str]) -> dict[str, timedelta]:

@@ -17,7 +17,7 @@ from athanor.telemetry.selectors import Told, newest_progress
 
 PAGE = 500
 # Progress is stamped before its commit: one that was committed late is still seen by this much of overlap.
-OVERLAP = timedelta(seconds=30)
+OVERLAP = timedelta(seconds=10)
 
 Result = TypeVar("Result")
 
