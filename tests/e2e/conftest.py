@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from deploy.local.handle import StackHandle, wait_until
+from tests.e2e.browsing import CHROMIUM
 
 # Small enough for a job of seconds, long enough that something can be done to it on the way.
 TINY = {
@@ -150,3 +152,26 @@ def every_service_is_up(stack: Stack) -> None:
 
     wait_until(all_alive, "every service is up again", 60)
     stack.get("/jobs", limit=1)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # --no-sandbox: Chromium refuses its sandbox to root, as whom a container's tests run.
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser, stack) -> Iterator[Page]:
+    """A fresh browser profile; whatever goes wrong in the page's own code fails the test."""
+    context = browser.new_context(base_url=stack.url, viewport={"width": 1280, "height": 860})
+    context.set_default_timeout(20_000)
+    expect.set_options(timeout=20_000)
+    page = context.new_page()
+    crashes: list[str] = []
+    page.on("pageerror", lambda error: crashes.append(str(error)))
+    yield page
+    context.close()
+    assert crashes == []

@@ -1,28 +1,20 @@
 """The dashboard in a real Chromium against the real stack."""
 
 import re
-import shutil
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from athanor.backends.base import Submission
 from athanor.backends.local.backend import LocalBackend
 from deploy.local.handle import wait_until
 from tests.control_plane.webhooks.receiver import Receiver
+from tests.e2e.browsing import BROWSER_MARKS, sign_in
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (apt-get install chromium)"),
-]
+pytestmark = BROWSER_MARKS
 RUN_MS = 180_000  # until a tiny job has ended, on a busy machine
 TINY_YAML = """\
 version: 1
@@ -59,41 +51,10 @@ DRAWN = """(canvas) => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # --no-sandbox: Chromium refuses its sandbox to root, as whom a container's tests run.
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def page(browser: Browser, stack) -> Iterator[Page]:
-    """A fresh browser profile; whatever goes wrong in the page's own code fails the test."""
-    context = browser.new_context(base_url=stack.url, viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(20_000)
-    expect.set_options(timeout=20_000)
-    page = context.new_page()
-    crashes: list[str] = []
-    page.on("pageerror", lambda error: crashes.append(str(error)))
-    yield page
-    context.close()
-    assert crashes == []
-
-
-@pytest.fixture(scope="module")
 def finished_job(stack, tmp_path_factory: pytest.TempPathFactory) -> str:
     job_id = stack.submit(tmp_path_factory.mktemp("job"), steps=3)
     assert stack.wait_for_end(job_id)["status"] == "succeeded"
     return job_id
-
-
-def sign_in(page: Page, stack, path: str = "/") -> None:
-    page.goto(path)
-    page.get_by_label("Username").fill(stack.username)
-    page.get_by_label("Password", exact=True).fill(stack.password)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("button", name=f"Account of {stack.username}")).to_be_visible()
 
 
 def status_of(page: Page, status: str):
@@ -322,7 +283,7 @@ def test_every_page_fits_a_phone_and_every_control_has_a_name(
     assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == scheme
     job = f"/jobs/{finished_job}"
     tabs = [f"{job}?tab={name}" for name in ("logs", "outputs", "spec")]
-    for path in ("/jobs", "/jobs/new", "/datasets", "/tokens", "/webhooks", job, *tabs, "/nowhere"):
+    for path in ("/jobs", "/jobs/new", "/datasets", "/tokens", "/team", "/audit", "/webhooks", job, *tabs, "/nowhere"):
         page.goto(path)
         page.get_by_role("heading", level=1).wait_for()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)

@@ -25,6 +25,14 @@ export async function signIn(credentials: { username: string; password: string }
   return session;
 }
 
+/** Makes the signed-in user a member; with `account` a new one. */
+export async function acceptInvitation(
+  token: string,
+  account: { username: string; password: string } | null,
+): Promise<void> {
+  await request("/invitations:accept", { method: "POST", json: { token, ...account } });
+}
+
 export async function signOut(): Promise<void> {
   await request("/session", { method: "DELETE" });
 }

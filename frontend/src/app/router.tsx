@@ -17,6 +17,10 @@ export const router = createBrowserRouter([
     children: [
       { path: "/sign-in", Component: SignInPage },
       {
+        path: "/invitation",
+        ...page(async () => (await import("@/features/session/components/invitation-page")).InvitationPage),
+      },
+      {
         Component: Shell,
         children: [
           {
@@ -42,6 +46,14 @@ export const router = createBrowserRouter([
               {
                 path: "/tokens",
                 ...page(async () => (await import("@/features/tokens/components/tokens-page")).TokensPage),
+              },
+              {
+                path: "/team",
+                ...page(async () => (await import("@/features/team/components/team-page")).TeamPage),
+              },
+              {
+                path: "/audit",
+                ...page(async () => (await import("@/features/audit/components/audit-page")).AuditPage),
               },
               {
                 path: "/webhooks",

@@ -14,9 +14,12 @@ const SECTIONS = [
   { to: "/jobs", name: "Jobs" },
   { to: "/datasets", name: "Datasets" },
   { to: "/tokens", name: "Tokens" },
+  { to: "/team", name: "Team" },
 ];
 /** Of a team, and its administrators' business only. */
 const TEAM_SECTIONS = [{ to: "/webhooks", name: "Webhooks" }];
+/** Of those, and of the platform's administrators and auditors. */
+const AUDIT_SECTION = { to: "/audit", name: "Audit" };
 
 // For platform administrators; the server refuses it to everybody else.
 const PLATFORM_SECTIONS = [{ to: "/operations", name: "Operations" }];
@@ -47,9 +50,11 @@ export function Shell() {
     const next = location.pathname + location.search;
     return <Navigate to={`/sign-in?next=${encodeURIComponent(next)}`} replace />;
   }
+  const managesATeam = session.data.teams.some((team) => team.role === "admin");
   const sections = [
     ...SECTIONS,
-    ...(session.data.teams.some((team) => team.role === "admin") ? TEAM_SECTIONS : []),
+    ...(managesATeam ? TEAM_SECTIONS : []),
+    ...(managesATeam || user.platform_role !== "none" ? [AUDIT_SECTION] : []),
     ...(user.platform_role === "platform_admin" ? PLATFORM_SECTIONS : []),
   ];
   return (

@@ -1,4 +1,4 @@
-import { Button, PasswordInput, Stack, Text, TextInput, Title } from "@mantine/core";
+import { Button, Divider, PasswordInput, Stack, Text, TextInput, Title } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useEffect } from "react";
@@ -6,6 +6,7 @@ import { Navigate, useSearchParams } from "react-router";
 
 import { sessionKey, sessionQuery, signIn } from "@/api/session";
 import { FurnaceMark } from "@/components/icons";
+import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
 
 import classes from "./sign-in-page.module.css";
@@ -14,6 +15,13 @@ import classes from "./sign-in-page.module.css";
 function safeNext(next: string | null): string {
   return next !== null && /^\/(?![/\\])/.test(next) ? next : "/jobs";
 }
+
+/** What single sign-on comes back with when it did not let somebody in. */
+const PROBLEMS: Partial<Record<string, string>> = {
+  cancelled: "You cancelled the sign-in at your organisation.",
+  inactive: "This account is switched off here. Ask a platform administrator.",
+  sign_on_failed: "Your organisation's sign-in did not work. Try again; its log and the server's say why.",
+};
 
 export function SignInPage() {
   const [search] = useSearchParams();
@@ -24,6 +32,7 @@ export function SignInPage() {
     mutationFn: signIn,
     onSuccess: (data) => client.setQueryData(sessionKey, data),
   });
+  const told = enter.error ? undefined : PROBLEMS[search.get("problem") ?? ""];
   useEffect(() => {
     document.title = "Sign in · Athanor";
   }, []);
@@ -61,6 +70,7 @@ export function SignInPage() {
               required
               withAsterisk={false}
             />
+            {told ? <Notice tone="bad" title={told} urgent /> : null}
             {enter.error ? <ProblemNotice error={enter.error} /> : null}
             {session.error ? <ProblemNotice error={session.error} /> : null}
             <Button type="submit" loading={enter.isPending} disabled={session.isPending} fullWidth>
@@ -68,6 +78,16 @@ export function SignInPage() {
             </Button>
           </Stack>
         </form>
+        {session.data?.sign_on ? (
+          <form method="post" action={session.data.sign_on.url}>
+            <input type="hidden" name="csrfmiddlewaretoken" value={session.data.csrf_token} />
+            <input type="hidden" name="next" value={safeNext(search.get("next"))} />
+            <Divider label="or" my="md" />
+            <Button type="submit" variant="default" fullWidth>
+              Sign in with {session.data.sign_on.name}
+            </Button>
+          </form>
+        ) : null}
       </div>
     </main>
   );

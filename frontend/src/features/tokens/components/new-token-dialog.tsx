@@ -4,12 +4,9 @@ import type { SubmitEvent } from "react";
 
 import { Problem } from "@/api/problem";
 import type { Team } from "@/api/types";
-import { CopyButton } from "@/components/copy-button";
-import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
+import { ShownOnce } from "@/components/shown-once";
 import { createToken, tokensKey } from "@/features/tokens/api/tokens";
-
-import classes from "./new-token-dialog.module.css";
 
 const LIFETIMES = [
   { value: "30", label: "30 days" },
@@ -63,16 +60,9 @@ export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) 
       closeOnClickOutside={!made}
     >
       {made ? (
-        <Stack>
-          <Group gap="xs" wrap="nowrap" className={classes.secret ?? ""}>
-            <code>{made.token}</code>
-            <CopyButton value={made.token} label="Copy the token" />
-          </Group>
-          <Notice tone="waiting">It is shown this once: the server keeps only a hash of it.</Notice>
-          <Group justify="flex-end">
-            <Button onClick={close}>Done</Button>
-          </Group>
-        </Stack>
+        <ShownOnce secret={made.token} onDone={close}>
+          It is shown this once: the server keeps only a hash of it.
+        </ShownOnce>
       ) : (
         <form onSubmit={submit}>
           <Stack>

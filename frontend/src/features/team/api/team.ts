@@ -1,0 +1,83 @@
+import { queryOptions } from "@tanstack/react-query";
+
+import { request } from "@/api/client";
+import type {
+  Invitation,
+  MadeInvitation,
+  Member,
+  NewToken,
+  Page,
+  Project,
+  Role,
+  Secret,
+  ServiceAccount,
+} from "@/api/types";
+
+export const teamKeys = {
+  all: ["team"] as const,
+  of: (teamId: string, part: string) => ["team", teamId, part] as const,
+};
+
+function path(teamId: string, part: string): string {
+  return `/teams/${encodeURIComponent(teamId)}/${part}`;
+}
+
+function listOf<T>(teamId: string, part: string) {
+  return queryOptions({
+    queryKey: teamKeys.of(teamId, part),
+    queryFn: ({ signal }) => request<Page<T>>(path(teamId, part), { signal }),
+  });
+}
+
+export const membersQuery = (teamId: string) => listOf<Member>(teamId, "members");
+export const invitationsQuery = (teamId: string) => listOf<Invitation>(teamId, "invitations");
+export const serviceAccountsQuery = (teamId: string) => listOf<ServiceAccount>(teamId, "service-accounts");
+export const secretsQuery = (teamId: string) => listOf<Secret>(teamId, "secrets");
+
+export function projectsQuery(teamId: string, teamName: string) {
+  return queryOptions({
+    queryKey: teamKeys.of(teamId, "projects"),
+    queryFn: ({ signal }) => request<Page<Project>>("/projects", { query: { team: teamName, limit: 200 }, signal }),
+  });
+}
+
+export function setRole(teamId: string, userId: string, role: Role): Promise<Member> {
+  return request(path(teamId, `members/${encodeURIComponent(userId)}`), { method: "PATCH", json: { role } });
+}
+
+export function removeMember(teamId: string, userId: string): Promise<void> {
+  return request(path(teamId, `members/${encodeURIComponent(userId)}`), { method: "DELETE" });
+}
+
+export function invite(teamId: string, role: Role, note: string): Promise<MadeInvitation> {
+  return request(path(teamId, "invitations"), { method: "POST", json: { role, note } });
+}
+
+export function revokeInvitation(id: string): Promise<void> {
+  return request(`/invitations/${encodeURIComponent(id)}`, { method: "DELETE" });
+}
+
+export function createServiceAccount(teamId: string, name: string, role: Role): Promise<ServiceAccount> {
+  return request(path(teamId, "service-accounts"), { method: "POST", json: { name, role } });
+}
+
+export function issueServiceToken(accountId: string, name: string): Promise<NewToken> {
+  return request(`/service-accounts/${encodeURIComponent(accountId)}/tokens`, { method: "POST", json: { name } });
+}
+
+export function retireServiceAccount(id: string): Promise<void> {
+  return request(`/service-accounts/${encodeURIComponent(id)}`, { method: "DELETE" });
+}
+
+/** Sets a new secret or replaces one; no answer holds a value. */
+export function putSecret(teamId: string, name: string, value: string): Promise<Secret> {
+  return request(path(teamId, "secrets"), { method: "POST", json: { name, value } });
+}
+
+export function deleteSecret(id: string): Promise<void> {
+  return request(`/secrets/${encodeURIComponent(id)}`, { method: "DELETE" });
+}
+
+export function changeProject(id: string, changes: { archived?: boolean; description?: string }): Promise<Project> {
+  return request(`/projects/${encodeURIComponent(id)}`, { method: "PATCH", json: changes });
+}

@@ -1,0 +1,118 @@
+import { Button, Group, Modal, NativeSelect, Stack, TextInput } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+
+import type { Invitation, Role } from "@/api/types";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Panel } from "@/components/panel";
+import { Pill } from "@/components/pill";
+import { ProblemNotice } from "@/components/problem-notice";
+import { ShownOnce } from "@/components/shown-once";
+import { invitationsQuery, invite, revokeInvitation, teamKeys } from "@/features/team/api/team";
+import { fieldsOf } from "@/features/team/lib/form";
+import { isRole, ROLES } from "@/features/team/lib/roles";
+import { moment } from "@/lib/format";
+import type { Tone } from "@/lib/status";
+import { useNow } from "@/lib/use-now";
+
+function condition(row: Invitation, now: number): { text: string; tone: Tone } {
+  if (row.accepted_at !== null) return { text: `Accepted by ${row.accepted_by ?? "somebody"}`, tone: "good" };
+  if (row.revoked_at !== null) return { text: "Revoked", tone: "muted" };
+  if (Date.parse(row.expires_at) <= now) return { text: "Expired", tone: "muted" };
+  return { text: "Open", tone: "waiting" };
+}
+
+export function InvitationsPanel({ teamId }: { teamId: string }) {
+  const client = useQueryClient();
+  const invitations = useQuery(invitationsQuery(teamId));
+  const [inviting, { open, close }] = useDisclosure(false);
+  const now = useNow(true, 10_000);
+  const refresh = () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "invitations") });
+  const revoke = useMutation({ mutationFn: (row: Invitation) => revokeInvitation(row.id), onSettled: refresh });
+  const make = useMutation({
+    mutationFn: ({ role, note }: { role: Role; note: string }) => invite(teamId, role, note),
+    onSettled: refresh,
+  });
+  const submit = (event: SubmitEvent<HTMLFormElement>) => {
+    const field = fieldsOf(event);
+    const role = field("role");
+    if (isRole(role)) make.mutate({ role, note: field("note") });
+  };
+  // The link leaves the memory of the page with the dialog.
+  const done = () => {
+    make.reset();
+    close();
+  };
+  const columns: Column<Invitation>[] = [
+    { name: "For", cell: (row) => row.note || "anybody with the link" },
+    { name: "Role", cell: (row) => row.role },
+    {
+      name: "State",
+      cell: (row) => {
+        const state = condition(row, now);
+        return <Pill tone={state.tone}>{state.text}</Pill>;
+      },
+    },
+    { name: "By", quiet: true, cell: (row) => row.created_by },
+    { name: "Until", quiet: true, cell: (row) => moment(row.expires_at) },
+    {
+      name: "(Revoke)",
+      end: true,
+      cell: (row) =>
+        condition(row, now).text === "Open" ? (
+          <Button size="compact-sm" variant="subtle" color="red" onClick={() => revoke.mutate(row)}>
+            Revoke
+          </Button>
+        ) : null,
+    },
+  ];
+  const tools = (
+    <Button size="compact-sm" variant="default" onClick={open}>
+      Invite somebody
+    </Button>
+  );
+  const problem = invitations.error ?? revoke.error;
+  return (
+    <Panel title="Invitations" tools={tools} flush>
+      {problem ? <ProblemNotice error={problem} onRetry={() => void invitations.refetch()} /> : null}
+      {invitations.data?.items.length === 0 ? (
+        <EmptyState title="Nobody is invited">A link is good once and for three days.</EmptyState>
+      ) : null}
+      {invitations.data && invitations.data.items.length > 0 ? (
+        <DataTable label="Invitations" rows={invitations.data.items} columns={columns} rowKey={(row) => row.id} />
+      ) : null}
+      <Modal
+        opened={inviting}
+        onClose={done}
+        title={make.data ? "Send this link" : "Invite somebody"}
+        centered
+        closeOnClickOutside={!make.data}
+      >
+        {make.data ? (
+          <ShownOnce secret={make.data.url} onDone={done}>
+            It is shown this once, and lets in whoever opens it first.
+          </ShownOnce>
+        ) : (
+          <form onSubmit={submit}>
+            <Stack>
+              <TextInput name="note" label="For whom" maxLength={200} data-autofocus />
+              <NativeSelect name="role" label="Role" data={ROLES} defaultValue="member" />
+              {make.error ? <ProblemNotice error={make.error} /> : null}
+              <Group justify="flex-end">
+                <Button variant="default" onClick={done}>
+                  Back
+                </Button>
+                <Button type="submit" loading={make.isPending}>
+                  Make the link
+                </Button>
+              </Group>
+            </Stack>
+          </form>
+        )}
+      </Modal>
+    </Panel>
+  );
+}

@@ -1,0 +1,68 @@
+import { Button } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+
+import type { Project } from "@/api/types";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Panel } from "@/components/panel";
+import { Pill } from "@/components/pill";
+import { ProblemNotice } from "@/components/problem-notice";
+import { TimeAgo } from "@/components/time-ago";
+import { changeProject, projectsQuery, teamKeys } from "@/features/team/api/team";
+import { useNow } from "@/lib/use-now";
+
+interface ProjectsPanelProps {
+  teamId: string;
+  teamName: string;
+  writes: boolean;
+}
+
+export function ProjectsPanel({ teamId, teamName, writes }: ProjectsPanelProps) {
+  const client = useQueryClient();
+  const projects = useQuery(projectsQuery(teamId, teamName));
+  const now = useNow(true, 10_000);
+  const change = useMutation({
+    mutationFn: (project: Project) => changeProject(project.id, { archived: project.archived_at === null }),
+    onSettled: () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "projects") }),
+  });
+  const columns: Column<Project>[] = [
+    { name: "Name", cell: (project) => project.name },
+    { name: "Jobs", end: true, cell: (project) => project.job_count },
+    { name: "Not ended", end: true, quiet: true, cell: (project) => project.live_job_count },
+    { name: "Last job", quiet: true, cell: (project) => <TimeAgo time={project.last_submitted_at} now={now} /> },
+    {
+      name: "State",
+      cell: (project) => (
+        <Pill tone={project.archived_at === null ? "good" : "muted"}>
+          {project.archived_at === null ? "Open" : "Archived"}
+        </Pill>
+      ),
+    },
+    ...(writes
+      ? [
+          {
+            name: "(Archive)",
+            end: true,
+            cell: (project: Project) => (
+              <Button size="compact-sm" variant="subtle" onClick={() => change.mutate(project)}>
+                {project.archived_at === null ? "Archive" : "Take out"}
+              </Button>
+            ),
+          },
+        ]
+      : []),
+  ];
+  const problem = projects.error ?? change.error;
+  return (
+    <Panel title="Projects" flush>
+      {problem ? <ProblemNotice error={problem} onRetry={() => void projects.refetch()} /> : null}
+      {projects.data?.items.length === 0 ? (
+        <EmptyState title="No projects yet">The first job that names one makes it.</EmptyState>
+      ) : null}
+      {projects.data && projects.data.items.length > 0 ? (
+        <DataTable label="Projects" rows={projects.data.items} columns={columns} rowKey={(row) => row.id} />
+      ) : null}
+    </Panel>
+  );
+}

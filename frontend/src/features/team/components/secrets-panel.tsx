@@ -1,0 +1,124 @@
+import { Button, Group, Modal, PasswordInput, Stack, Text, TextInput } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+import { useState } from "react";
+
+import type { Secret } from "@/api/types";
+import { Confirm } from "@/components/confirm";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { deleteSecret, putSecret, secretsQuery, teamKeys } from "@/features/team/api/team";
+import { fieldsOf } from "@/features/team/lib/form";
+import { moment } from "@/lib/format";
+
+function variableOf(name: string): string {
+  return `ATHANOR_JOB_SECRET_${name.replaceAll("-", "_").toUpperCase()}`;
+}
+
+export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boolean }) {
+  const client = useQueryClient();
+  const secrets = useQuery(secretsQuery(teamId));
+  const [setting, { open, close }] = useDisclosure(false);
+  const [doomed, setDoomed] = useState<Secret | null>(null);
+  const refresh = () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "secrets") });
+  const put = useMutation({
+    mutationFn: ({ name, value }: { name: string; value: string }) => putSecret(teamId, name, value),
+    onSuccess: close,
+    onSettled: refresh,
+  });
+  const remove = useMutation({
+    mutationFn: (secret: Secret) => deleteSecret(secret.id),
+    onSuccess: () => setDoomed(null),
+    onSettled: refresh,
+  });
+  const submit = (event: SubmitEvent<HTMLFormElement>) => {
+    const field = fieldsOf(event);
+    put.mutate({ name: field("name"), value: field("value") });
+  };
+  const columns: Column<Secret>[] = [
+    { name: "Name", cell: (secret) => <span className="mono">{secret.name}</span> },
+    { name: "In a job", quiet: true, cell: (secret) => <span className="mono">{variableOf(secret.name)}</span> },
+    { name: "Set by", quiet: true, cell: (secret) => secret.updated_by ?? "somebody who is gone" },
+    { name: "Set", quiet: true, cell: (secret) => moment(secret.updated_at) },
+    ...(manages
+      ? [
+          {
+            name: "(Delete)",
+            end: true,
+            cell: (secret: Secret) => (
+              <Button
+                size="compact-sm"
+                variant="subtle"
+                color="red"
+                onClick={() => setDoomed(secret)}
+                aria-label={`Delete ${secret.name}`}
+              >
+                Delete
+              </Button>
+            ),
+          },
+        ]
+      : []),
+  ];
+  const tools = manages ? (
+    <Button size="compact-sm" variant="default" onClick={open}>
+      Set a secret
+    </Button>
+  ) : null;
+  return (
+    <Panel title="Secrets" tools={tools} flush>
+      {secrets.error ? <ProblemNotice error={secrets.error} onRetry={() => void secrets.refetch()} /> : null}
+      {secrets.data?.items.length === 0 ? (
+        <EmptyState title="No secrets">
+          Such as a token for a hub: set once, shown to nobody, named under <code>secrets</code> in a spec.
+        </EmptyState>
+      ) : null}
+      {secrets.data && secrets.data.items.length > 0 ? (
+        <DataTable label="Secrets" rows={secrets.data.items} columns={columns} rowKey={(row) => row.id} />
+      ) : null}
+      <Modal opened={setting} onClose={close} title="Set a secret" centered>
+        <form onSubmit={submit} autoComplete="off">
+          <Stack>
+            <TextInput
+              name="name"
+              label="Name"
+              description="Lower case, digits and dashes, such as hf-token. One of the same name is replaced."
+              required
+              withAsterisk={false}
+              maxLength={63}
+              data-autofocus
+            />
+            <PasswordInput name="value" label="Value" required withAsterisk={false} autoComplete="new-password" />
+            {put.error ? <ProblemNotice error={put.error} /> : null}
+            <Group justify="flex-end">
+              <Button variant="default" onClick={close}>
+                Back
+              </Button>
+              <Button type="submit" loading={put.isPending}>
+                Set it
+              </Button>
+            </Group>
+          </Stack>
+        </form>
+      </Modal>
+      <Confirm
+        opened={doomed !== null}
+        title={`Delete ${doomed?.name ?? ""}?`}
+        yes="Delete it"
+        no="Keep it"
+        busy={remove.isPending}
+        error={remove.error}
+        onYes={() => {
+          if (doomed) remove.mutate(doomed);
+        }}
+        onNo={() => setDoomed(null)}
+      >
+        <Text size="sm">Jobs that run keep what they were given; those that start later go without it.</Text>
+      </Confirm>
+    </Panel>
+  );
+}

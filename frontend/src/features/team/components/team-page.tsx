@@ -1,0 +1,51 @@
+import { NativeSelect } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useSearchParams } from "react-router";
+
+import { sessionQuery } from "@/api/session";
+import { EmptyState } from "@/components/empty-state";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { InvitationsPanel } from "@/features/team/components/invitations-panel";
+import { MembersPanel } from "@/features/team/components/members-panel";
+import { ProjectsPanel } from "@/features/team/components/projects-panel";
+import { SecretsPanel } from "@/features/team/components/secrets-panel";
+import { ServiceAccountsPanel } from "@/features/team/components/service-accounts-panel";
+
+/** Who belongs to a team and what it owns; its administrators change it here. */
+export function TeamPage() {
+  const session = useQuery(sessionQuery());
+  const [search, setSearch] = useSearchParams();
+  const teams = session.data?.teams ?? [];
+  const team = teams.find((each) => each.name === search.get("team")) ?? teams[0];
+  if (team === undefined) {
+    return (
+      <Page title="Team">
+        <Panel>
+          <EmptyState title="You are in no team yet">
+            Ask an administrator of a team for an invitation: a link that lets you in.
+          </EmptyState>
+        </Panel>
+      </Page>
+    );
+  }
+  const manages = team.role === "admin";
+  const choose =
+    teams.length > 1 ? (
+      <NativeSelect
+        aria-label="Team"
+        value={team.name}
+        data={teams.map((each) => each.name)}
+        onChange={(event) => setSearch({ team: event.currentTarget.value })}
+      />
+    ) : null;
+  return (
+    <Page title={`Team ${team.name}`} lead={`You are its ${team.role}.`} actions={choose}>
+      <MembersPanel teamId={team.id} manages={manages} ownId={session.data?.user?.id ?? ""} />
+      {manages ? <InvitationsPanel teamId={team.id} /> : null}
+      {manages ? <ServiceAccountsPanel teamId={team.id} /> : null}
+      <SecretsPanel teamId={team.id} manages={manages} />
+      <ProjectsPanel teamId={team.id} teamName={team.name} writes={team.role !== "viewer"} />
+    </Page>
+  );
+}
