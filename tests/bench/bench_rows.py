@@ -22,9 +22,21 @@ def attempts(count: int) -> list[dict[str, str]]:
     return made
 
 
+def jobs(count: int) -> None:
+    """So many jobs like the first that has an attempt (tests/many_jobs.py)."""
+    from athanor.jobs.models import Attempt
+    from tests import many_jobs
+
+    many_jobs.fill(Attempt.objects.order_by("id")[0], count)
+    many_jobs.settle()
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("attempts", type=int)
+    parser.add_argument("--attempts", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=0)
     options = parser.parse_args()
     django.setup()
     json.dump(attempts(options.attempts), sys.stdout)
+    if options.jobs:
+        jobs(options.jobs)

@@ -64,9 +64,9 @@ def settings_of(stack: StackHandle) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def made_attempts(stack: StackHandle, count: int) -> list[dict[str, str]]:
-    """Attempts of queued jobs that no backend ever sees: job, attempt, token. See bench_rows.py."""
-    command = [sys.executable, "-m", "tests.bench.bench_rows", str(count)]
+def made_attempts(stack: StackHandle, count: int, jobs: int = 0) -> list[dict[str, str]]:
+    """Attempts of queued jobs that no backend ever sees: job, attempt, token; and more jobs. See bench_rows.py."""
+    command = [sys.executable, "-m", "tests.bench.bench_rows", "--attempts", str(count), "--jobs", str(jobs)]
     path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
     environment = {**os.environ, **settings_of(stack), "DJANGO_SETTINGS_MODULE": "athanor.config.settings"}
     done = subprocess.run(

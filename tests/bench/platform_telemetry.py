@@ -131,13 +131,13 @@ def _ingest_many(stack: StackHandle, rows: list[dict[str, str]], *, steps: int, 
         taken = [one for part in pool.map(send, rows, made) for one in part]
     seconds, used = time.perf_counter() - began, processor_seconds(stack) - used
     points = len(taken) * steps * len(names)
-    return {"points_per_second": points / seconds, "points_per_processor_second": points / used, **_spread(taken)}
+    return {"points_per_second": points / seconds, "points_per_processor_second": points / used, **spread(taken)}
 
 
 def _ingest_few(stack: StackHandle, row: dict[str, str]) -> dict[str, Any]:
     bodies = batches(0, 10, ["train/loss"], "rank0")
     sender = Sender(stack.credentials["url"], row["token"])
-    return _spread(_timed(lambda: sender.post("/api/agent/v1/metrics", next(bodies)), 600, before=50))
+    return spread(timed(lambda: sender.post("/api/agent/v1/metrics", next(bodies)), 600, before=50))
 
 
 def _chart(stack: StackHandle, row: dict[str, str]) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _chart(stack: StackHandle, row: dict[str, str]) -> dict[str, Any]:
     assert (answer["steps"][0], answer["steps"][-1]) == (0, LONG - 1)
     assert len(answer["steps"]) > 500
     return {
-        "whole": _spread(_timed(lambda: reader.get(path), 100)),
-        "zoomed": _spread(_timed(lambda: reader.get(zoomed), 100)),
+        "whole": spread(timed(lambda: reader.get(path), 100)),
+        "zoomed": spread(timed(lambda: reader.get(zoomed), 100)),
         "seconds_to_fill": filled,
     }
 
@@ -171,7 +171,7 @@ def _runs(stack: StackHandle, rows: list[dict[str, str]]) -> dict[str, Any]:
     answer = reader.post("/api/v1/metrics:query", body)
     curves = [curve for item in json.loads(answer)["items"] for curve in item["series"].values()]
     assert len(curves) == RUNS * SERIES
-    return {"bytes": len(answer), **_spread(_timed(lambda: reader.post("/api/v1/metrics:query", body), 40))}
+    return {"bytes": len(answer), **spread(timed(lambda: reader.post("/api/v1/metrics:query", body), 40))}
 
 
 def _row(run: str, step: int) -> tuple[str, float, int, str, int, bool]:
@@ -185,8 +185,8 @@ def _bare_ingest(bare: psycopg.Connection, size: int) -> dict[str, Any]:
         run = uuid.uuid4().hex
         made = [[_row(run, number * size + index) for index in range(size)] for number in range(200)]
         began = time.perf_counter()
-        taken = _timed(lambda made=made, write=write: write(bare, made.pop()), 150, before=20)
-        found[how] = {"points_per_second": 170 * size / (time.perf_counter() - began), **_spread(taken)}
+        taken = timed(lambda made=made, write=write: write(bare, made.pop()), 150, before=20)
+        found[how] = {"points_per_second": 170 * size / (time.perf_counter() - began), **spread(taken)}
     return found
 
 
@@ -214,7 +214,7 @@ def _bare_chart(bare: psycopg.Connection) -> dict[str, Any]:
     run = uuid.uuid4().hex
     _fill(bare, run, "train/loss", LONG)
     asked = "SELECT step, value, timestamp FROM bare_metrics WHERE run_uuid = %s AND key = %s ORDER BY step"
-    return _spread(_timed(lambda: bare.execute(asked, (run, "train/loss")).fetchall(), 3, before=1))
+    return spread(timed(lambda: bare.execute(asked, (run, "train/loss")).fetchall(), 3, before=1))
 
 
 def _bare_runs(bare: psycopg.Connection) -> dict[str, Any]:
@@ -227,10 +227,10 @@ def _bare_runs(bare: psycopg.Connection) -> dict[str, Any]:
         "SELECT run_uuid, key, step, value FROM bare_metrics"
         " WHERE run_uuid = ANY(%s) AND key = ANY(%s) ORDER BY run_uuid, key, step"
     )
-    return _spread(_timed(lambda: bare.execute(asked, (runs, _names(SERIES))).fetchall(), 5, before=1))
+    return spread(timed(lambda: bare.execute(asked, (runs, _names(SERIES))).fetchall(), 5, before=1))
 
 
-def _timed(act: Callable[[], Any], count: int, before: int = 5) -> list[float]:
+def timed(act: Callable[[], Any], count: int, before: int = 5) -> list[float]:
     taken = []
     for number in range(before + count):
         began = time.perf_counter()
@@ -240,7 +240,7 @@ def _timed(act: Callable[[], Any], count: int, before: int = 5) -> list[float]:
     return taken
 
 
-def _spread(taken: list[float]) -> dict[str, float]:
+def spread(taken: list[float]) -> dict[str, float]:
     ordered = sorted(taken)
     return {
         "p50_ms": statistics.median(ordered) * 1e3,

@@ -15,6 +15,7 @@ from tests.bench import (
     platform_first_step,
     platform_followers,
     platform_idle_memory,
+    platform_lists,
     platform_submits,
     platform_telemetry,
 )
@@ -25,6 +26,7 @@ PLATFORM: list[Measure] = [
     ("memory of the idle stack", platform_idle_memory.measure, platform_idle_memory.lines),
     ("submits per second", platform_submits.measure, platform_submits.lines),
     ("followers of streams", platform_followers.measure, platform_followers.lines),
+    ("lists among many jobs", platform_lists.measure, platform_lists.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
 ]

@@ -54,8 +54,11 @@ def time(request: Request, name: str) -> datetime | None:
     return found
 
 
-def page(request: Request, rows: QuerySet[Row]) -> tuple[list[Row], str | None]:
-    """One page, newest first, and the cursor of the next."""
+def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = None) -> tuple[list[Row], str | None]:
+    """One page, newest first, and the cursor of the next.
+
+    With `whole` the page is found first, by ids alone, which an index may answer, and then read as `whole` reads it.
+    """
     limit = number(request, "limit", DEFAULT_LIMIT, lowest=1, highest=LARGEST_LIMIT)
     cursor = request.query_params.get("cursor")
     if cursor:
@@ -68,9 +71,13 @@ def page(request: Request, rows: QuerySet[Row]) -> tuple[list[Row], str | None]:
                 problems=(FieldProblem("/cursor", "cursor", detail),),
             )
         rows = rows.filter(pk__lt=cursor)
-    found = list(rows.order_by("-pk")[: limit + 1])
-    more = len(found) > limit
-    return found[:limit], str(found[limit - 1].pk) if more else None
+    rows = rows.order_by("-pk")
+    if whole is None:
+        found = list(rows[: limit + 1])
+        return found[:limit], str(found[limit - 1].pk) if len(found) > limit else None
+    ids = [str(pk) for pk in rows.values_list("pk", flat=True)[: limit + 1]]
+    found = list(whole.filter(pk__in=ids[:limit]).order_by("-pk"))
+    return found, ids[limit - 1] if len(ids) > limit else None
 
 
 def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:

@@ -1,10 +1,20 @@
 """Public ids: a prefix that tells the kind, and a ULID, so that ids sort by the time they were made."""
 
+from datetime import UTC, datetime
+
 from ulid import ULID
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIME_LETTERS = 10  # of a ULID; the others are random
 
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{ULID()}"
+
+
+def earliest_id(prefix: str, moment: datetime) -> str:
+    """No id that is made at `moment` or later sorts before it."""
+    return f"{prefix}_{str(ULID.from_datetime(max(moment, EPOCH)))[:TIME_LETTERS].ljust(26, '0')}"
 
 
 def user_id() -> str:

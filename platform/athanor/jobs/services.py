@@ -13,7 +13,7 @@ from athanor.clusters.models import Pool
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events, projects, transitions
-from athanor.jobs.models import Dependency, IdempotencyRecord, Job
+from athanor.jobs.models import Dependency, IdempotencyRecord, Job, Label
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.specs import fit, validation
 from athanor.specs.v1 import PRIORITY_VALUES, JobSpec
@@ -185,6 +185,7 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
     projects.for_a_job(request.team, spec.project, request.user)
     job.save(force_insert=True)
     events.first(job, "job.submitted", actor=request.user.username, data=_fork(job))
+    Label.objects.bulk_create(Label(job=job, team=job.team, key=key, value=value) for key, value in spec.labels.items())
     Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)
     wakeups.hint_after_commit(wakeups.ADMIT)
     return job

@@ -86,9 +86,9 @@ class JobsView(APIView):
         description="Newest first. `label.KEY=VALUE` filters by label.",
     )
     def get(self, request: Request) -> Response:
-        parameters = request.query_params
+        parameters, who = request.query_params, principal(request)
         jobs = selectors.filtered(
-            selectors.jobs_of(principal(request)).select_related("progress"),
+            selectors.plain_jobs_of(who),
             statuses=_statuses(parameters.get("status", "")),
             team=parameters.get("team", ""),
             project=parameters.get("project", ""),
@@ -98,7 +98,9 @@ class JobsView(APIView):
             },
             created_after=time(request, "created_after"),
         )
-        rows, next_cursor = page(request, jobs)
+        more = parameters.get("fields") or parameters.get("expand")
+        whole = selectors.jobs_of(who).select_related("progress") if more else selectors.summaries_of(who)
+        rows, next_cursor = page(request, jobs, whole)
         items = shown(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
         return Response(listed(items, next_cursor))
 
