@@ -12,8 +12,9 @@ from athanor.core import ids
 
 def from_jobs(apps: Any, schema_editor: Any) -> None:
     job, project = apps.get_model("jobs", "Job"), apps.get_model("jobs", "Project")
-    named = job.objects.order_by("team_id", "project", "created_at").distinct("team_id", "project")
-    project.objects.bulk_create(
+    alias = schema_editor.connection.alias
+    named = job.objects.using(alias).order_by("team_id", "project", "created_at").distinct("team_id", "project")
+    project.objects.using(alias).bulk_create(
         project(
             id=ids.project_id(),
             team_id=team_id,

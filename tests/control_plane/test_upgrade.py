@@ -1,0 +1,102 @@
+"""A database made by the first version is brought up to date with every job in it."""
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.db.migrations.executor import MigrationExecutor
+
+FIRST_VERSION = [
+    ("accounts", "0001_initial"),
+    ("artifacts", "0001_initial"),
+    ("clusters", "0001_initial"),
+    ("jobs", "0002_attempt_cancels_sent"),
+    ("telemetry", "0001_initial"),
+]
+ALIAS = "upgraded"
+JOBS = 30
+THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def empty_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """A database of its own beside the tests', known to Django under ALIAS."""
+    with django_db_blocker.unblock():
+        yield from _database()
+
+
+def _database() -> Iterator[str]:
+    name = f"athanor_upgrade_{uuid.uuid4().hex[:12]}"
+    settings = {**connections.settings["default"], "NAME": name}
+    settings["OPTIONS"] = {key: value for key, value in settings["OPTIONS"].items() if key != "pool"}
+    maker = connection.copy()
+    maker.settings_dict = {**maker.settings_dict, "OPTIONS": settings["OPTIONS"]}
+    with maker.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    connections.settings[ALIAS] = settings
+    yield ALIAS
+    connections[ALIAS].close()
+    del connections[ALIAS]
+    del connections.settings[ALIAS]
+    with maker.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {name}")
+    maker.close()
+
+
+def migrate(targets: Any) -> Any:
+    executor = MigrationExecutor(connections[ALIAS])
+    executor.migrate(targets or executor.loader.graph.leaf_nodes())
+    return executor.loader.project_state(targets or executor.loader.graph.leaf_nodes()).apps
+
+
+def fill(apps: Any) -> list[dict[str, Any]]:
+    """What the first version had stored of some jobs; their ids, names and states."""
+
+    def make(app: str, model: str, **values: Any) -> Any:
+        return apps.get_model(app, model).objects.using(ALIAS).create(**values)
+
+    team = make("accounts", "Team", id="team_0", name="red")
+    user = make("accounts", "User", id="user_0", username="ada")
+    make("accounts", "Membership", user=user, team=team, role="member")
+    cluster = make("clusters", "Cluster", id="cls_0", name="local", kind="local", config={})
+    pool = make("clusters", "Pool", id="pool_0", cluster=cluster, name="cpu", slots_per_node=8, memory_bytes=2**30)
+    for number in range(JOBS):
+        status = ("succeeded", "running", "queued")[number % 3]
+        job = make(
+            "jobs", "Job", id=f"job_{number:026}", team=team, created_by=user, name=f"job-{number}",
+            project=("default", "vision")[number % 2], spec={"name": f"job-{number}"}, resolved_spec={"steps": 10},
+            spec_digest="d", pool=pool, slots=1, dataset_id="dset_0", status=status, event_seq=2,
+        )  # fmt: skip
+        for seq in (1, 2):
+            make("jobs", "JobEvent", job=job, seq=seq, type="job.status", time=THEN, actor="ada", data={"n": seq})
+        if status != "queued":
+            attempt = make(
+                "jobs", "Attempt", id=f"att_{number:026}", job=job, number=1, backend_name=f"ath-{number}",
+                status="ended" if status == "succeeded" else "running",
+            )  # fmt: skip
+            make("telemetry", "Progress", job=job, step=number, values={"train/loss": 2.5})
+            make("telemetry", "LogChunk", attempt=attempt, content=b"x", count=3, first_line=0)
+    return kept(apps)
+
+
+def kept(apps: Any) -> list[dict[str, Any]]:
+    jobs = apps.get_model("jobs", "Job").objects.using(ALIAS)
+    fields = ("id", "name", "status", "project", "team_id", "created_by_id", "spec", "resolved_spec", "created_at")
+    return list(jobs.order_by("id").values(*fields, "progress__step", "attempts__id", "attempts__status"))
+
+
+def test_every_job_of_the_first_version_is_kept_with_its_events(empty_database: str) -> None:
+    before = fill(migrate(FIRST_VERSION))
+    assert len(before) == JOBS
+    apps = migrate(None)
+    assert kept(apps) == before
+    events = apps.get_model("jobs", "JobEvent").objects.using(ALIAS)
+    assert events.count() == 2 * JOBS
+    assert set(events.values_list("type", "actor", "time")) == {("job.status", "ada", THEN)}
+    projects = apps.get_model("jobs", "Project").objects.using(ALIAS)
+    assert sorted(projects.values_list("team_id", "name")) == [("team_0", "default"), ("team_0", "vision")]
+    chunks = apps.get_model("telemetry", "LogChunk").objects.using(ALIAS)
+    assert set(chunks.values_list("first_line", "last_line")) == {(0, 2)}
