@@ -16,6 +16,8 @@ from tests.bench import (
     platform_followers,
     platform_idle_memory,
     platform_lists,
+    platform_observe,
+    platform_recovery,
     platform_submits,
     platform_telemetry,
 )
@@ -27,6 +29,8 @@ PLATFORM: list[Measure] = [
     ("submits per second", platform_submits.measure, platform_submits.lines),
     ("followers of streams", platform_followers.measure, platform_followers.lines),
     ("lists among many jobs", platform_lists.measure, platform_lists.lines),
+    ("observation sweep", platform_observe.measure, platform_observe.lines),
+    ("recovery after kills", platform_recovery.measure, platform_recovery.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
 ]

@@ -81,11 +81,12 @@ def observe_one(attempt: Attempt) -> Presence | None:
     cluster = attempt.job.pool.cluster
     for lease in leases.claim(Cluster.objects.filter(pk=cluster.pk), seconds=LEASE_SECONDS, limit=1):
         try:
-            for batch in _batches(of_one):
-                answers = backend_of(cluster).observe([live.handle for live in batch])
-                _apply_batch(batch, answers, absence.Tally())
-                return answers[batch[0].handle].presence
-            return Presence.UNKNOWN  # nobody has submitted it yet
+            batch = _read(of_one)
+            if not batch:
+                return Presence.UNKNOWN  # nobody has submitted it yet
+            answers = backend_of(cluster).observe([batch[0].handle])
+            _apply_batch(batch, answers, absence.Tally())
+            return answers[batch[0].handle].presence
         finally:
             leases.release(Cluster, lease)
     return None
@@ -107,15 +108,23 @@ def _sweep(lease: Lease) -> None:
 
 
 def _batches(attempts: QuerySet[Attempt]) -> Iterator[list[Live]]:
-    rows = attempts.order_by("id").values_list(
+    """First the next ids, from the index of live attempts, then what they name: one query for both would sort all that
+    are left, for each batch."""
+    ids = Attempt.objects.exclude(status=AttemptStatus.ENDED.value).order_by("id").values_list("id", flat=True)
+    after = ""
+    while page := list(ids.filter(id__gt=after)[:BATCH]):
+        after = page[-1]
+        if batch := _read(attempts.filter(id__in=page)):
+            yield batch
+
+
+def _read(attempts: QuerySet[Attempt]) -> list[Live]:
+    rows = attempts.values_list(
         "id", "backend_name", "backend_id", "status", "native_state", "native_reason", "absent_count",
         Coalesce("submitted_at", "created_at"), "job_id", "job__status", "job__health",
         F("job__resolved_spec__time_limit_seconds"),
     )  # fmt: skip
-    after = ""
-    while batch := [Live(*row) for row in rows.filter(id__gt=after)[:BATCH]]:
-        yield batch
-        after = batch[-1].id
+    return [Live(*row) for row in rows]
 
 
 def _ask(backend: Backend, cluster: Cluster, batch: list[Live]) -> Mapping[Handle, Observation]:
