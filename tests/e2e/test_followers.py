@@ -1,6 +1,8 @@
 """Whoever follows a team misses nothing and sees nothing twice, whatever is killed meanwhile."""
 
 import json
+import os
+import signal
 import threading
 import uuid
 
@@ -83,3 +85,19 @@ def test_followers_miss_nothing_when_web_and_database_are_killed(stack) -> None:
     for follower in followers:
         assert follower.seen[: len(expected)] == expected
         assert follower.openings >= 2, "it was cut off when the web was killed"
+
+
+def test_a_web_process_that_is_asked_to_stop_ends_its_streams_at_once(stack) -> None:
+    webs = [name for name in stack.state["services"] if name == "web" or name.startswith("web-")]
+    before = {name: stack.identity(name) for name in webs}
+    headers = {"Authorization": f"Bearer {stack.token}", "Accept": "text/event-stream"}
+    with httpx.stream("GET", f"{stack.url}/api/v1/events", headers=headers, timeout=20.0) as response:
+        assert response.status_code == 200
+        for name in webs:
+            os.kill(stack.pid(name), signal.SIGTERM)
+        for _ in response.iter_bytes():  # ends, and not by a cut connection
+            continue
+    for name in webs:
+        stack.wait_for_restart(name, before[name])
+        log = (stack.folder.logs / f"{name}.log").read_text()
+        assert "timeout graceful shutdown exceeded" not in log

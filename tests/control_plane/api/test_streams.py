@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.services import issue_token
@@ -216,3 +217,39 @@ def test_the_hubs_reads_are_let_in_to_the_followed_teams_only(
         ]
     assert seen == [1, 0]
     assert JobEvent.objects.count() == 1
+
+
+def test_a_database_that_is_away_for_a_moment_costs_a_follower_nothing(
+    live: LiveServer, token: str, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "PAUSE_SECONDS", 0.05)
+    read, failures = {"news": reads.news, "page": reads.page}, {"news": 0, "page": 0}
+
+    def failing(name: str) -> Callable[..., Any]:
+        def fails_twice(*arguments: Any) -> Any:
+            failures[name] += 1
+            if failures[name] <= 2:
+                raise OperationalError("the database is away")
+            return read[name](*arguments)
+
+        return fails_twice
+
+    for name in read:
+        monkeypatch.setattr(reads, name, failing(name))
+    first = submit()
+    with live.stream("/events?after=0", token) as stream:
+        assert stream.next_event().data["job_id"] == first.id
+        second = submit()
+        assert stream.next_event().data["job_id"] == second.id
+    assert min(failures.values()) > 2
+
+
+def test_a_stream_ends_after_a_while_so_that_followers_spread(
+    live: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(asgi, "HEARTBEAT_SECONDS", 0.05)
+    with live.stream("/events", token) as stream, pytest.raises(EOFError):
+        while True:
+            stream.next()
+    assert live.hub.count == 0

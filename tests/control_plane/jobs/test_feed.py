@@ -1,18 +1,22 @@
 """A team's events have one order, that of their commits; one that is committed late is never skipped."""
 
+import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from athanor.accounts.models import Team, User
-from athanor.jobs import feed, services
+from athanor.jobs import events, feed, services
 from athanor.jobs.models import EventHead, Job, JobEvent
 from tests.control_plane.conftest import Api
 
+WRITERS = 5
+EVENTS = 30
 ADD = """
 INSERT INTO jobs_jobevent (job_id, team_id, seq, type, time, actor, message, data, request_id)
 VALUES (%s, %s, %s, 'test.happened', now(), 'test', '', '{}', '')
@@ -142,3 +146,54 @@ def test_a_stream_without_a_loop_is_one_page(api: Api, submit: Callable[..., Job
     assert b"".join(again) == b"retry: 2000\n\n"
     refused = api.send("GET", "jobs/job_0/events", accept="text/event-stream")
     assert (refused.status_code, refused["Content-Type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reader_beside_many_writers_sees_each_event_once_and_in_order(submit: Callable[..., Job], team: Team) -> None:
+    """Writers of several jobs whose transactions overlap, and others who number too."""
+    jobs = [submit() for _ in range(WRITERS)]
+    written, failures = threading.Event(), []
+
+    def write(job: Job) -> None:
+        chance = random.Random(job.id)
+        for _ in range(EVENTS):
+            with transaction.atomic():
+                locked = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
+                events.append(locked, "test.happened", actor="test")
+                locked.save(update_fields=["event_seq"])
+                with connection.cursor() as cursor:  # so that commits come in another order than the ids
+                    cursor.execute("SELECT pg_sleep(%s)", [chance.random() / 200])
+
+    def number() -> None:
+        while not written.is_set():
+            feed.number()
+
+    def guarded(work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except BaseException as error:  # noqa: BLE001 - a thread's error must reach the test
+            failures.append(error)
+        finally:
+            connection.close()
+
+    writers = [threading.Thread(target=guarded, args=(write, job)) for job in jobs]
+    numberer = threading.Thread(target=guarded, args=(number,))
+    for thread in (*writers, numberer):
+        thread.start()
+    seen: list[JobEvent] = []
+    expected = WRITERS * (EVENTS + 1)
+    while len(seen) < expected and not failures:
+        alive = any(thread.is_alive() for thread in writers)
+        feed.number()
+        fresh = feed.after({team.id: seen[-1].team_seq or 0 if seen else 0}, 7)
+        seen.extend(fresh)
+        assert fresh or alive, "nobody writes any more, and something was skipped"
+    written.set()
+    for thread in (*writers, numberer):
+        thread.join()
+    assert failures == []
+    assert [event.team_seq for event in seen] == list(range(1, expected + 1))
+    for job in jobs:
+        assert [event.seq for event in seen if event.job_id == job.id] == list(range(1, EVENTS + 2))
+    ids = [event.pk for event in seen]
+    assert ids != sorted(ids), "no commit overtook another: this test has shown nothing"
