@@ -12,14 +12,14 @@ from tests.chaos.world import Plants
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 SHORT = Plan(
     seed=1,
-    jobs=24,
+    jobs=16,
     slots=8,
     tick_seconds=0.4,
     fewest_steps=2,
     most_steps=5,
     latest_twist_seconds=5.0,
-    outages_for_seconds=26.0,
-    submit_for_seconds=18.0,
+    outages_for_seconds=24.0,
+    submit_for_seconds=12.0,
     down_seconds=(0.0,),
     gap_seconds=1.0,
     drain_seconds=150.0,

@@ -1,12 +1,30 @@
 """The Celery application of workers and beat: `celery -A athanor.config.celery worker`."""
 
 import os
+from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu import Connection
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "athanor.config.settings")
 
-app = Celery("athanor")
+RETRY_SECONDS = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.0}
+
+
+class Broker(Connection):
+    """Asks for a lost broker every other second. Kombu's own pauses grow to half a minute: for so long after the
+    broker's return nothing would start."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().ensure_connection(*args, **{**RETRY_SECONDS, **kwargs})
+
+
+class Amqp(AMQP):
+    Connection = Broker
+
+
+app = Celery("athanor", amqp=Amqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.imports = ("workers.tasks",)
 app.set_default()
