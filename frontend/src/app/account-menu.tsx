@@ -59,6 +59,11 @@ export function AccountMenu({ user, teams }: { user: User; teams: Team[] }) {
         <Menu.Item component="a" href="/api/docs/">
           API reference
         </Menu.Item>
+        {user.is_staff || user.platform_role !== "none" ? (
+          <Menu.Item component="a" href="/admin/">
+            Administration
+          </Menu.Item>
+        ) : null}
         <Menu.Item onClick={() => leave.mutate()}>Sign out</Menu.Item>
       </Menu.Dropdown>
     </Menu>

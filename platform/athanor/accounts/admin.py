@@ -1,62 +1,202 @@
+from typing import Any
+
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
-from django.db.models import Model
+from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
 
+from athanor.accounts import members, services
+from athanor.accounts.admin_tools import SeenInline, SeenOnly, act_on_each, link, pretty
 from athanor.accounts.models import ApiToken, AuditEvent, Invitation, Membership, Team, User
+from athanor.accounts.roles import Role
+
+
+class MembershipInline(SeenInline):
+    model = Membership
+    fields = ("user", "role")
+    readonly_fields = ("user", "role")
+    verbose_name_plural = "members (changed under Memberships)"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        rows: QuerySet[Membership] = super().get_queryset(request).select_related("user", "team")
+        return rows
 
 
 @admin.register(User)
 class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    list_display = ("username", "email", "platform_role", "service_team", "is_active", "last_login")
-    list_filter = ("platform_role", "is_active", "is_staff", "service_team")
-    fieldsets = (*(UserAdmin.fieldsets or ()), ("Athanor", {"fields": ("platform_role", "service_team")}))
+    list_display = ("username", "email", "platform_role", "service_team", "teams", "is_active", "last_login")
+    list_filter = ("platform_role", "is_active", "is_staff", ("service_team", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("service_team",)
+    search_fields = ("username", "email", "=id", "memberships__team__name")
+    date_hierarchy = "date_joined"
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        ("Person", {"fields": ("first_name", "last_name", "email")}),
+        ("Rights", {"fields": ("is_active", "platform_role", "is_staff", "is_superuser", "service_team")}),
+        ("Dates", {"fields": ("last_login", "date_joined")}),
+    )
+    filter_horizontal = ()
+    autocomplete_fields = ("service_team",)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        rows: QuerySet[User] = super().get_queryset(request)
+        return rows.prefetch_related("memberships__team")
 
-class MembershipInline(admin.TabularInline):  # type: ignore[type-arg] # generic in the stubs only
-    model = Membership
-    extra = 0
-    autocomplete_fields = ("user",)
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
+        """A superuser sees every team's work, so only one makes another."""
+        dates = ("last_login", "date_joined")
+        return dates if request.user.is_superuser else (*dates, "is_staff", "is_superuser")
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        if obj is not None and obj.is_superuser and not request.user.is_superuser:
+            return False  # nor takes one's place, by a new password
+        return super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # the record of what they did stays theirs; switch them off
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Nobody is shown a digest of a password; who may change it finds the form."""
+        sets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return sets
+        return [
+            (title, {**options, "fields": tuple(name for name in options["fields"] if name != "password")})
+            for title, options in sets
+        ]
+
+    @admin.display(description="teams")
+    def teams(self, user: User) -> str:
+        return ", ".join(f"{row.team.name} ({row.role})" for row in user.memberships.all()) or "-"
 
 
 @admin.register(Team)
 class TeamAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    list_display = ("name", "id", "max_running_jobs", "max_slots")
-    search_fields = ("name", "id")
+    list_display = ("name", "members", "max_running_jobs", "max_slots", "created_at", "on_the_dashboard")
+    search_fields = ("name", "=id")
+    date_hierarchy = "created_at"
+    readonly_fields = ("id", "created_at", "on_the_dashboard")
+    fields = ("name", "id", "max_running_jobs", "max_slots", "created_at", "on_the_dashboard")
     inlines = (MembershipInline,)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
+        people = Count("memberships", filter=Q(memberships__user__service_team=None))
+        rows: QuerySet[Team] = super().get_queryset(request).annotate(people=people)
+        return rows
 
-class SeenOnly(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """Made and changed by services only."""
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return (*self.readonly_fields, "name") if obj else self.readonly_fields
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+        return False  # its jobs and its audit trail outlive it
+
+    def save_model(self, request: Any, obj: Team, form: Any, change: bool) -> None:
+        limits = {name: getattr(obj, name) for name in ("max_running_jobs", "max_slots")}
+        if not change:
+            obj.pk = members.create_team(obj.name, request.user).pk
+            obj._state.adding = False
+        members.change_limits(obj, limits, request.user)
+
+    @admin.display(description="members", ordering="people")
+    def members(self, team: Any) -> int:
+        return int(team.people)
+
+    @admin.display(description="dashboard")
+    def on_the_dashboard(self, team: Team) -> str:
+        return link(f"/jobs?team={team.name}", "jobs") if team.pk else "-"
+
+
+@admin.register(Membership)
+class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
+    """As a team's administrators do it by the API; a team keeps its last administrator."""
+
+    list_display = ("user", "team", "role")
+    list_filter = ("role", ("team", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("user", "team")
+    search_fields = ("user__username", "team__name")
+    autocomplete_fields = ("user", "team")
+    fields = ("user", "team", "role")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("user", "team") if obj else ()
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        return {}  # Django's deletes without asking the service
+
+    def save_model(self, request: Any, obj: Membership, form: Any, change: bool) -> None:
+        if change:
+            members.set_role(obj.team, obj.user_id, Role(obj.role), request.user)
+        else:
+            obj.pk = members.add_member(obj.team, obj.user.username, Role(obj.role), request.user).pk
+
+    def delete_model(self, request: Any, obj: Membership) -> None:
+        members.remove_member(obj.team, obj.user_id, request.user)
 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(SeenOnly):
-    list_display = ("name", "user", "team", "prefix", "last_used_at", "expires_at", "revoked_at")
-    list_filter = ("team",)
-    search_fields = ("id", "name", "user__username", "prefix")
+    list_display = ("name", "user", "team", "prefix", "created_at", "last_used_at", "expires_at", "revoked_at")
+    list_filter = (
+        ("revoked_at", admin.EmptyFieldListFilter),
+        ("team", admin.RelatedOnlyFieldListFilter),
+        "expires_at",
+    )
+    list_select_related = ("user", "team")
+    search_fields = ("=id", "name", "user__username", "=prefix")
+    date_hierarchy = "created_at"
     exclude = ("digest",)
+    actions = ("revoke",)
+
+    @admin.action(description="Revoke, at once", permissions=["operate"])
+    def revoke(self, request: Any, rows: QuerySet[ApiToken]) -> None:
+        found = rows.select_related("user")
+        act_on_each(request, self, found, lambda row: services.revoke_token(row.user, row.id, request.user), "Revoked")
 
 
 @admin.register(Invitation)
 class InvitationAdmin(SeenOnly):
-    list_display = ("id", "team", "role", "note", "created_by", "expires_at", "accepted_by")
-    list_filter = ("team",)
+    list_display = ("id", "team", "role", "note", "created_by", "created_at", "expires_at", "accepted_by", "revoked_at")
+    list_filter = (
+        "role",
+        ("accepted_at", admin.EmptyFieldListFilter),
+        ("team", admin.RelatedOnlyFieldListFilter),
+    )
+    list_select_related = ("team", "created_by", "accepted_by")
+    search_fields = ("=id", "note", "team__name", "created_by__username")
+    date_hierarchy = "created_at"
     exclude = ("digest",)
+    actions = ("revoke",)
+
+    @admin.action(description="Withdraw", permissions=["operate"])
+    def revoke(self, request: Any, rows: QuerySet[Invitation]) -> None:
+        act_on_each(request, self, rows, lambda row: members.revoke_invitation(row, request.user), "Withdrawn")
 
 
 @admin.register(AuditEvent)
 class AuditEventAdmin(SeenOnly):
-    list_display = ("seq", "time", "action", "actor", "team_id", "target_type", "target_id", "address")
-    search_fields = ("=actor", "=target_id", "=team_id", "=request_id")
+    list_display = ("seq", "time", "action", "actor", "team_id", "target", "address")
+    list_filter = ("target_type", ("team_id", admin.AllValuesFieldListFilter))
+    search_fields = ("=actor", "=target_id", "=team_id", "=request_id", "action__startswith")
+    search_help_text = "whole names and ids, or how an action begins: job."
     date_hierarchy = "time"
-    show_full_result_count = False
+    ordering = ("-seq",)
+    fields = (
+        "seq", "time", "action", "actor", "actor_id", "token_id", "team_id", "target_type", "target_id", "address",
+        "request_id", "what_was", "what_is", "previous", "digest",
+    )  # fmt: skip
+    readonly_fields = ("what_was", "what_is")
+
+    @admin.display(description="on")
+    def target(self, event: AuditEvent) -> str:
+        return link(f"/jobs/{event.target_id}", event.target_id) if event.target_type == "job" else str(event.target_id)
+
+    @admin.display(description="before")
+    def what_was(self, event: AuditEvent) -> str:
+        return pretty(event.before)
+
+    @admin.display(description="after")
+    def what_is(self, event: AuditEvent) -> str:
+        return pretty(event.after)

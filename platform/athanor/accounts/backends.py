@@ -6,11 +6,23 @@ from django.contrib.auth.backends import ModelBackend
 from django.http import HttpRequest
 
 from athanor.accounts import throttling
-from athanor.accounts.models import User
+from athanor.accounts.models import PlatformRole, User
 from athanor.core.logging import bound_id
+
+# What a role on the platform opens in Django's admin: people, teams, tokens, the trail, clusters; no team's work.
+PLATFORM_APPS = frozenset({"accounts", "clusters"})
 
 
 class ThrottledBackend(ModelBackend):
+    def has_perm(self, user_obj: Any, perm: str, obj: Any = None) -> bool:
+        app, _, name = perm.partition(".")
+        return super().has_perm(user_obj, perm, obj) or (app in PLATFORM_APPS and _by_role(user_obj, name))
+
+    def has_module_perms(self, user_obj: Any, app_label: str) -> bool:
+        return super().has_module_perms(user_obj, app_label) or (
+            app_label in PLATFORM_APPS and _by_role(user_obj, "view_")
+        )
+
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
@@ -25,3 +37,8 @@ class ThrottledBackend(ModelBackend):
         if user is not None and request is not None:
             throttling.succeeded(username, address)
         return user
+
+
+def _by_role(user: Any, permission: str) -> bool:
+    role = user.platform_role if user.is_active else PlatformRole.NONE
+    return role == PlatformRole.PLATFORM_ADMIN or (role == PlatformRole.AUDITOR and permission.startswith("view_"))

@@ -3,17 +3,22 @@
 from functools import wraps
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin.forms import AdminAuthenticationForm
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 
 from athanor.accounts import audit
+from athanor.accounts.roles import PlatformRole
 from athanor.core import tenancy
-from athanor.core.errors import TooManyRequests
+from athanor.core.errors import AthanorError, TooManyRequests
+
+# What other packages would show: groups of rights that mean nothing here, and an identity provider's secrets.
+OTHERS = frozenset({"auth", "account", "socialaccount"})
 
 
 class Audited(ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
@@ -32,9 +37,33 @@ class Audited(ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
             _record("admin.delete", request, obj, "")
         return super().log_deletions(request, queryset)
 
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return _refusal_told(self, request, super().changeform_view, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return _refusal_told(self, request, super().delete_view, *args, **kwargs)
+
+
+def _refusal_told(page: Any, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a service refuses is said above the form."""
+    try:
+        return view(request, *args, **kwargs)
+    except AthanorError as error:
+        page.message_user(request, f"{error.message}; {error.remedy}", messages.ERROR)
+        return HttpResponseRedirect(request.get_full_path())
+
+
+def may_enter(user: Any) -> bool:
+    """By a role on the platform; an anonymous visitor has none."""
+    return user.is_active and getattr(user, "platform_role", PlatformRole.NONE) != PlatformRole.NONE
+
 
 class SignInForm(AdminAuthenticationForm):
     """Says on the page that there were too many tries; the API answers 429."""
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        if not may_enter(user):
+            super().confirm_login_allowed(user)
 
     def clean(self) -> Any:
         try:
@@ -47,6 +76,11 @@ class AuditedAdminSite(AdminSite):
     login_form = SignInForm
     site_header = "Athanor"
     site_title = "Athanor"
+    index_title = "Administration"
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Staff, and who has a role on the platform; what they see there, accounts/backends.py says."""
+        return super().has_permission(request) or may_enter(request.user)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         inner = super().admin_view(view, cacheable)
@@ -60,9 +94,10 @@ class AuditedAdminSite(AdminSite):
         return seeing_all
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
+        models = [model_or_iterable] if isinstance(model_or_iterable, type) else model_or_iterable
         base = admin_class or ModelAdmin
         audited = type(base.__name__, (Audited, base), {"__module__": base.__module__})
-        super().register(model_or_iterable, audited, **options)
+        super().register([model for model in models if model._meta.app_label not in OTHERS], audited, **options)
 
 
 def _record(action: str, request: HttpRequest, obj: Model, message: Any) -> None:

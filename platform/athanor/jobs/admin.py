@@ -1,30 +1,99 @@
+from collections.abc import Callable
+from typing import Any
+
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from athanor.accounts.admin_tools import SeenInline, SeenOnly, act_on_each, link, pretty
+from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import explain
 
 
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """The record is changed by services only."""
+class AttemptInline(SeenInline):
+    model = Attempt
+    fields = ("number", "status", "reason", "native_state", "submitted_at", "started_at", "ended_at", "observed_at")
+    ordering = ("number",)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
 
-    def has_change_permission(self, request: HttpRequest, obj: object | None = None) -> bool:
-        return False
+def _wish(description: str, service: services.Wish, done: str) -> Callable[..., None]:
+    """An action that asks for what a user may ask for."""
 
-    def has_delete_permission(self, request: HttpRequest, obj: object | None = None) -> bool:
-        return False
+    @admin.action(description=description, permissions=["operate"])
+    def ask(page: Any, request: Any, rows: QuerySet[Job]) -> None:
+        act_on_each(request, page, rows, lambda job: service(job.pk, request.user.username), done)
+
+    ask.__name__ = service.__name__
+    return ask
 
 
 @admin.register(Job)
-class JobAdmin(ReadOnlyAdmin):
-    list_display = ("id", "name", "team", "status", "reason", "desired", "created_at")
-    list_filter = ("status", "team")
-    search_fields = ("id", "name")
+class JobAdmin(SeenOnly):
+    """The record, to look at; the actions write what is wanted, never what is."""
+
+    list_display = ("name", "team", "status", "reason", "desired", "health", "created_by", "created_at", "opened")
+    list_filter = (
+        "status",
+        "health",
+        "desired",
+        ("team", admin.RelatedOnlyFieldListFilter),
+        ("pool", admin.RelatedOnlyFieldListFilter),
+    )
+    list_select_related = ("team", "created_by")
+    search_fields = ("=id", "name", "=created_by__username", "=project")
+    date_hierarchy = "created_at"
+    ordering = ("-id",)
+    inlines = (AttemptInline,)
+    actions = (
+        _wish("Ask to stop", services.request_stop, "Asked to stop"),
+        _wish("Ask to pause", services.request_pause, "Asked to pause"),
+        _wish("Let go on", services.request_resume, "Asked to go on"),
+    )
+    fields = (
+        "id", "opened", "name", "team", "project", "created_by", "labels_shown", "status", "why", "desired", "health",
+        "priority", "pool", "slots", "created_at", "queued_at", "admitted_at", "started_at", "finished_at",
+        "act_after", "expires_at", "forked_from", "spec_shown", "resolved_shown",
+    )  # fmt: skip
+    readonly_fields = ("opened", "why", "labels_shown", "spec_shown", "resolved_shown")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        rows: QuerySet[Job] = super().get_queryset(request)
+        return rows.select_related("team", "created_by", "pool__cluster", "forked_from")
+
+    @admin.display(description="dashboard")
+    def opened(self, job: Job) -> str:
+        return link(f"/jobs/{job.pk}", "open")
+
+    @admin.display(description="why")
+    def why(self, job: Job) -> str:
+        told = explain(job.reason, job.reason_detail)
+        return f"{told['message']} {told['remedy']}" if told else "-"
+
+    @admin.display(description="labels")
+    def labels_shown(self, job: Job) -> str:
+        return pretty(job.labels)
+
+    @admin.display(description="spec as written")
+    def spec_shown(self, job: Job) -> str:
+        return pretty(job.spec)
+
+    @admin.display(description="spec with every default")
+    def resolved_shown(self, job: Job) -> str:
+        return pretty(job.resolved_spec)
 
 
 @admin.register(Attempt)
-class AttemptAdmin(ReadOnlyAdmin):
-    list_display = ("id", "job", "number", "status", "reason", "native_state", "observed_at")
-    list_filter = ("status",)
+class AttemptAdmin(SeenOnly):
+    list_display = ("id", "job", "number", "status", "reason", "native_state", "exit_status", "observed_at", "ended_at")
+    list_filter = ("status", "reason")
+    list_select_related = ("job",)
+    search_fields = ("=id", "=job__id", "=backend_name", "=backend_id")
+    date_hierarchy = "created_at"
+    ordering = ("-id",)
+    exclude = ("end_report", "lease_token")
+    readonly_fields = ("end_shown",)
+
+    @admin.display(description="what its agent reported at the end")
+    def end_shown(self, attempt: Attempt) -> str:
+        return pretty(attempt.end_report)

@@ -3,3 +3,4 @@ from django.apps import AppConfig
 
 class JobsConfig(AppConfig):
     name = "athanor.jobs"
+    verbose_name = "Jobs"

@@ -1,28 +1,57 @@
-from django.contrib import admin
+from typing import Any
 
-from athanor.accounts.admin import SeenOnly
+from django.contrib import admin
+from django.db.models import QuerySet
+
+from athanor.accounts.admin_tools import SeenOnly, act_on_each, pretty
+from athanor.webhooks import services
 from athanor.webhooks.models import Delivery, Webhook
 
 
 @admin.register(Webhook)
 class WebhookAdmin(SeenOnly):
+    """Its signing secrets are nowhere shown."""
+
     list_display = (
-        "id",
-        "name",
-        "team",
-        "url",
-        "enabled",
-        "consecutive_failures",
-        "last_success_at",
+        "name", "team", "url", "enabled", "consecutive_failures", "last_success_at", "last_failure_at",
         "disabled_reason",
-    )
-    list_filter = ("enabled", "team")
-    search_fields = ("id", "name", "url")
+    )  # fmt: skip
+    list_filter = ("enabled", ("team", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("team",)
+    list_display_links = ("name", "url")
+    search_fields = ("=id", "name", "url", "team__name")
+    date_hierarchy = "created_at"
+    actions = ("switch_on", "switch_off")
+
+    @admin.action(description="Switch on, from the next event", permissions=["operate"])
+    def switch_on(self, request: Any, rows: QuerySet[Webhook]) -> None:
+        act_on_each(
+            request, self, rows, lambda row: services.change(row, {"enabled": True}, request.user), "Switched on"
+        )
+
+    @admin.action(description="Switch off", permissions=["operate"])
+    def switch_off(self, request: Any, rows: QuerySet[Webhook]) -> None:
+        act_on_each(
+            request, self, rows, lambda row: services.change(row, {"enabled": False}, request.user), "Switched off"
+        )
 
 
 @admin.register(Delivery)
 class DeliveryAdmin(SeenOnly):
-    list_display = ("id", "webhook", "event_type", "state", "tries", "next_try_at", "finished_at")
-    list_filter = ("state", "team")
-    search_fields = ("=id", "=webhook__id")
-    show_full_result_count = False
+    list_display = ("id", "webhook", "team", "event_type", "state", "tries", "created_at", "next_try_at", "finished_at")
+    list_filter = ("state", "event_type", ("team", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("webhook", "team")
+    search_fields = ("=id", "=webhook__id", "=event_type")
+    date_hierarchy = "created_at"
+    exclude = ("log", "lease_token")
+    readonly_fields = ("tries_shown",)
+    actions = ("redeliver",)
+
+    @admin.action(description="Deliver once more", permissions=["operate"])
+    def redeliver(self, request: Any, rows: QuerySet[Delivery]) -> None:
+        found = rows.select_related("webhook")
+        act_on_each(request, self, found, lambda row: services.redeliver(row, request.user), "To be delivered again")
+
+    @admin.display(description="how each try went")
+    def tries_shown(self, delivery: Delivery) -> str:
+        return pretty(delivery.log)

@@ -3,6 +3,7 @@ from django.apps import AppConfig
 
 class WebhooksConfig(AppConfig):
     name = "athanor.webhooks"
+    verbose_name = "Webhooks"
 
     def ready(self) -> None:
         from athanor.artifacts import rotation  # noqa: PLC0415 - models are ready only now
