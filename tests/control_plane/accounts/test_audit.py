@@ -9,8 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, connections, transaction
 
-from athanor.accounts import audit
+from athanor.accounts import audit, members
 from athanor.accounts.models import AuditEvent, Team, User
+from athanor.accounts.roles import Role
 from athanor.artifacts.models import Artifact
 from athanor.jobs.models import Job
 from tests.control_plane import drive
@@ -162,16 +163,15 @@ def test_what_is_changed_in_djangos_admin_is_on_record(client: Any, user: User, 
     admin = User.objects.create_superuser("root")
     client.force_login(admin)
     address = f"/admin/accounts/team/{team.id}/change/"
-    form = {"name": "scarlet", "memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
+    form = {"max_running_jobs": "3", "memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
     assert client.post(address, form).status_code == 302
     changed = AuditEvent.objects.get(action="admin.change")
     assert (changed.actor, changed.target_type, changed.target_id) == ("root", "team", team.id)
-    assert "Name" in json.dumps(changed.after)
-    team.memberships.all().delete()
-    assert client.post("/admin/accounts/team/", {
-        "action": "delete_selected", "_selected_action": team.id, "post": "yes"
-    }).status_code == 302  # fmt: skip
-    assert AuditEvent.objects.get(action="admin.delete").target_id == team.id
+    assert "Max running jobs" in json.dumps(changed.after)
+    members.add_member(team, "root", Role.ADMIN, admin)
+    row = team.memberships.get(user=user)
+    assert client.post(f"/admin/accounts/membership/{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert AuditEvent.objects.get(action="admin.delete").target_id == str(row.pk)
     assert list(audit.verify()) == []
 
 
