@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator  # noqa: E402
 from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
+from django.db import connection  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
 from athanor.accounts.models import Membership, Role, Team, User  # noqa: E402
@@ -21,6 +22,7 @@ from athanor.clusters.models import Cluster, Pool  # noqa: E402
 from athanor.jobs import services  # noqa: E402
 from athanor.jobs.models import Job  # noqa: E402
 from athanor.specs.validation import parse_spec  # noqa: E402
+from deploy.local.handle import wait_until  # noqa: E402
 
 SPEC: dict[str, Any] = {
     "version": 1,
@@ -35,6 +37,15 @@ SPEC: dict[str, Any] = {
         "schedule": {"warmup_steps": 2},
     },
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def idle_pool(django_db_setup: None) -> Iterator[None]:
+    """A session still on its way back into the pool would outlive the pool and keep the database from going."""
+    yield
+    connection.close()
+    stats = connection.pool.get_stats
+    wait_until(lambda: stats()["pool_available"] == stats()["pool_size"], "the pool has its sessions back", 10)
 
 
 @pytest.fixture

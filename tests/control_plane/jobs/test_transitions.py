@@ -1,14 +1,19 @@
 """Only the table's moves are made, each with its event, and the tables are enforced by the database where it can."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from django.db import IntegrityError, transaction
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
-from athanor.jobs import transitions
+from athanor.core.errors import Conflict
+from athanor.jobs import services, transitions
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import Reason
-from athanor.jobs.states import ALLOWED, JobStatus
+from athanor.jobs.states import ALLOWED, FINAL, JobStatus
 from tests.control_plane import drive
 
 pytestmark = pytest.mark.django_db
@@ -48,3 +53,25 @@ def test_each_event_says_who_did_it(submit: Callable[..., Job]) -> None:
         ("job.status", "dispatch"),
         ("job.status", "dispatch"),
     ]
+
+
+@hypothesis_settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(choices=st.lists(st.integers(min_value=0, max_value=11), max_size=14))
+def test_events_are_gapless_whatever_way_a_job_takes(submit: Callable[..., Job], choices: list[int]) -> None:
+    """Users' wishes and the platform's moves in any order that the table allows."""
+    job = submit()
+    with transaction.atomic():
+        for choice in choices:
+            row = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
+            exits = sorted(ALLOWED[JobStatus(row.status)])
+            if exits and choice % 4:
+                ending = Reason.STOPPED_BY_USER if exits[choice % len(exits)] in FINAL else None
+                transitions.move(row, exits[choice % len(exits)], reason=ending, actor="test")
+            else:
+                with suppress(Conflict):
+                    (services.request_pause, services.request_resume, services.request_stop)[choice % 3](row.id, "ada")
+    events = list(JobEvent.objects.filter(job=job).order_by("seq").values_list("seq", flat=True))
+    assert events == list(range(1, len(events) + 1))
+    assert Job.objects.get(pk=job.pk).event_seq == len(events)
