@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from django.db import OperationalError
 
@@ -194,6 +195,13 @@ def test_a_long_poll_ends_empty_when_its_time_is_over(live: LiveServer, token: s
     answer = live.get("/events?after=0&wait=1", token)
     assert answer.json() == {"items": [], "next_after": "0"}
     assert live.get("/events?wait=31", token).status_code == 422
+
+
+def test_a_question_for_the_headers_alone_is_answered_and_ends(live: LiveServer, token: str) -> None:
+    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    answer = httpx.head(f"{live.url}/events", headers=headers, timeout=20)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+    assert live.hub.count == 0
 
 
 def test_whoever_comes_when_all_places_are_taken_is_sent_away(

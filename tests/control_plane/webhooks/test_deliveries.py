@@ -1,5 +1,6 @@
 """From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and told of."""
 
+import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
 from athanor.webhooks import delivering, publishing
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
+from tests.control_plane.artifacts.test_team_secrets import whole_database
 from tests.control_plane.conftest import Api
 from tests.control_plane.webhooks.receiver import Receiver
 
@@ -227,6 +229,22 @@ def test_a_teams_new_key_seals_the_secrets_too(
     submit()
     run()
     assert receiver.received[-1].is_signed_with(webhook["secret"])
+
+
+def test_neither_secret_nor_path_of_the_address_is_anywhere_but_where_it_belongs(
+    made: Callable, receiver: Receiver, admin: Api, submit: Callable[..., Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    webhook = made(url=f"{receiver.url}/T0-CANARY-path")
+    fresh = admin.send("POST", f"webhooks/{webhook['id']}:rotate_secret").json()
+    submit()
+    receiver.answers = [410]
+    run()
+    everywhere = whole_database() + caplog.text
+    for secret in (webhook["secret"], fresh["secret"]):
+        assert secret not in everywhere
+    assert everywhere.count("T0-CANARY-path") == 1, "in the webhook's own row"
+    assert AuditEvent.objects.filter(action="webhook.create", after__host__startswith="http://127.0.0.1:").exists()
 
 
 def test_a_test_and_a_redelivery(made: Callable, receiver: Receiver, admin: Api, submit: Callable[..., Job]) -> None:

@@ -32,7 +32,7 @@ class Following:
 def hand_over(request: Request, name: str, following: Following) -> bool:
     """False where no loop runs beneath: under plain WSGI, and in tests that call the view. Raises Unavailable."""
     scope: dict[str, Any] | None = request.META.get("asgi.scope")
-    if scope is None or WAITED in scope:
+    if scope is None or WAITED in scope or request.method != "GET":  # HEAD ends with its headers
         return False
     if FULL in scope:
         raise Unavailable(
