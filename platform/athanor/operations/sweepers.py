@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Count, F, Min, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -95,6 +96,12 @@ def _note(task: str, facts: dict[str, Any]) -> None:
     SweeperRun.objects.bulk_create([row], update_conflicts=True, unique_fields=["task"], update_fields=list(facts))
 
 
+def _brought_up_to_date() -> datetime:
+    """When this version's tables were made: since then at the latest its sweepers run."""
+    applied: datetime = MigrationRecorder.Migration.objects.latest("applied").applied
+    return applied
+
+
 def _state(sweeper: Sweeper, run: SweeperRun | None) -> State:
     now = timezone.now()
     rows, oldest = 0, None
@@ -112,5 +119,5 @@ def _state(sweeper: Sweeper, run: SweeperRun | None) -> State:
         took_seconds=run.seconds if run else None,
         failed_at=run.failed_at if run else None,
         error=run.error if run else "",
-        late=ran_at is None or (now - ran_at).total_seconds() > LATE_AFTER_RUNS * sweeper.seconds,
+        late=(now - (ran_at or _brought_up_to_date())).total_seconds() > LATE_AFTER_RUNS * sweeper.seconds,
     )

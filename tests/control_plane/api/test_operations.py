@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, Team, User
@@ -58,7 +59,13 @@ def test_every_sweeper_says_its_invariant_and_when_nothing_is_due(operator: Api,
     for item in items:
         assert item["invariant"].endswith(".")
         assert (item["rows_due"], item["oldest_due_seconds"]) == (0, None), item
-        assert item["late"], "it has never run"
+
+
+def test_a_sweeper_that_never_ran_is_late_when_it_should_have(operator: Api, world: World) -> None:
+    MigrationRecorder.Migration.objects.update(applied=timezone.now())
+    assert not sweeper(operator, wakeups.ADMIT)["late"], "the platform was made just now"
+    MigrationRecorder.Migration.objects.update(applied=timezone.now() - timedelta(hours=2))
+    assert sweeper(operator, wakeups.ADMIT)["late"]
 
 
 def test_what_waits_for_a_sweeper_is_counted_until_it_has_run(operator: Api, submit: Submit, world: World) -> None:

@@ -23,6 +23,7 @@ describe("the condition of a sweeper", () => {
   });
   it("tells never from late", () => {
     expect(condition({ ...healthy, ran_at: null, late: true }, NOW).text).toBe("Never ran");
+    expect(condition({ ...healthy, ran_at: null }, NOW).text).toBe("Not yet due");
     expect(condition({ ...healthy, late: true }, NOW).text).toBe("Late");
   });
   it("counts a failure until a run has succeeded since", () => {

@@ -6,7 +6,9 @@ export function condition(sweeper: Sweeper, now: number): { tone: Tone; text: st
   const failed = sweeper.failed_at === null ? 0 : Date.parse(sweeper.failed_at);
   const ran = sweeper.ran_at === null ? 0 : Date.parse(sweeper.ran_at);
   if (failed > ran && failed <= now) return { tone: "bad", text: "Failing" };
-  if (sweeper.ran_at === null) return { tone: "bad", text: "Never ran" };
+  if (sweeper.ran_at === null) {
+    return sweeper.late ? { tone: "bad", text: "Never ran" } : { tone: "muted", text: "Not yet due" };
+  }
   if (sweeper.late) return { tone: "bad", text: "Late" };
   return { tone: "good", text: "Runs" };
 }
