@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -58,8 +58,9 @@ def deliver_due() -> None:
 
 
 def due_now() -> QuerySet[Delivery]:
-    """What is for a webhook that is switched off waits for it, until it is given up."""
-    return Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now(), webhook__enabled=True)
+    """What is for a webhook that is switched off, or is left alone for a while, waits for it."""
+    due = Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now(), webhook__enabled=True)
+    return due.filter(Q(webhook__paused_until__isnull=True) | Q(webhook__paused_until__lte=Now()))
 
 
 def _claim() -> Iterator[Lease]:
@@ -133,11 +134,15 @@ def _count(webhook_id: str, outcome: Outcome) -> None:
     now = timezone.now()
     if outcome.is_success:
         webhook.consecutive_failures, webhook.failing_since, webhook.last_success_at = 0, None, now
+        webhook.paused_until = None
     else:
         webhook.consecutive_failures += 1
+        webhook.paused_until = now + timedelta(seconds=schedule.pause_seconds(webhook.consecutive_failures))
         webhook.failing_since = webhook.failing_since or now
         webhook.last_failure_at = now
-    webhook.save(update_fields=["consecutive_failures", "failing_since", "last_success_at", "last_failure_at"])
+    webhook.save(
+        update_fields=["consecutive_failures", "failing_since", "paused_until", "last_success_at", "last_failure_at"]
+    )
     if not webhook.enabled or outcome.is_success or webhook.failing_since is None:
         return
     if outcome.status == GONE:
@@ -162,9 +167,10 @@ def _disable(webhook: Webhook, reason: str) -> None:
 
 
 def _give_up() -> None:
-    """On what was not sent in time, because its webhook is switched off."""
+    """On what was not sent in time, because its webhook was off, or failing with others."""
+    now = timezone.now()
     with transaction.atomic():
-        late = Delivery.objects.filter(
-            state=Delivery.State.PENDING, gives_up_at__lt=timezone.now() - timedelta(hours=1)
-        )
-        late.update(state=Delivery.State.FAILED, next_try_at=None, finished_at=timezone.now())
+        late = Delivery.objects.filter(state=Delivery.State.PENDING, gives_up_at__lt=now - timedelta(hours=1))
+        never = Outcome(0, 0.0, "not tried in time: the webhook was off, or nothing reached it")
+        late.filter(tries=0).update(log=[_entry(never, now.isoformat())])
+        late.update(state=Delivery.State.FAILED, next_try_at=None, finished_at=now)

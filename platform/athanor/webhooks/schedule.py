@@ -7,7 +7,13 @@ LAST_WAIT_SECONDS = 4 * 3600
 GIVE_UP_AFTER = timedelta(hours=72)
 # A webhook none of whose tries succeeded for that long is switched off.
 DISABLE_AFTER = GIVE_UP_AFTER
+LONGEST_PAUSE_SECONDS = 300
 SPREAD = 0.2
+
+
+def pause_seconds(failures: int) -> float:
+    """For which a webhook is left alone after so many failures in a row, however many deliveries wait for it."""
+    return float(min(LONGEST_PAUSE_SECONDS, 2 ** min(failures, 10)))
 
 
 def next_try(tries: int, now: datetime, gives_up_at: datetime, chance: float) -> datetime | None:

@@ -51,7 +51,7 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
         if wanted and not row.enabled:
             row.position = feed.heads([row.team_id])[row.team_id]
             row.disabled_reason, row.disabled_at = "", None
-            row.consecutive_failures, row.failing_since = 0, None
+            row.consecutive_failures, row.failing_since, row.paused_until = 0, None, None
         elif row.enabled and not wanted:
             row.disabled_reason, row.disabled_at = f"by {actor.username}", timezone.now()
         for name, value in changes.items():
@@ -93,6 +93,7 @@ def test(webhook: Webhook) -> Delivery:
         )
         delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
         delivery.save(force_insert=True)
+        _try_now(webhook)
         wakeups.hint_after_commit(wakeups.DELIVER)
     return delivery
 
@@ -106,6 +107,7 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
         row.state, row.tries, row.finished_at = Delivery.State.PENDING, 0, None
         row.next_try_at, row.gives_up_at = now, now + GIVE_UP_AFTER
         row.save(update_fields=["state", "tries", "finished_at", "next_try_at", "gives_up_at"])
+        _try_now(row.webhook)
         wakeups.hint_after_commit(wakeups.DELIVER)
         _record("webhook.redeliver", row.webhook, actor, after={"delivery": row.id})
     return row
@@ -113,6 +115,11 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
 
 def _locked(webhook: Webhook) -> Webhook:
     return Webhook.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=webhook.pk)
+
+
+def _try_now(webhook: Webhook) -> None:
+    """Who asks by hand does not wait for the pause that a failing webhook is given."""
+    Webhook.objects.filter(pk=webhook.pk).update(paused_until=None)
 
 
 def _refuse_if_off(webhook: Webhook) -> None:

@@ -55,6 +55,7 @@ def run() -> None:
 
 def make_due() -> None:
     Delivery.objects.filter(state="pending").update(next_try_at=timezone.now())
+    Webhook.objects.update(paused_until=timezone.now())
 
 
 def test_an_event_arrives_as_a_signed_cloudevent(
@@ -124,6 +125,40 @@ def test_a_failure_is_tried_again_with_the_same_body_and_then_given_up(
     Delivery.objects.filter(state="pending").update(gives_up_at=timezone.now())
     delivering.deliver_due()
     assert Delivery.objects.latest("pk").state == "failed"
+
+
+def test_a_receiver_that_is_down_is_not_asked_for_each_event_that_waits_for_it(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job]
+) -> None:
+    made()
+    for _ in range(6):
+        submit()
+    receiver.answers = [500] * 6
+    run()
+    run()
+    tried = len(receiver.received)
+    assert tried <= delivering.AT_ONCE, "those that were under way together, then a pause"
+    make_due()
+    run()
+    assert len(receiver.received) == tried + 1, "one, to see whether it is back"
+    receiver.answers = []
+    make_due()
+    run()
+    assert not Delivery.objects.exclude(state="delivered").exists(), "it is back: all at once"
+
+
+def test_what_could_not_be_tried_in_time_says_so(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job]
+) -> None:
+    made()
+    submit()
+    publishing.publish_due()
+    Webhook.objects.update(enabled=False)
+    Delivery.objects.update(gives_up_at=timezone.now() - timedelta(hours=2))
+    delivering.deliver_due()
+    delivery = Delivery.objects.get()
+    assert (delivery.state, receiver.received) == ("failed", [])
+    assert delivery.log[0]["error"].startswith("not tried in time")
 
 
 @pytest.mark.parametrize("how", ["gone", "failing"])
