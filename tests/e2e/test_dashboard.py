@@ -283,7 +283,19 @@ def test_every_page_fits_a_phone_and_every_control_has_a_name(
     assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == scheme
     job = f"/jobs/{finished_job}"
     tabs = [f"{job}?tab={name}" for name in ("logs", "outputs", "spec")]
-    for path in ("/jobs", "/jobs/new", "/datasets", "/tokens", "/team", "/audit", "/webhooks", job, *tabs, "/nowhere"):
+    for path in (
+        "/jobs",
+        "/jobs/new",
+        "/datasets",
+        "/tokens",
+        "/team",
+        "/audit",
+        "/webhooks",
+        "/compare",
+        job,
+        *tabs,
+        "/nowhere",
+    ):
         page.goto(path)
         page.get_by_role("heading", level=1).wait_for()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)

@@ -36,6 +36,10 @@ export type LogPage = Schemas["LogPage"];
 export type Series = Omit<Schemas["Series"], "values"> & { values: (number | null)[] };
 export type Metrics = Omit<Schemas["Metrics"], "series"> & { series: Record<string, Series> };
 
+export type Curve = Schemas["Curve"];
+export type JobCurves = Schemas["JobCurves"];
+export type MetricsAnswer = Schemas["MetricsAnswer"];
+
 export type Checkpoint = Schemas["Checkpoint"];
 export type Artifact = Schemas["Artifact"];
 export type ApiToken = Schemas["Token"];

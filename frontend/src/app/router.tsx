@@ -40,6 +40,10 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/job/components/job-page")).JobPage),
               },
               {
+                path: "/compare",
+                ...page(async () => (await import("@/features/compare/components/compare-page")).ComparePage),
+              },
+              {
                 path: "/datasets",
                 ...page(async () => (await import("@/features/datasets/components/datasets-page")).DatasetsPage),
               },

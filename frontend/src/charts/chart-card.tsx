@@ -2,7 +2,7 @@ import { useMemo, useState } from "react";
 
 import type { Series } from "@/api/types";
 import { Plot } from "@/charts/plot";
-import type { Axis, Cursor, Line, PlotLook } from "@/charts/plot-options";
+import type { Axis, Cursor, Line, PlotLook, Zoom } from "@/charts/plot-options";
 import type { Unit } from "@/charts/units";
 import { reading } from "@/charts/units";
 import { Panel } from "@/components/panel";
@@ -15,7 +15,7 @@ import classes from "./chart-card.module.css";
 export interface ChartLine {
   label: string;
   color: string;
-  series: Series;
+  series: Pick<Series, "steps" | "values">;
   marked?: boolean;
 }
 
@@ -29,6 +29,8 @@ interface ChartCardProps {
   smoothing?: number;
   unit: Unit;
   height?: number;
+  /** Told by title, so that one function serves many charts. */
+  onZoom?: (chart: string, zoom: Zoom | null) => void;
 }
 
 /** More points than a wide screen has pixels only cost time. */
@@ -44,7 +46,7 @@ interface Drawn {
 function drawn(lines: ChartLine[], smoothing: number): Drawn {
   const result: Drawn = { look: [], columns: [], shown: [] };
   for (const line of lines) {
-    const series = downsample(line.series, DRAWN_POINTS);
+    const series = downsample({ times: [], ...line.series }, DRAWN_POINTS);
     const base: Line = { label: line.label, color: line.color };
     if (line.marked) base.marked = true;
     if (smoothing > 0 && !line.marked) {
@@ -66,10 +68,11 @@ function lastValue(series: Pick<Series, "values">): number | null {
 
 /** One chart with its chrome: title, legend that reads the cursor (or the last value), and words for the picture. */
 export function ChartCard(props: ChartCardProps) {
-  const { title, lines, axis, group, logarithmic = false, smoothing = 0, unit, height = 230 } = props;
+  const { title, lines, axis, group, logarithmic = false, smoothing = 0, unit, height = 230, onZoom } = props;
   const [cursor, setCursor] = useState<Cursor | null>(null);
   const content = useMemo(() => drawn(lines, smoothing), [lines, smoothing]);
   const data = useMemo(() => align(content.columns), [content]);
+  const tellZoom = onZoom && ((zoom: Zoom | null) => onZoom(title, zoom));
   const look: PlotLook = { axis, unit, logarithmic, lines: content.look, group };
 
   const at = cursor === null ? null : data[0][cursor.axis];
@@ -104,7 +107,7 @@ export function ChartCard(props: ChartCardProps) {
           No values yet
         </div>
       ) : (
-        <Plot look={look} data={data} height={height} summary={summary} onCursor={setCursor} />
+        <Plot look={look} data={data} height={height} summary={summary} onCursor={setCursor} onZoom={tellZoom} />
       )}
     </Panel>
   );

@@ -22,6 +22,12 @@ export interface Cursor {
   lines: (number | null | undefined)[];
 }
 
+/** The part of the axis that a zoomed chart shows. */
+export interface Zoom {
+  from: number;
+  to: number;
+}
+
 export interface PlotLook {
   axis: Axis;
   unit: Unit;
@@ -84,6 +90,7 @@ export function plotOptions(
   look: PlotLook,
   size: { width: number; height: number },
   onCursor: (cursor: Cursor | null) => void,
+  onZoom: (plot: uPlot) => void,
 ): uPlot.Options {
   const ink = property("--ink-soft");
   const rule = { stroke: property("--line"), width: 1 };
@@ -130,6 +137,13 @@ export function plotOptions(
       },
     ],
     series: [{}, ...look.lines.map(line)],
-    hooks: { setCursor: [(plot) => onCursor(cursorOf(plot))] },
+    hooks: {
+      setCursor: [(plot) => onCursor(cursorOf(plot))],
+      setScale: [
+        (plot, key) => {
+          if (key === "x") onZoom(plot);
+        },
+      ],
+    },
   };
 }

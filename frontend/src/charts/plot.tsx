@@ -2,7 +2,7 @@ import { useComputedColorScheme } from "@mantine/core";
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 
-import type { Cursor, PlotLook } from "@/charts/plot-options";
+import type { Cursor, PlotLook, Zoom } from "@/charts/plot-options";
 import { plotOptions } from "@/charts/plot-options";
 import type { Column } from "@/lib/series";
 
@@ -15,6 +15,8 @@ interface PlotProps {
   /** Read out in place of the picture. */
   summary: string;
   onCursor: (cursor: Cursor | null) => void;
+  /** Null: the whole of the axis is shown. */
+  onZoom?: ((zoom: Zoom | null) => void) | undefined;
 }
 
 /** Whether the reader has zoomed in: then new points must not move what is looked at. */
@@ -25,26 +27,34 @@ function isZoomed(plot: uPlot): boolean {
   return min > (axis[0] as number) || max < (axis[axis.length - 1] as number);
 }
 
+function zoomOf(plot: uPlot): Zoom | null {
+  const { min, max } = plot.scales.x ?? {};
+  return isZoomed(plot) && min != null && max != null ? { from: min, to: max } : null;
+}
+
 /** uPlot, made once per look and fed with data: only a change of axes or colours draws it anew. */
-export function Plot({ look, data, height, summary, onCursor }: PlotProps) {
+export function Plot({ look, data, height, summary, onCursor, onZoom }: PlotProps) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const newest = useRef(data);
-  const report = useRef(onCursor);
+  const report = useRef({ onCursor, onZoom });
   const scheme = useComputedColorScheme("light");
   // The look is rebuilt by each render of the page; only its content decides.
   const lookKey = JSON.stringify(look);
 
   useEffect(() => {
-    report.current = onCursor;
-  }, [onCursor]);
+    report.current = { onCursor, onZoom };
+  }, [onCursor, onZoom]);
 
   useEffect(() => {
     const element = frame.current;
     if (element === null) return;
     const made = new uPlot(
-      plotOptions(JSON.parse(lookKey) as PlotLook, { width: element.clientWidth, height }, (cursor) =>
-        report.current(cursor),
+      plotOptions(
+        JSON.parse(lookKey) as PlotLook,
+        { width: element.clientWidth, height },
+        (cursor) => report.current.onCursor(cursor),
+        (plot) => report.current.onZoom?.(zoomOf(plot)),
       ),
       newest.current,
       element,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Metrics, Series } from "@/api/types";
-import { align, downsample, firstTime, longest, overTime, smooth, splice, spliceMetrics } from "@/lib/series";
+import { align, downsample, firstTime, longest, overTime, refine, smooth, splice, spliceMetrics } from "@/lib/series";
 
 const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 
@@ -10,6 +10,21 @@ function series(steps: number[], value: (step: number) => number | null = (step)
 }
 
 const upTo = (size: number) => Array.from({ length: size }, (_, index) => index);
+
+describe("refine", () => {
+  it("replaces a stretch and keeps what is on both sides", () => {
+    const base = series([0, 10, 20, 30, 40], () => 1);
+    const closer = series([12, 15, 18, 20, 22], () => 2);
+    const both = refine(base, closer);
+    expect(both.steps).toEqual([0, 10, 12, 15, 18, 20, 22, 30, 40]);
+    expect(both.values).toEqual([1, 1, 2, 2, 2, 2, 2, 1, 1]);
+    expect(both.times).toHaveLength(9);
+  });
+
+  it("leaves a series alone for which nothing closer came", () => {
+    expect(refine(series([1, 2]), series([]))).toEqual(series([1, 2]));
+  });
+});
 
 describe("splice", () => {
   it("adds what is new", () => {

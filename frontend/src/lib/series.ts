@@ -34,6 +34,19 @@ export function spliceMetrics(head: Metrics, tail: Metrics): Metrics {
   return { series, last_step: Math.max(tail.last_step, head.last_step), names: tail.names };
 }
 
+/** `base` with everything from the first to the last step of `part` replaced by it: a stretch seen more closely. */
+export function refine(base: Series, part: Series): Series {
+  const [first, last] = [part.steps[0], part.steps.at(-1)];
+  if (first === undefined || last === undefined) return base;
+  const after = lowerBound(base.steps, last + 1);
+  const rest = {
+    steps: base.steps.slice(after),
+    values: base.values.slice(after),
+    times: base.times.slice(after),
+  };
+  return splice(splice(base, part), rest);
+}
+
 export function longest(metrics: Metrics): number {
   return Math.max(0, ...Object.values(metrics.series).map((one) => one.steps.length));
 }

@@ -4,6 +4,8 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
 import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page } from "@/api/types";
+import type { Zoom } from "@/charts/plot-options";
+import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
 import { isFollowed } from "@/lib/followed";
 import { isFinal } from "@/lib/status";
@@ -20,6 +22,7 @@ export const METRICS = [
   "memory/peak_bytes",
 ];
 
+/** Whole charts are asked for at a width that the most screens have; a stretch that is zoomed into, at their own. */
 const POINTS = 800;
 /** An evaluation arrives after the training step it belongs to: the last steps are asked for again. */
 const OVERLAP_STEPS = 20;
@@ -66,6 +69,23 @@ export function metricsQuery(job: Job, client: QueryClient) {
     },
     placeholderData: keepPreviousData,
     refetchInterval: poll(job, POLL_MS),
+  });
+}
+
+/** A stretch of the charts seen closely: as many points of it as the screen has pixels. */
+export function zoomQuery(job: Job, zoom: Zoom | null) {
+  const from = Math.max(0, Math.floor(zoom?.from ?? 0));
+  const to = Math.ceil(zoom?.to ?? 0);
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "zoom", job.attempt_count, isFinal(job.status), from, to),
+    queryFn: ({ signal }) =>
+      request<Metrics>(path(job, "metrics"), {
+        query: { names: METRICS.join(","), points: pixels(), after_step: from - 1, to_step: to },
+        signal,
+      }),
+    enabled: zoom !== null,
+    staleTime: 60_000,
+    placeholderData: keepPreviousData,
   });
 }
 

@@ -6,11 +6,12 @@ import type { Job, Metrics, Series } from "@/api/types";
 import { ChartCard } from "@/charts/chart-card";
 import type { Axis } from "@/charts/plot-options";
 import type { Unit } from "@/charts/units";
+import { useZooms } from "@/charts/use-zooms";
 import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { metricsQuery } from "@/features/job/api/queries";
-import { firstTime, overTime } from "@/lib/series";
+import { metricsQuery, zoomQuery } from "@/features/job/api/queries";
+import { firstTime, overTime, refine } from "@/lib/series";
 import { isFinal } from "@/lib/status";
 
 import classes from "./charts-panel.module.css";
@@ -91,7 +92,19 @@ export function ChartsPanel({ job }: { job: Job }) {
   const [axis, setAxis] = useState<Axis>("step");
   const [smoothed, setSmoothed] = useState(false);
   const [logarithmic, setLogarithmic] = useState(false);
-  const data = metrics.data;
+  // A second of the time axis is no step: what is zoomed into there is shown as it was read.
+  const [zoom, tellZoom] = useZooms();
+  const closer = useQuery(zoomQuery(job, axis === "step" ? zoom : null)).data;
+  const data = useMemo(() => {
+    if (!metrics.data || !closer || zoom === null || axis !== "step") return metrics.data;
+    const series = Object.fromEntries(
+      Object.entries(metrics.data.series).map(([name, base]) => [
+        name,
+        refine(base, closer.series[name] ?? EMPTY),
+      ]),
+    );
+    return { ...metrics.data, series };
+  }, [metrics.data, closer, zoom, axis]);
 
   const charts = useMemo(() => {
     const origin = firstTime(Object.values(data?.series ?? {}));
@@ -152,6 +165,7 @@ export function ChartsPanel({ job }: { job: Job }) {
               smoothing={smoothed ? SMOOTHING : 0}
               logarithmic={logarithmic && chart.title === "Loss"}
               height={chart.wide ? 290 : 200}
+              onZoom={tellZoom}
             />
           </div>
         ))}

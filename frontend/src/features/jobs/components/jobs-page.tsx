@@ -1,5 +1,6 @@
 import { Button } from "@mantine/core";
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { Link } from "react-router";
 
 import { jobsQuery } from "@/api/jobs";
@@ -21,19 +22,38 @@ export function JobsPage() {
   useLiveJobs();
   const rows = jobs.data?.pages.flatMap((page) => page.items) ?? [];
   const filtered = state.group !== "all" || state.team !== "" || state.q !== "";
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const choose = (id: string) =>
+    setChosen((before) => {
+      const after = new Set(before);
+      if (!after.delete(id)) after.add(id);
+      return after;
+    });
   const create = (
     <Button component={Link} to="/jobs/new" leftSection={<PlusIcon size={16} />}>
       New job
     </Button>
   );
   return (
-    <Page title="Jobs" actions={create}>
+    <Page
+      title="Jobs"
+      actions={
+        <>
+          {chosen.size > 1 ? (
+            <Button component={Link} to={`/compare?jobs=${[...chosen].join(",")}`} variant="default">
+              Compare {chosen.size} jobs
+            </Button>
+          ) : null}
+          {create}
+        </>
+      }
+    >
       <FilterBar state={state} teams={session.data?.teams ?? []} onChange={change} />
       {jobs.error ? <ProblemNotice error={jobs.error} onRetry={() => void jobs.refetch()} /> : null}
       {jobs.isPending ? (
         <JobsTableSkeleton />
       ) : rows.length > 0 ? (
-        <JobsTable jobs={rows} stale={jobs.isPlaceholderData} />
+        <JobsTable jobs={rows} stale={jobs.isPlaceholderData} chosen={chosen} onChoose={choose} />
       ) : jobs.error ? null : (
         <Panel>
           {filtered ? (

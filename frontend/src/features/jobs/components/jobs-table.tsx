@@ -1,4 +1,4 @@
-import { Skeleton, Stack } from "@mantine/core";
+import { Checkbox, Skeleton, Stack } from "@mantine/core";
 import type { KeyboardEvent } from "react";
 import { Link } from "react-router";
 
@@ -24,7 +24,14 @@ function walkRows(event: KeyboardEvent<HTMLTableSectionElement>): void {
   next.focus();
 }
 
-export function JobsTable({ jobs, stale }: { jobs: JobSummary[]; stale: boolean }) {
+interface JobsTableProps {
+  jobs: JobSummary[];
+  stale: boolean;
+  chosen: ReadonlySet<string>;
+  onChoose: (id: string) => void;
+}
+
+export function JobsTable({ jobs, stale, chosen, onChoose }: JobsTableProps) {
   const live = jobs.some((job) => !isFinal(job.status));
   const now = useNow(live);
   return (
@@ -53,7 +60,7 @@ export function JobsTable({ jobs, stale }: { jobs: JobSummary[]; stale: boolean 
         {/* eslint-disable-next-line jsx-a11y/no-noninteractive-element-interactions */}
         <tbody onKeyDown={walkRows}>
           {jobs.map((job) => (
-            <JobRow key={job.id} job={job} now={now} />
+            <JobRow key={job.id} job={job} now={now} chosen={chosen.has(job.id)} onChoose={onChoose} />
           ))}
         </tbody>
       </table>
@@ -61,12 +68,26 @@ export function JobsTable({ jobs, stale }: { jobs: JobSummary[]; stale: boolean 
   );
 }
 
-function JobRow({ job, now }: { job: JobSummary; now: number }) {
+interface JobRowProps {
+  job: JobSummary;
+  now: number;
+  chosen: boolean;
+  onChoose: (id: string) => void;
+}
+
+function JobRow({ job, now, chosen, onChoose }: JobRowProps) {
   const { progress } = job;
   const waiting = job.status === "queued" || job.status === "failed";
   return (
     <tr>
       <td className={classes.name}>
+        <Checkbox
+          size="xs"
+          className={classes.choice}
+          aria-label={`Compare ${job.name}, ${shortId(job.id)}`}
+          checked={chosen}
+          onChange={() => onChoose(job.id)}
+        />
         <Link to={`/jobs/${job.id}`} data-row className={classes.link}>
           {job.name}
         </Link>

@@ -1,0 +1,193 @@
+import { Button, Checkbox, Group, SegmentedControl, Switch } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import { Link, useSearchParams } from "react-router";
+
+import type { Curve, JobCurves, Series } from "@/api/types";
+import type { ChartLine } from "@/charts/chart-card";
+import { ChartCard } from "@/charts/chart-card";
+import type { Axis } from "@/charts/plot-options";
+import type { Unit } from "@/charts/units";
+import { useZooms } from "@/charts/use-zooms";
+import { EmptyState } from "@/components/empty-state";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { StatusBadge } from "@/components/status-badge";
+import { COMPARED, curvesQuery } from "@/features/compare/api/queries";
+import { shortId } from "@/lib/format";
+import { refine } from "@/lib/series";
+
+import classes from "./compare-page.module.css";
+
+const COLORS = 8;
+const SMOOTHING = 0.9;
+
+const CHARTS: Record<string, { title: string; unit: Unit; marked?: boolean }> = {
+  "train/loss": { title: "Training loss", unit: "loss" },
+  "evaluation/loss": { title: "Evaluation loss", unit: "loss", marked: true },
+  "throughput/tokens_per_second": { title: "Throughput (tokens/s)", unit: "count" },
+  "train/learning_rate": { title: "Learning rate", unit: "plain" },
+  "train/gradient_norm": { title: "Gradient norm", unit: "plain" },
+  "time/step_seconds": { title: "Step time", unit: "seconds" },
+  "throughput/mfu_causal": { title: "Model FLOPs utilisation", unit: "fraction" },
+  "memory/peak_bytes": { title: "Peak memory per process", unit: "bytes" },
+};
+
+interface Runner extends JobCurves {
+  color: string;
+}
+
+/** A curve as charts take it; its seconds stand where a job's charts have times. */
+function placed(curve: Curve, closer: Curve | undefined, axis: Axis): Pick<Series, "steps" | "values"> {
+  if (axis === "time") return { steps: curve.seconds, values: curve.values };
+  const series = (one: Curve): Series => ({ steps: one.steps, values: one.values, times: [] });
+  return closer ? refine(series(curve), series(closer)) : series(curve);
+}
+
+function useCompared() {
+  const [search] = useSearchParams();
+  const ids = useMemo(() => [...new Set((search.get("jobs") ?? "").split(",").filter(Boolean))], [search]);
+  const [axis, setAxis] = useState<Axis>("step");
+  const [zoom, tellZoom] = useZooms();
+  const whole = useQuery(curvesQuery(ids, null));
+  const near = axis === "step" ? zoom : null;
+  const closer = useQuery({ ...curvesQuery(ids, near), enabled: near !== null && ids.length > 0 }).data;
+  const runners: Runner[] = (whole.data?.items ?? []).map((job, index) => ({
+    ...job,
+    color: `--series-${(index % COLORS) + 1}`,
+  }));
+  const nearer = near === null ? [] : (closer?.items ?? []);
+  return { ids, axis, setAxis, tellZoom, whole, runners, nearer };
+}
+
+export function ComparePage() {
+  const { ids, axis, setAxis, tellZoom, whole, runners, nearer } = useCompared();
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
+  const [smoothed, setSmoothed] = useState(false);
+  const [logarithmic, setLogarithmic] = useState(false);
+  const toggle = (id: string) =>
+    setHidden((before) => {
+      const after = new Set(before);
+      if (!after.delete(id)) after.add(id);
+      return after;
+    });
+  const linesOf = (name: string): ChartLine[] =>
+    runners
+      .filter((job) => !hidden.has(job.id) && job.series[name])
+      .map((job) => ({
+        label: `${job.name} ${shortId(job.id)}`,
+        color: job.color,
+        marked: CHARTS[name]?.marked ?? false,
+        series: placed(
+          job.series[name] as Curve,
+          nearer.find((one) => one.id === job.id)?.series[name],
+          axis,
+        ),
+      }));
+  const drawn = COMPARED.filter((name) => runners.some((job) => job.series[name]));
+  const back = (
+    <Button component={Link} to="/jobs" variant="default">
+      Choose jobs
+    </Button>
+  );
+  return (
+    <Page
+      title="Compare"
+      lead={`${String(ids.length)} jobs, drawn over one another`}
+      actions={ids.length > 0 ? back : null}
+    >
+      {whole.error ? <ProblemNotice error={whole.error} onRetry={() => void whole.refetch()} /> : null}
+      {ids.length === 0 ? (
+        <Panel>
+          <EmptyState title="Nothing to compare yet" action={back}>
+            Choose two jobs or more in the table of jobs.
+          </EmptyState>
+        </Panel>
+      ) : (
+        <>
+          <Legend runners={runners} hidden={hidden} onToggle={toggle} />
+          <Group justify="space-between" gap="sm">
+            <SegmentedControl
+              size="xs"
+              aria-label="Horizontal axis"
+              value={axis}
+              onChange={(value) => setAxis(value === "time" ? "time" : "step")}
+              data={[
+                { value: "step", label: "Steps" },
+                { value: "time", label: "Time since start" },
+              ]}
+            />
+            <Group gap="md">
+              <Switch
+                size="xs"
+                label="Smooth"
+                checked={smoothed}
+                onChange={(event) => setSmoothed(event.currentTarget.checked)}
+              />
+              <Switch
+                size="xs"
+                label="Log loss"
+                checked={logarithmic}
+                onChange={(event) => setLogarithmic(event.currentTarget.checked)}
+              />
+            </Group>
+          </Group>
+          <div className={classes.grid}>
+            {drawn.map((name) => {
+              const chart = CHARTS[name];
+              return chart ? (
+                <ChartCard
+                  key={name}
+                  title={chart.title}
+                  lines={linesOf(name)}
+                  axis={axis}
+                  group="compare"
+                  unit={chart.unit}
+                  smoothing={smoothed ? SMOOTHING : 0}
+                  logarithmic={logarithmic && chart.unit === "loss"}
+                  onZoom={tellZoom}
+                />
+              ) : null;
+            })}
+          </div>
+          {whole.data && drawn.length === 0 ? (
+            <Panel>
+              <EmptyState title="Nothing to draw">None of these jobs has finished a step.</EmptyState>
+            </Panel>
+          ) : null}
+        </>
+      )}
+    </Page>
+  );
+}
+
+interface LegendProps {
+  runners: Runner[];
+  hidden: ReadonlySet<string>;
+  onToggle: (id: string) => void;
+}
+
+/** Which line is which job's; a click takes it away and brings it back. */
+function Legend({ runners, hidden, onToggle }: LegendProps) {
+  return (
+    <Panel>
+      <ul className={classes.legend} aria-label="Compared jobs">
+        {runners.map((job) => (
+          <li key={job.id} className={classes.entry}>
+            <Checkbox
+              size="xs"
+              color={`var(${job.color})`}
+              aria-label={`Show ${job.name}, ${shortId(job.id)}`}
+              checked={!hidden.has(job.id)}
+              onChange={() => onToggle(job.id)}
+            />
+            <Link to={`/jobs/${job.id}`}>{job.name}</Link>
+            <span className="mono soft">{shortId(job.id)}</span>
+            <StatusBadge status={job.status} />
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
