@@ -1,4 +1,4 @@
-"""Kills one service of a stack, keeps it down, and measures how long the platform then takes to work again."""
+"""Kills or freezes one service of a stack, and measures how long the platform then takes to work again."""
 
 import time
 from collections.abc import Callable
@@ -17,6 +17,7 @@ class Recovery:
     service: str
     down_seconds: float
     seconds: float
+    frozen: bool = False
 
 
 def kill_and_recover(
@@ -42,3 +43,22 @@ def kill_and_recover(
     released = time.monotonic()
     works()
     return Recovery(service, down_seconds, time.monotonic() - released)
+
+
+def freeze_and_recover(
+    stack: StackHandle,
+    service: str,
+    seconds: float,
+    *,
+    pause: Callable[[float], object],
+    works: Callable[[], object],
+) -> Recovery:
+    """As a machine that sleeps, or a long garbage collection: nobody knows that it is not there."""
+    stack.suspend(service)
+    try:
+        pause(seconds)
+    finally:
+        stack.resume(service)
+    released = time.monotonic()
+    works()
+    return Recovery(service, seconds, time.monotonic() - released, frozen=True)

@@ -27,7 +27,7 @@ from deploy.local.handle import StackHandle, wait_until
 from tests.chaos import script
 from tests.chaos.checker import Findings, Shown, check
 from tests.chaos.ledger import Ledger
-from tests.chaos.outages import Recovery, kill_and_recover
+from tests.chaos.outages import Recovery, freeze_and_recover, kill_and_recover
 from tests.chaos.script import JobScript, Outage, Twist
 from tests.chaos.user import User
 from tests.chaos.world import Plants, World
@@ -75,7 +75,7 @@ class Result:
         rows.append(f"  a probe from submit to success: {self.healthy_seconds:.1f} s when nothing is wrong")
         for recovery in self.recoveries:
             rows.append(
-                f"  {recovery.service:<9} killed, down {recovery.down_seconds:2.0f} s: "
+                f"  {recovery.service:<9} {'frozen' if recovery.frozen else 'killed'}, {recovery.down_seconds:2.0f} s: "
                 f"a probe succeeded {recovery.seconds:5.1f} s after its return"
             )
         rows.append(f"  longest from the end of an agent to the end of its job: {self.slowest_end_seconds:.1f} s")
@@ -164,11 +164,11 @@ class Run:
 
     def _outage(self, outage: Outage) -> Recovery:
         self._closing.wait(outage.after_seconds)
-        recovery = kill_and_recover(
-            self._stack, outage.service, outage.down_seconds, pause=self._closing.wait, works=self._probe
-        )
+        end = freeze_and_recover if outage.frozen else kill_and_recover
+        recovery = end(self._stack, outage.service, outage.down_seconds, pause=self._closing.wait, works=self._probe)
         self._say(
-            f"{outage.service} killed, down {outage.down_seconds:.0f} s, works again after {recovery.seconds:.1f} s"
+            f"{outage.service} {'frozen' if outage.frozen else 'killed'}, {outage.down_seconds:.0f} s, "
+            f"works again after {recovery.seconds:.1f} s"
         )
         return recovery
 

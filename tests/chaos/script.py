@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
+FROZEN_SECONDS = 25.0
 SERVICES = ("web", "worker", "beat", "valkey", "postgres")
 TEN_MINUTES = 600.0
 
@@ -63,6 +64,7 @@ class Outage:
     after_seconds: float  # since the platform had recovered from the one before
     service: str
     down_seconds: float
+    frozen: bool = False  # stopped, and going on as if nothing had been: what it holds is stale by then
 
 
 ENDS = {
@@ -104,11 +106,13 @@ def jobs(
 
 
 def outages(seed: int, down_seconds: tuple[float, ...], gap_seconds: float) -> list[Outage]:
-    """Each service once with each length, in any order."""
+    """Each service killed once with each length, and the worker frozen for longer than a lease, in any order."""
     chance = random.Random(f"outages {seed}")
     pairs = [(service, seconds) for service in SERVICES for seconds in down_seconds]
-    chance.shuffle(pairs)
-    return [Outage(chance.uniform(0.2, 2.0) * gap_seconds, service, seconds) for service, seconds in pairs]
+    kinds = [(service, seconds, False) for service, seconds in pairs]
+    kinds += [("worker", FROZEN_SECONDS, True)] if max(down_seconds) >= FROZEN_SECONDS else []
+    chance.shuffle(kinds)
+    return [Outage(chance.uniform(0.2, 2.0) * gap_seconds, *kind) for kind in kinds]
 
 
 def fault(seed: int, act: str, number: int) -> tuple[Fault, float]:

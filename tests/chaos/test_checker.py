@@ -135,3 +135,11 @@ def test_a_seed_is_a_script() -> None:
     assert {drawn for drawn, _ in faults} == set(script.Fault)
     kinds = {(job.ends, job.twist) for job in script.jobs(7, 2000, 2, 9)}
     assert len(kinds) == len(script.ENDS) * len(script.TWISTS), "every pair of an end and a twist comes about"
+
+
+def test_a_long_run_breaks_every_service_for_every_length_and_freezes_the_worker() -> None:
+    planned = script.outages(7, (0.0, 20.0, 60.0), 3.0)
+    killed = {(outage.service, outage.down_seconds) for outage in planned if not outage.frozen}
+    assert killed == {(service, seconds) for service in script.SERVICES for seconds in (0.0, 20.0, 60.0)}
+    assert [outage.service for outage in planned if outage.frozen] == ["worker"]
+    assert not any(outage.frozen for outage in script.outages(7, (0.0,), 1.0))

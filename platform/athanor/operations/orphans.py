@@ -1,7 +1,8 @@
 """What has lost its other half: objects of a cluster without a live attempt, live attempts without an object.
 
-Neither should be there for long, since sweepers end both; what stays is shown to an operator with an action that is
-safe whatever they overlook: an object is cancelled only if no live attempt has its name, an attempt is looked at again.
+Neither should be there for long: an agent whose attempt is over is refused by the platform and ends, a sweep gives up
+an attempt that is truly absent. What stays is shown to an operator with an action that is safe whatever they overlook:
+an object is cancelled only if no live attempt has its name, an attempt is looked at again.
 """
 
 from collections.abc import Iterable
