@@ -37,13 +37,27 @@ def test_commands() -> list[tuple[str, list[str], Path]]:
     ]
 
 
+PYTHON_TYPES_HEADER = '"""What the API answers and takes, made from frontend/openapi.json by `make gen`."""'
+
+
 def gen_commands() -> list[tuple[str, list[str], Path]]:
     schema = FRONTEND / "openapi.json"
     spectacular = ["manage.py", "spectacular", "--format", "openapi-json", "--file", str(schema), "--fail-on-warn"]
     return [
         ("OpenAPI document", [sys.executable, *spectacular], REPOSITORY),
         ("TypeScript types", ["npm", "run", "--silent", "gen"], FRONTEND),
+        ("Python types", python_types(REPOSITORY / "platform" / "athanor" / "cli" / "schema_gen.py"), REPOSITORY),
     ]
+
+
+def python_types(output: Path) -> list[str]:
+    """The command that writes what the command line reads and sends, as TypedDicts."""
+    return [
+        sys.executable, "-m", "datamodel_code_generator", "--input", str(FRONTEND / "openapi.json"),
+        "--input-file-type", "openapi", "--output", str(output), "--output-model-type", "typing.TypedDict",
+        "--target-python-version", "3.11", "--no-use-closed-typed-dict", "--formatters", "builtin",
+        "--custom-file-header", PYTHON_TYPES_HEADER,
+    ]  # fmt: skip
 
 
 def run_all(commands: list[tuple[str, list[str], Path]]) -> int:

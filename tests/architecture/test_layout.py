@@ -19,7 +19,8 @@ TRANSITIONS = Path("platform/athanor/jobs/transitions.py")
 
 def python_files(*folders: str) -> list[Path]:
     found = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
-    return [path for path in found if "migrations" not in path.parts and "node_modules" not in path.parts]
+    made = ("migrations", "node_modules")
+    return [path for path in found if not set(made) & set(path.parts) and not path.name.endswith("_gen.py")]
 
 
 def test_platform_is_a_folder_and_no_package() -> None:

@@ -12,6 +12,7 @@ import httpx
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
+from athanor.cli.schema_gen import Artifact
 from trainer.contract.manifest import StoredFile, StoredPart
 from trainer.contract.sealing import Sealer, SealError
 
@@ -27,7 +28,7 @@ class Download:
     def __init__(
         self,
         client: Client,
-        artifact: dict[str, Any],
+        artifact: Artifact,
         output: Path,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -112,16 +113,17 @@ def _marker(folder: Path) -> str | None:
     return path.read_text() if path.is_file() else None
 
 
-def choose_artifact(client: Client, reference: str) -> dict[str, Any]:
+def choose_artifact(client: Client, reference: str) -> Artifact:
     """An artifact by its id, or the model of a job by the job's."""
     if reference.startswith("art_"):
-        artifact: dict[str, Any] = client.get(f"/artifacts/{reference}")
+        artifact: Artifact = client.get(f"/artifacts/{reference}")
         return artifact
-    models = [a for a in client.pages(f"/jobs/{reference}/artifacts") if a["kind"] == "model"]
+    models: list[Any] = [a for a in client.pages(f"/jobs/{reference}/artifacts") if a["kind"] == "model"]
     if not models:
         job = client.get(f"/jobs/{reference}")
         raise CliError(
             ExitCode.NOT_FOUND,
             f"{reference} has no model yet (it is {job['status']}): wait for it with `athanor watch {reference}`",
         )
-    return max(models, key=lambda artifact: artifact["created_at"])
+    newest: Artifact = max(models, key=lambda model: model["created_at"])
+    return newest

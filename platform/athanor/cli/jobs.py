@@ -10,6 +10,7 @@ import yaml
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, JobId, JobIds, connect
 from athanor.cli.render import console, job_lines, jobs_table, print_json
+from athanor.cli.schema_gen import Job, JobSummary, Plan, Preset
 from athanor.cli.spec_file import apply_settings, read_preset, read_spec
 from athanor.cli.watching import exit_code, watch
 
@@ -41,7 +42,7 @@ def submit(
         return
     key = idempotency_key or f"cli-{uuid.uuid4()}"
     try:
-        job: dict[str, Any] = client.post("/jobs", spec, headers={"Idempotency-Key": key})
+        job: Job = client.post("/jobs", spec, headers={"Idempotency-Key": key})
     except CliError as error:
         if error.exit_code == ExitCode.SERVER:  # the server may have taken it all the same
             error.details.append(f"to repeat without making a second job: --idempotency-key {key}")
@@ -153,7 +154,7 @@ def _act(jobs: list[str], action: str, as_json: bool) -> None:
         raise CliError(ExitCode.USAGE, f"{len(refused)} of {len(items)} refused: {', '.join(refused)}")
 
 
-def _wanted(job: dict[str, Any]) -> str:
+def _wanted(job: Job | JobSummary) -> str:
     return f"{job['id']} is {job['status']}, wanted: {job['desired']}"
 
 
@@ -163,7 +164,7 @@ def presets(
     as_json: AsJson = False,
 ) -> None:
     """List the presets."""
-    found: list[dict[str, Any]] = connect().get("/presets")["items"]
+    found: list[Preset] = connect().get("/presets")["items"]
     if spec is not None:
         chosen = [preset for preset in found if preset["name"] == spec]
         if not chosen:
@@ -182,12 +183,12 @@ def presets(
             console.print(f"[bold]{preset['name']:<12}[/bold] {preset['title']}  [dim]({where})[/dim]")
 
 
-def _print_job(job: dict[str, Any]) -> None:
+def _print_job(job: Job) -> None:
     for line in job_lines(job):
         console.print(line, soft_wrap=True)
 
 
-def _show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return

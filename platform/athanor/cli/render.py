@@ -1,11 +1,14 @@
 """What a person sees. Nothing here is printed with --json."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from athanor.cli.schema_gen import Job, JobSummary, Progress
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -20,7 +23,12 @@ def print_json(value: Any, *, one_line: bool = False) -> None:
     print(json.dumps(value, indent=None if one_line else 2), flush=True)
 
 
-def status_text(job: dict[str, Any]) -> str:
+def progress_of(job: Job | JobSummary) -> Progress:
+    """The newest numbers. A job that has none yet has none of the fields either: ask for each with `get`."""
+    return job.get("progress") or cast("Progress", {})
+
+
+def status_text(job: JobSummary | Job) -> str:
     status = job["status"]
     colour = COLOURS.get(status, "white")
     reason = job.get("reason")
@@ -28,12 +36,12 @@ def status_text(job: dict[str, Any]) -> str:
     return f"[{colour}]{status}[/{colour}]{suffix}"
 
 
-def jobs_table(jobs: list[dict[str, Any]]) -> Table:
+def jobs_table(jobs: Sequence[JobSummary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("id", "name", "team", "status", "step", "loss", "created"):
         table.add_column(name, overflow="fold", no_wrap=name in ("id", "status", "created"))
     for job in jobs:
-        progress = job.get("progress") or {}
+        progress = progress_of(job)
         table.add_row(
             job["id"],
             escape(job["name"]),
@@ -46,9 +54,9 @@ def jobs_table(jobs: list[dict[str, Any]]) -> Table:
     return table
 
 
-def job_lines(job: dict[str, Any]) -> list[str]:
+def job_lines(job: Job) -> list[str]:
     """A job in a few lines: what it is, how it stands, what it cost in time."""
-    progress = job.get("progress") or {}
+    progress = progress_of(job)
     lines = [
         f"[bold]{escape(job['name'])}[/bold]  {job['id']}  {status_text(job)}",
         f"team {escape(job['team']['name'])}, project {escape(job.get('project') or '')}, "

@@ -9,21 +9,22 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from athanor.cli.changes import Changes
 from athanor.cli.client import Client
 from athanor.cli.errors import ExitCode
-from athanor.cli.render import console, number, print_json
+from athanor.cli.render import console, number, print_json, progress_of
+from athanor.cli.schema_gen import Job
 
 FINAL = {"succeeded", "failed", "cancelled", "expired"}
 PATIENCE_SECONDS = 900.0  # the server may be restarted or updated meanwhile; the job goes on
 PLAIN_LINE_SECONDS = 10.0
-Show = Callable[[dict[str, Any]], None]
+Show = Callable[[Job], None]
 
 
-def exit_code(job: dict[str, Any]) -> ExitCode:
+def exit_code(job: Job) -> ExitCode:
     if job["status"] == "succeeded":
         return ExitCode.OK
     return ExitCode.CANCELLED if job["status"] == "cancelled" else ExitCode.JOB_FAILED
 
 
-def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | None = None) -> dict[str, Any]:
+def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | None = None) -> Job:
     """Show progress until the job ends (or `until_seconds` are over) and return its last state."""
     if as_json:
         return _follow(client, job_id, _json_lines(), until_seconds)
@@ -42,11 +43,11 @@ def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | 
         return _follow(client, job_id, _bar(progress, task), until_seconds)
 
 
-def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None) -> dict[str, Any]:
+def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None) -> Job:
     give_up_at = None if until_seconds is None else time.monotonic() + until_seconds
     changes = Changes(client, job_id, give_up_at)
     while True:
-        job: dict[str, Any] = client.get(f"/jobs/{job_id}", patience_seconds=PATIENCE_SECONDS)
+        job: Job = client.get(f"/jobs/{job_id}", patience_seconds=PATIENCE_SECONDS)
         show(job)
         if job["status"] in FINAL or changes.is_over:
             return job
@@ -57,8 +58,8 @@ def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None
 
 
 def _bar(progress: Progress, task: TaskID) -> Show:
-    def show(job: dict[str, Any]) -> None:
-        now = job.get("progress") or {}
+    def show(job: Job) -> None:
+        now = progress_of(job)
         total = now.get("steps_total")
         progress.update(
             task,
@@ -68,7 +69,7 @@ def _bar(progress: Progress, task: TaskID) -> Show:
             step=f"{now.get('step')}/{total}" if now.get("step") is not None else "",
             loss=f"loss {number(now.get('loss'), '.3f')}" if now.get("loss") is not None else "",
             speed=f"{now['tokens_per_second']:,.0f} tokens/s" if now.get("tokens_per_second") else "",
-            left=f"{duration(now['eta_seconds'])} left" if now.get("eta_seconds") is not None else "",
+            left=f"{duration(left)} left" if (left := now.get("eta_seconds")) is not None else "",
         )
 
     return show
@@ -77,19 +78,19 @@ def _bar(progress: Progress, task: TaskID) -> Show:
 def _plain_lines() -> Show:
     last: tuple[str, float] = ("", 0.0)
 
-    def show(job: dict[str, Any]) -> None:
+    def show(job: Job) -> None:
         nonlocal last
         head = headline(job)
         if head == last[0] and time.monotonic() - last[1] < PLAIN_LINE_SECONDS:
             return
         last = (head, time.monotonic())
-        now = job.get("progress") or {}
+        now = progress_of(job)
         line = head
         if now.get("loss") is not None:
             line += f"  step {now['step']}/{now['steps_total']}  loss {number(now.get('loss'), '.3f')}"
             line += f"  {number(now.get('tokens_per_second'), ',.0f')} tokens/s"
-        if now.get("eta_seconds") is not None:
-            line += f"  {duration(now['eta_seconds'])} left"
+        if (left := now.get("eta_seconds")) is not None:
+            line += f"  {duration(left)} left"
         print(line, flush=True)
 
     return show
@@ -97,11 +98,11 @@ def _plain_lines() -> Show:
 
 def _json_lines() -> Show:
     """One object per change. `status`, `phase` and `progress` only: the whole job comes at the end."""
-    last: dict[str, Any] | None = None
+    last: dict[str, Any] = {}
 
-    def show(job: dict[str, Any]) -> None:
+    def show(job: Job) -> None:
         nonlocal last
-        now = {"id": job["id"], "status": job["status"], "progress": job.get("progress")}
+        now: dict[str, Any] = {"id": job["id"], "status": job["status"], "progress": job.get("progress")}
         if now != last and job["status"] not in FINAL:
             print_json(now, one_line=True)
         last = now
@@ -109,14 +110,15 @@ def _json_lines() -> Show:
     return show
 
 
-def headline(job: dict[str, Any]) -> str:
+def headline(job: Job) -> str:
     """`starting: data`, `running`, `queued: waiting_for_capacity`."""
-    phase = (job.get("progress") or {}).get("phase")
+    phase = progress_of(job).get("phase")
     if job["status"] in ("starting", "running") and phase and phase not in (job["status"], "training"):
         return f"{job['status']}: {phase}"
-    if job["status"] == "queued" and job.get("reason"):
-        return f"queued: {job['reason']['code']}"
-    return str(job["status"])
+    reason = job.get("reason")
+    if job["status"] == "queued" and reason:
+        return f"queued: {reason['code']}"
+    return job["status"]
 
 
 def duration(seconds: float) -> str:

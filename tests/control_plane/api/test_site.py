@@ -1,6 +1,7 @@
 """Health, unknown addresses, and the published documents."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from athanor.specs.v1 import JobSpec
+from deploy.local import checks
 
 pytestmark = pytest.mark.django_db
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -38,6 +40,14 @@ def test_an_unknown_media_type_is_a_problem(api: Any) -> None:
 
 def test_the_specs_schema_is_published() -> None:
     assert Client().get("/api/v1/spec/schema").json() == json.loads(json.dumps(JobSpec.model_json_schema()))
+
+
+def test_the_python_types_are_those_of_the_document(tmp_path: Path) -> None:
+    made = tmp_path / "schema_gen.py"
+    subprocess.run(checks.python_types(made), check=True, cwd=REPOSITORY)
+    assert made.read_text() == (REPOSITORY / "platform" / "athanor" / "cli" / "schema_gen.py").read_text(), (
+        "the API has changed: run `make gen`"
+    )
 
 
 def test_the_committed_openapi_document_is_current(tmp_path: Path) -> None:
