@@ -1,6 +1,5 @@
 """Comparing jobs in a real Chromium: chosen in the table, drawn over one another, zoomed into."""
 
-
 import pytest
 from playwright.sync_api import Page, Request, expect
 

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError
 from django.db.migrations.recorder import MigrationRecorder
-from django.db.models import Count, F, Min, QuerySet
-from django.db.models.functions import Coalesce
+from django.db.models import Count, F, Min, Q, QuerySet
+from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 
 from athanor.artifacts.services import retired_checkpoints
@@ -23,6 +23,7 @@ from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
 from athanor.webhooks import delivering
 
+FRESH_FOR = timedelta(seconds=4)  # after a sweep what it saw is not due
 LATE_AFTER_RUNS = 5  # a sweeper that has not run for as many of its periods is late
 
 
@@ -48,8 +49,9 @@ class State:
 
 
 def _observe_due() -> list[Due]:
-    seen = Coalesce("job__pool__cluster__observed_at", "submitted_at", "created_at")
-    return [Due(observe.observable(), seen)]
+    swept = "job__pool__cluster__observed_at"
+    unswept = Q(**{f"{swept}__isnull": True}) | Q(**{f"{swept}__lte": Now() - FRESH_FOR})
+    return [Due(observe.observable().filter(unswept), Coalesce(swept, "submitted_at", "created_at"))]
 
 
 def _dispatch_due() -> list[Due]:

@@ -77,6 +77,10 @@ def test_what_waits_for_a_sweeper_is_counted_until_it_has_run(operator: Api, sub
     attempt = drive.start(job)
     assert sweeper(operator, wakeups.ADMIT)["rows_due"] == 0
     assert sweeper(operator, wakeups.OBSERVE)["rows_due"] == 1
+    drive.observe.observe_due()
+    assert sweeper(operator, wakeups.OBSERVE)["rows_due"] == 0, "it was seen just now"
+    Cluster.objects.update(observed_at=timezone.now() - timedelta(seconds=60))
+    assert sweeper(operator, wakeups.OBSERVE)["oldest_due_seconds"] >= 60
     world.finish(attempt.backend_name, 1)
     drive.observe.observe_due()
     assert sweeper(operator, wakeups.OBSERVE)["rows_due"] == 0
