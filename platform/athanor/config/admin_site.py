@@ -77,6 +77,7 @@ class AuditedAdminSite(AdminSite):
     site_header = "Athanor"
     site_title = "Athanor"
     index_title = "Administration"
+    site_url = None  # the link to the dashboard is in the template, by its name
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Staff, and who has a role on the platform; what they see there, accounts/backends.py says."""

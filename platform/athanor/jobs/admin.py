@@ -32,7 +32,7 @@ def _wish(description: str, service: services.Wish, done: str) -> Callable[..., 
 class JobAdmin(SeenOnly):
     """The record, to look at; the actions write what is wanted, never what is."""
 
-    list_display = ("name", "team", "status", "reason", "desired", "health", "created_by", "created_at", "opened")
+    list_display = ("name", "team", "status", "reason", "health", "created_by", "created_at", "opened")
     list_filter = (
         "status",
         "health",

@@ -70,6 +70,7 @@ class Delivery(LeasedModel):
     finished_at = models.DateTimeField(null=True)
 
     class Meta:
+        verbose_name_plural = "deliveries"
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["webhook", "team_seq"], name="one_delivery_per_webhook_and_event")
         ]

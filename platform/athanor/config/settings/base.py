@@ -1,5 +1,7 @@
 """Applications, database, templates, static files, logging."""
 
+from pathlib import Path
+
 import dj_database_url
 
 from athanor.config.env import read
@@ -49,6 +51,7 @@ ASGI_APPLICATION = "athanor.config.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [Path(__file__).resolve().parents[1] / "templates"],  # before the admin's own
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -78,6 +81,7 @@ AUTHENTICATION_BACKENDS = ["athanor.accounts.backends.ThrottledBackend"]
 AUTH_USER_MODEL = "accounts.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en-us"
+FORMAT_MODULE_PATH = ["athanor.config.formats"]
 TIME_ZONE = "UTC"
 USE_TZ = True
 

@@ -1,0 +1,1 @@
+"""How the admin writes times: as the API and the dashboard do, the same whatever the browser's language."""

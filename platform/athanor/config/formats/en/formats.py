@@ -1,0 +1,3 @@
+DATE_FORMAT = "Y-m-d"
+TIME_FORMAT = "H:i"
+DATETIME_FORMAT = "Y-m-d H:i"
