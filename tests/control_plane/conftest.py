@@ -44,8 +44,13 @@ def idle_pool(django_db_setup: None) -> Iterator[None]:
     """A session still on its way back into the pool would outlive the pool and keep the database from going."""
     yield
     connection.close()
-    stats = connection.pool.get_stats
-    wait_until(lambda: stats()["pool_available"] == stats()["pool_size"], "the pool has its sessions back", 10)
+    pool = connection.pool
+
+    def idle() -> bool:
+        stats = pool.get_stats()
+        return pool.closed or stats["pool_available"] == stats["pool_size"]
+
+    wait_until(idle, "the pool has its sessions back", 10)
 
 
 @pytest.fixture
