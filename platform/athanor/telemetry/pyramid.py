@@ -99,8 +99,10 @@ def downsample(points: Matrix, limit: int) -> Matrix:
     stretches = (limit - 2) // 2
     starts = np.arange(stretches) * (count - 2) // stretches
     inner = points[VALUE, 1:-1]
-    chosen = np.concatenate([[0], 1 + _lowest(inner, starts), 1 + _lowest(-inner, starts), [count - 1]])
-    return points[:, np.unique(chosen)]
+    lows, highs = 1 + _lowest(inner, starts), 1 + _lowest(-inner, starts)
+    pairs = np.stack([np.minimum(lows, highs), np.maximum(lows, highs)], axis=1).ravel()
+    chosen = np.concatenate([[0], pairs, [count - 1]])
+    return points[:, chosen[np.concatenate([[True], chosen[1:] != chosen[:-1]])]]
 
 
 def averaged(buckets: Matrix, limit: int) -> Matrix:
