@@ -95,5 +95,7 @@ def parse_group_roles(text: str) -> dict[str, tuple[str, str]]:
         roles = [member.value for member in (PlatformRole if team == PLATFORM else Role)]
         if not (group and equals and team and colon and role in roles):
             raise ValueError(f"{piece!r}: write group=team:role or group=platform:role; roles: {', '.join(roles)}")
+        if group in found:
+            raise ValueError(f"{piece!r}: group {group!r} has a meaning already; give it one")
         found[group] = (team, role)
     return found

@@ -3,8 +3,9 @@
 import logging
 from typing import Any
 
+import psycopg
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError
+from django.db import DataError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -45,10 +46,18 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         response = problem(503, "Temporarily unavailable", "database_unavailable", "the database does not answer")
         response["Retry-After"] = "2"
         return response
+    if isinstance(error, DataError) and _is_of_nul(error):
+        detail = "the request holds a NUL character, which nothing here can contain"
+        return problem(422, "Invalid", "invalid_text", detail, remedy="leave it out")
     log.exception("unexpected error", exc_info=error)
     return problem(
         500, "Internal error", "internal_error", "the platform made an error", remedy="report the request id"
     )
+
+
+def _is_of_nul(error: DataError) -> bool:
+    """psycopg refuses one in a text, PostgreSQL one that is escaped in JSON. Other data errors are bugs of ours."""
+    return isinstance(error.__cause__, psycopg.errors.UntranslatableCharacter) or "NUL (0x00)" in str(error)
 
 
 def _from_athanor(error: AthanorError) -> Response:

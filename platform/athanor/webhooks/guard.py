@@ -72,7 +72,8 @@ def resolve(url: str, allowed: Allowed) -> Target:
     addresses = [ipaddress.ip_address(str(text).partition("%")[0]) for text in found]
     for address in addresses:
         if host not in allowed and address not in allowed and not is_public(address):
-            raise Refused(f"{host} is {address}, which is not a public address")
+            # Without the address: what names mean inside the platform's network is not for who reads this.
+            raise Refused(f"{host} leads to what is not a public address")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, port, path, str(addresses[0]))
 

@@ -128,3 +128,8 @@ def test_the_session_names_the_way_in(provider: Provider, settings: Any) -> None
 def test_a_mapping_that_means_nothing_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="write group=team:role"):
         parse_group_roles(text)
+
+
+def test_a_group_that_is_given_two_meanings_is_refused_rather_than_half_heard() -> None:
+    with pytest.raises(ValueError, match="group 'ml' has a meaning already"):
+        parse_group_roles("ml=red:member,ml=blue:viewer")

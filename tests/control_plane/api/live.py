@@ -100,7 +100,7 @@ class LiveServer:
         return httpx.get(self.url + path, headers=_headers(token), timeout=PATIENCE_SECONDS + 30)
 
     def close(self) -> None:
-        for follower in self.hub._all():
+        for follower in list(self.hub._everybody):
             follower.end()
         self._server.should_exit = True
         self._thread.join()

@@ -210,3 +210,7 @@ def test_a_heartbeat_hears_of_a_stop(agent: AgentClient, attempt: Attempt) -> No
     services.request_stop(attempt.job_id, actor="ada")
     drive.settle()
     assert agent("POST", "heartbeat", beat).json() == {"stop": "cancel"}
+
+
+def test_a_token_of_letters_that_none_has_is_refused(attempt: Attempt) -> None:
+    assert AgentClient(f"{attempt.id}.\xe9")("GET", "run").status_code == 401

@@ -82,3 +82,18 @@ def test_a_change_based_on_an_old_reading_is_refused(
     assert (late.status_code, late.json()["code"]) == (412, "changed")
     assert admin.send("GET", path).json()["role"] == "viewer"
     assert admin.send("PATCH", path, {"role": "admin"}, if_match=first["ETag"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["jobs?q=%00", "jobs?label.a%00=b", "jobs?team=%00", "jobs/a%00b", "projects?team=%00", "audit?action=%00"]
+)
+def test_a_nul_in_an_address_is_no_error_of_ours(api: Any, path: str) -> None:
+    assert api.send("GET", path).status_code in (200, 404, 422)
+
+
+@pytest.mark.parametrize("labels", [{"a": "b\x00"}, {"a\x00": "b"}])
+def test_a_nul_in_a_body_is_no_error_of_ours(api: Any, spec: dict[str, Any], pool: Any, labels: dict[str, str]) -> None:
+    answer = api.send("POST", "jobs", {**spec, "labels": labels})
+    assert answer.status_code == 422
+    asked = api.send("POST", "metrics:query", {"series": ["a"], "filters": {"labels": labels}})
+    assert asked.status_code == 422

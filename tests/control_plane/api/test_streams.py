@@ -1,5 +1,6 @@
 """Streams and long polls on a real server: what is committed arrives once, in order, and ends with the right to it."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,9 @@ from django.db import OperationalError
 
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.services import issue_token
+from athanor.accounts.tickets import Ticket
 from athanor.api.streams import asgi, hub, reads
+from athanor.api.streams.following import FOLLOWING, Following
 from athanor.jobs import feed, services
 from athanor.jobs.models import Job, JobEvent
 from athanor.telemetry import ingest
@@ -261,3 +264,39 @@ def test_a_stream_ends_after_a_while_so_that_followers_spread(
         while True:
             stream.next()
     assert live.hub.count == 0
+
+
+def nobodys(user: User) -> Following:
+    return Following(Ticket(user.id, frozenset()), {}, {})
+
+
+def test_a_follower_without_a_team_ends_with_the_others(user: User) -> None:
+    async def close() -> bool:
+        ours = hub.Hub()
+        follower = ours.add(nobodys(user))
+        ours.close()
+        ours.remove(follower)
+        return follower.ended
+
+    assert asyncio.run(close())
+
+
+def test_a_client_that_reads_nothing_is_not_waited_for_once_more(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "SEND_SECONDS", 0.05)
+    monkeypatch.setattr(asgi, "HEARTBEAT_SECONDS", 0.05)
+
+    async def follow() -> None:
+        never, ours = asyncio.Event(), hub.Hub()
+
+        async def stuck(*_: Any) -> Any:
+            await never.wait()
+
+        async def view(scope: Any, receive: Any, send: Any) -> None:
+            scope[FOLLOWING] = nobodys(user)
+
+        application = asgi.StreamingApplication(view, ours)
+        async with asyncio.timeout(20):
+            await application({"type": "http", "path": "/events"}, stuck, stuck)
+        assert ours.count == 0
+
+    asyncio.run(follow())

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from athanor.artifacts import keys, services, storage, team_secrets
 from athanor.artifacts.models import Dataset
 from athanor.core import tenancy
-from athanor.core.errors import AthanorError, FieldProblem, Invalid, Unauthenticated
+from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
 from athanor.dispatch import tokens
 from athanor.dispatch.services import run_config_of, stop_request_of
@@ -43,12 +43,12 @@ class AttemptAuthentication(BaseAuthentication):
         if scheme.lower() != "bearer" or not secret:
             raise Unauthenticated("token_missing", "an attempt's token is needed", remedy="send it as a bearer token")
         tenancy.see_all()  # until it is known whose attempt it is
+        theirs = []
         try:
             attempt = tokens.recognise(secret.strip())
-        except AthanorError:
-            tenancy.restrict([])
-            raise
-        tenancy.restrict([attempt.job.team_id])
+            theirs.append(attempt.job.team_id)
+        finally:
+            tenancy.restrict(theirs)
         return None, attempt
 
     def authenticate_header(self, request: Request) -> str:

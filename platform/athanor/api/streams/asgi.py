@@ -58,14 +58,14 @@ class StreamingApplication:
                 else:
                     piece = follower.take() if await follower.stirs(HEARTBEAT_SECONDS) else HEARTBEAT
                 if piece:
-                    async with asyncio.timeout(SEND_SECONDS):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await _in_time(send, piece, more=True)
+            await _in_time(send, b"", more=False)
         except TimeoutError:
+            # It would not read an end either: the server closes what is left open.
             log.info("a client that read nothing for %.0f s was given up", SEND_SECONDS)
         finally:
             watcher.cancel()
             self._hub.remove(follower)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _wait(self, following: Following, receive: Receive) -> bool:
         """Until there is something behind the position, or the time is over. False: the client has gone."""
@@ -98,6 +98,11 @@ class StreamingApplication:
                     before(signum, frame)
 
             signal.signal(number, handle)
+
+
+async def _in_time(send: Send, piece: bytes, *, more: bool) -> None:
+    async with asyncio.timeout(SEND_SECONDS):
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
 def _holding(scope: Scope, send: Send) -> Send:

@@ -127,22 +127,22 @@ class Hub:
         self._followers: dict[str, set[Follower]] = {}  # by team, and by job
         self._heads: dict[str, int] = {}
         self._teams: dict[str, int] = {}  # how many followers need the team's feed
-        self._count = 0
+        self._everybody: set[Follower] = set()  # also who has no team, and so no key
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hub")
         self._task: asyncio.Task[None] | None = None
         self._progress = reads.ProgressWatch({})
 
     @property
     def count(self) -> int:
-        return self._count
+        return len(self._everybody)
 
     @property
     def is_full(self) -> bool:
-        return self._count >= MOST_FOLLOWERS
+        return self.count >= MOST_FOLLOWERS
 
     def add(self, following: Following) -> Follower:
         follower = Follower(following, dict(following.positions), following.job_after)
-        self._count += 1
+        self._everybody.add(follower)
         for key in follower.keys:
             self._followers.setdefault(key, set()).add(follower)
         for team_id, head in following.heads.items():
@@ -153,7 +153,7 @@ class Hub:
         return follower
 
     def remove(self, follower: Follower) -> None:
-        self._count -= 1
+        self._everybody.discard(follower)
         for key in follower.keys:
             others = self._followers[key]
             others.discard(follower)
@@ -182,24 +182,21 @@ class Hub:
 
     def close(self) -> None:
         """End every stream, so that the server can stop; clients come back with their Last-Event-ID."""
-        for follower in self._all():
+        for follower in list(self._everybody):
             follower.end()
-
-    def _all(self) -> set[Follower]:
-        return set().union(*self._followers.values())
 
     async def _read(self, teams: Collection[str], read: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, reads.in_thread, teams, read, *arguments)
 
     async def _run(self) -> None:
         tick = 0
-        while self._count:
+        while self._everybody:
             pause = TICK_SECONDS
             try:
                 if await self._tick(tick):
                     pause = 0.0
             except Exception:
-                log.exception("no news for %d followers; next try in %.0f s", self._count, PAUSE_SECONDS)
+                log.exception("no news for %d followers; next try in %.0f s", self.count, PAUSE_SECONDS)
                 pause = PAUSE_SECONDS
             tick += 1
             await asyncio.sleep(pause)
@@ -245,7 +242,7 @@ class Hub:
 
     async def _check_tickets(self) -> None:
         """A revoked token, a lost membership or a session that was ended ends its streams."""
-        followers = self._all()
+        followers = set(self._everybody)
         tickets: set[Ticket] = {follower.following.ticket for follower in followers}
         good = await self._read((), still_good, tickets)
         for follower in followers:
