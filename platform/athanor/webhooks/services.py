@@ -12,7 +12,7 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.core import wakeups
-from athanor.core.errors import Conflict
+from athanor.core.errors import Conflict, NotFound
 from athanor.jobs import feed
 from athanor.webhooks import envelope, guard, secrets
 from athanor.webhooks.models import Delivery, Webhook
@@ -54,6 +54,8 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
             row.consecutive_failures, row.failing_since, row.paused_until = 0, None, None
         elif row.enabled and not wanted:
             row.disabled_reason, row.disabled_at = f"by {actor.username}", timezone.now()
+        if changes.get("url", row.url) != row.url:  # what another address did not take says nothing of this one
+            row.consecutive_failures, row.failing_since, row.paused_until = 0, None, None
         for name, value in changes.items():
             setattr(row, name, value)
         row.save()
@@ -103,7 +105,10 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
     _refuse_if_off(delivery.webhook)
     now = timezone.now()
     with transaction.atomic():
-        row = Delivery.objects.select_for_update(no_key=True).select_related("webhook").get(pk=delivery.pk)
+        rows = Delivery.objects.select_for_update(no_key=True, of=("self",)).select_related("webhook")
+        row = rows.filter(pk=delivery.pk).first()
+        if row is None:  # deleted with its webhook, or too old, meanwhile
+            raise NotFound("delivery", delivery.id)
         row.state, row.tries, row.finished_at = Delivery.State.PENDING, 0, None
         row.next_try_at, row.gives_up_at = now, now + GIVE_UP_AFTER
         row.save(update_fields=["state", "tries", "finished_at", "next_try_at", "gives_up_at"])
@@ -114,7 +119,12 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
 
 
 def _locked(webhook: Webhook) -> Webhook:
-    return Webhook.objects.select_for_update(no_key=True, of=("self",)).select_related("team").get(pk=webhook.pk)
+    """Raises NotFound when somebody has deleted it meanwhile."""
+    rows = Webhook.objects.select_for_update(no_key=True, of=("self",)).select_related("team")
+    row = rows.filter(pk=webhook.pk).first()
+    if row is None:
+        raise NotFound("webhook", webhook.id)
+    return row
 
 
 def _try_now(webhook: Webhook) -> None:

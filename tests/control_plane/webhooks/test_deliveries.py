@@ -10,12 +10,13 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.accounts.models import AuditEvent, Team
+from athanor.accounts.models import AuditEvent, Team, User
 from athanor.core import leases
+from athanor.core.errors import NotFound
 from athanor.jobs import services as jobs
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
-from athanor.webhooks import delivering, publishing
+from athanor.webhooks import delivering, publishing, services
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
 from tests.control_plane.artifacts.test_team_secrets import whole_database
 from tests.control_plane.conftest import Api
@@ -332,3 +333,33 @@ def test_a_deleted_webhook_takes_all_of_it_along(
     assert not WebhookSecret.objects.exists()
     actions = list(AuditEvent.objects.filter(target_type="webhook").order_by("seq").values_list("action", flat=True))
     assert actions == ["webhook.create", "webhook.delete"]
+
+
+def test_what_somebody_else_has_deleted_meanwhile_is_not_found(
+    made: Callable, user: User, submit: Callable[..., Job]
+) -> None:
+    webhook = Webhook.objects.get(pk=made()["id"])
+    submit()
+    publishing.publish_due()
+    delivery = Delivery.objects.select_related("webhook").get()
+    services.delete(Webhook.objects.get(pk=webhook.pk), user)
+    for act in (
+        lambda: services.change(webhook, {"name": "late"}, user),
+        lambda: services.rotate_secret(webhook, timedelta(), user),
+        lambda: services.redeliver(delivery, user),
+    ):
+        with pytest.raises(NotFound):
+            act()
+
+
+def test_what_one_address_did_not_take_is_not_held_against_another(
+    made: Callable, receiver: Receiver, admin: Api
+) -> None:
+    webhook = made()
+    failing = Webhook.objects.filter(pk=webhook["id"])
+    later = timezone.now() + timedelta(minutes=5)
+    failing.update(consecutive_failures=9, failing_since=timezone.now() - timedelta(hours=71), paused_until=later)
+    assert admin.send("PATCH", f"webhooks/{webhook['id']}", {"name": "same"}).json()["consecutive_failures"] == 9
+    mended = admin.send("PATCH", f"webhooks/{webhook['id']}", {"url": f"{receiver.url}-new"}).json()
+    assert (mended["consecutive_failures"], mended["failing_since"]) == (0, None)
+    assert failing.get().paused_until is None
