@@ -45,7 +45,7 @@ class Findings:
         return [f"{name}: {line}" for name, found in vars(self).items() for line in found]
 
 
-def check(ledger: Ledger, shown: dict[str, Shown], jobs_listed: int) -> Findings:
+def check(ledger: Ledger, shown: dict[str, Shown], jobs_listed: int, feed: list[dict[str, Any]]) -> Findings:
     findings = Findings()
     if jobs_listed != len(ledger.jobs):
         findings.submitted_wrong.append(f"{len(ledger.jobs)} were submitted, {jobs_listed} are there")
@@ -66,7 +66,7 @@ def check(ledger: Ledger, shown: dict[str, Shown], jobs_listed: int) -> Findings
             findings.wrong_end += _wrong_end(wanted, found, of_job)
         findings.wrong_end += _wrong_attempts(found, of_job)
         findings.events_missing += _missing(wanted, found, of_job)
-    findings.events_missing += ledger.gaps
+    findings.events_missing += ledger.gaps + _missing_in_feed(shown, feed)
     return findings
 
 
@@ -106,6 +106,22 @@ def _wrong_attempts(found: Shown, lives: list[Life]) -> list[str]:
         if life is not None and reason is not None and reason not in ATTEMPT_REASONS.get(life.end, set()):
             wrong.append(f"{attempt['id']} ended as {reason}, and really {life.end or 'not at all'}")
     return wrong
+
+
+def _missing_in_feed(shown: dict[str, Shown], feed: list[dict[str, Any]]) -> list[str]:
+    """The team's feed numbers each event once, leaves out no number, and has each job's events in their order."""
+    missing = []
+    numbers = [event["team_seq"] for event in feed]
+    if numbers != list(range(1, len(numbers) + 1)):
+        missing.append(f"the team's feed goes {numbers}")
+    of_job: dict[str, list[int]] = {}
+    for event in feed:
+        of_job.setdefault(event["job_id"], []).append(event["seq"])
+    for job_id, found in shown.items():
+        told = [event["seq"] for event in found.events]
+        if of_job.get(job_id, []) != told:
+            missing.append(f"{job_id}: the team's feed has its events {of_job.get(job_id)}, the job {told}")
+    return missing
 
 
 def _missing(wanted: Wanted, found: Shown, lives: list[Life]) -> list[str]:

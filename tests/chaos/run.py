@@ -108,7 +108,7 @@ class Run:
             self._drain()
             shown = {wanted.id: self._user.look(wanted.id) for wanted in self._ledger.jobs if wanted.id}
             return Result(
-                findings=check(self._ledger, shown, self._user.jobs_listed()),
+                findings=check(self._ledger, shown, self._user.jobs_listed(), self._user.feed()),
                 submitted=len(self._ledger.jobs),
                 attempts=len(self._ledger.lives),
                 faults=dict(world.injected),

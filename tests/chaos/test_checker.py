@@ -42,12 +42,36 @@ def a_clean_run() -> tuple[Ledger, dict[str, Shown]]:
     return ledger, {JOB: Shown(job, events, [1, 2])}
 
 
-def counts(ledger: Ledger, shown: dict[str, Shown], listed: int = 1) -> dict[str, int]:
-    return {name: count for name, count in check(ledger, shown, listed).counts().items() if count}
+def feed_of(shown: dict[str, Shown]) -> list[dict[str, Any]]:
+    events = [(job_id, event["seq"]) for job_id, found in shown.items() for event in found.events]
+    return [{"team_seq": n, "job_id": job_id, "seq": seq} for n, (job_id, seq) in enumerate(events, start=1)]
+
+
+def counts(
+    ledger: Ledger, shown: dict[str, Shown], listed: int = 1, feed: list[dict[str, Any]] | None = None
+) -> dict[str, int]:
+    found = check(ledger, shown, listed, feed_of(shown) if feed is None else feed)
+    return {name: count for name, count in found.counts().items() if count}
 
 
 def test_a_clean_run_has_nothing_to_find() -> None:
-    assert check(*a_clean_run(), 1) == Findings()
+    ledger, shown = a_clean_run()
+    assert check(ledger, shown, 1, feed_of(shown)) == Findings()
+
+
+@pytest.mark.parametrize("fault", ["left out", "twice", "out of order", "numbered with a gap"])
+def test_a_feed_that_does_not_hold_each_event_once_and_in_order_is_found(fault: str) -> None:
+    ledger, shown = a_clean_run()
+    feed = feed_of(shown)
+    if fault == "left out":
+        del feed[-1]
+    elif fault == "twice":
+        feed.append({**feed[-1], "team_seq": len(feed) + 1})
+    elif fault == "out of order":
+        feed[0]["seq"], feed[1]["seq"] = feed[1]["seq"], feed[0]["seq"]
+    else:
+        feed[-1]["team_seq"] += 1
+    assert counts(ledger, shown, feed=feed) == {"events_missing": 1}
 
 
 def test_a_second_agent_of_one_attempt_is_a_double_start() -> None:

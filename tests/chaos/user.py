@@ -93,6 +93,17 @@ class User:
         steps = series["train/loss"]["steps"] if "train/loss" in series else []
         return Shown(self.ask("GET", f"/jobs/{job_id}").json(), events, steps)
 
+    def feed(self) -> list[dict[str, Any]]:
+        """The team's events, in its order."""
+        events: list[dict[str, Any]] = []
+        after = "0"
+        while True:
+            page = self.ask("GET", f"/events?after={after}&limit={PAGE}").json()
+            if not page["items"]:
+                return events
+            events += page["items"]
+            after = page["next_after"]
+
     def list(self, path: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
         cursor = ""
