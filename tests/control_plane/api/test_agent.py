@@ -214,3 +214,15 @@ def test_a_heartbeat_hears_of_a_stop(agent: AgentClient, attempt: Attempt) -> No
 
 def test_a_token_of_letters_that_none_has_is_refused(attempt: Attempt) -> None:
     assert AgentClient(f"{attempt.id}.\xe9")("GET", "run").status_code == 401
+
+
+def test_an_end_and_progress_that_carry_a_nul_are_taken(attempt: Attempt, agent: AgentClient) -> None:
+    end = {"end_class": "user_error", "last_step": 3, "message": "bad \x00 byte", "at": NOW.isoformat()}
+    assert agent("POST", "end", end).status_code == 201
+    attempt.refresh_from_db()
+    assert attempt.end_report is not None
+    assert attempt.end_report["message"] == "bad \N{REPLACEMENT CHARACTER} byte"
+    told = {"time": NOW.isoformat(), "type": "warning", "data": {"text": "\x00"}}
+    batch = {"writer": "node-0", "sequence": 0, "events": [told]}
+    assert agent("POST", "progress", batch).status_code == 200
+    assert JobEvent.objects.filter(job=attempt.job, data__text="\N{REPLACEMENT CHARACTER}").exists()
