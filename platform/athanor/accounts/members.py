@@ -72,7 +72,8 @@ def set_role(
         if before != role.value:
             _refuse_without_admin(team, row, stays_admin=role is Role.ADMIN)
             row.role = role.value
-            row.save(update_fields=["role"])
+            row.source = ""  # from now on it is an administrator's word, whoever gave it first
+            row.save(update_fields=["role", "source"])
             audit.record(
                 "member.role",
                 actor=actor,

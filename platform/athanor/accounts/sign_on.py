@@ -54,7 +54,11 @@ def apply_groups(user: User, groups: Iterable[str], mapping: Mapping[str, tuple[
 
 def _give(user: User, team: Team, role: Role, held: Membership | None) -> None:
     if held is None:
-        Membership.objects.create(user=user, team=team, role=role.value, source=SOURCE)
+        row, created = Membership.objects.get_or_create(
+            user=user, team=team, defaults={"role": role.value, "source": SOURCE}
+        )
+        if not created:
+            return  # an administrator was quicker
     elif held.source == SOURCE and held.role != role.value:
         Membership.objects.filter(pk=held.pk).update(role=role.value)
     else:

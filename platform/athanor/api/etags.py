@@ -32,12 +32,15 @@ def tagged(request: Request, data: Any, tag: str = "") -> Response:
     return Response(data, headers={"ETag": tag})
 
 
-def guard(request: Request, tag: Callable[[Row], str]) -> Callable[[Row], None]:
-    """What a service calls with the row it has locked, before it changes it. Raises PreconditionFailed."""
+def guard(request: Request, holds: Callable[[Row, str], bool]) -> Callable[[Row], None]:
+    """What a service calls with the row it has locked, before it changes it. Raises PreconditionFailed.
+
+    `holds`: whether the row is still what the tag was read of.
+    """
 
     def check(row: Row) -> None:
         wanted = request.headers.get("If-Match")
-        if wanted and wanted not in ("*", tag(row)):
+        if wanted and wanted != "*" and not holds(row, wanted):
             raise PreconditionFailed("changed", "it has changed since you read it", remedy="read it again")
 
     return check

@@ -30,11 +30,18 @@ class SharingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
         self._accepting = asyncio.create_task(self._accept())
+        self._accepting.add_done_callback(self._end_without)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._accepting is not None:
             self._accepting.cancel()
         await super().shutdown(sockets=[])
+
+    def _end_without(self, accepting: asyncio.Task[None]) -> None:
+        """A process that takes no more connections is no use: the supervisor starts another."""
+        if not accepting.cancelled() and accepting.exception() is not None:
+            log.error("connections are no longer taken", exc_info=accepting.exception())
+            self.should_exit = True
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()

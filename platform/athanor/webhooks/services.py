@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from athanor.accounts import audit
@@ -19,6 +19,7 @@ from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.schedule import GIVE_UP_AFTER
 
 MOST_OF_A_TEAM = 20
+DELETE_TRIES = 5
 
 
 def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
@@ -65,6 +66,16 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
 
 def delete(webhook: Webhook, actor: User) -> None:
     """With its deliveries; what is being sent may still arrive."""
+    for _ in range(DELETE_TRIES):
+        try:
+            _delete(webhook, actor)
+        except IntegrityError:  # an event was published for it in between: once more, with that delivery
+            continue
+        return
+    raise Conflict("webhook_busy", f"{webhook.id} is told of events just now", retry_after_seconds=1)
+
+
+def _delete(webhook: Webhook, actor: User) -> None:
     with transaction.atomic():
         Delivery.objects.filter(webhook=webhook).delete()
         before, identifier = _facts(webhook), webhook.id

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from athanor.accounts import members
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, Team, User
-from athanor.accounts.roles import parse_group_roles
+from athanor.accounts.roles import Role, parse_group_roles
 from athanor.accounts.services import issue_token
 from tests.control_plane.accounts import oidc_provider
 from tests.control_plane.accounts.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider
@@ -76,6 +77,16 @@ def test_what_an_administrator_gave_stays(provider: Provider, team: Team, other_
     provider.claims["groups"] = []
     sign_in(provider)
     assert list(Membership.objects.filter(user=user).values_list("team__name", "role")) == [("blue", "viewer")]
+
+
+def test_a_role_that_an_administrator_changed_stays_changed(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml-leads"]
+    sign_in(provider)
+    user = User.objects.get(username="grace")
+    Membership.objects.create(user=User.objects.create(username="ada"), team=team, role="admin")
+    members.set_role(team, user.id, Role.VIEWER, user)
+    sign_in(provider)
+    assert Membership.objects.get(user=user).role == "viewer"
 
 
 def test_a_local_account_of_the_same_name_and_address_is_not_taken_over(

@@ -9,6 +9,7 @@ from athanor.accounts.models import Role, Team, User
 from athanor.backends.fake.backend import World
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
+from tests.control_plane import drive
 
 pytestmark = pytest.mark.django_db
 
@@ -66,6 +67,19 @@ def test_only_a_job_that_has_ended_is_retried(api: Any, submit: Callable[..., Jo
     assert again.json()["forked_from"] == job.id
     assert again.json()["labels"] == {"team": "x"}
     assert api.send("POST", f"jobs/{job.id}:retry", idempotency_key="again").json()["id"] == again.json()["id"]
+
+
+def test_a_report_of_the_trainer_is_no_reason_to_refuse_a_cancel(
+    api: Any, submit: Callable[..., Job], world: World
+) -> None:
+    job = submit()
+    attempt = drive.run(job)
+    read = api.send("GET", f"jobs/{job.id}")
+    drive.beat(attempt, step=7)
+    assert api.send("GET", f"jobs/{job.id}")["ETag"] != read["ETag"]
+    assert api.send("POST", f"jobs/{job.id}:cancel", if_match=read["ETag"]).status_code == 202
+    late = api.send("POST", f"jobs/{job.id}:pause", if_match=read["ETag"])
+    assert (late.status_code, late.json()["code"]) == (412, "changed")
 
 
 def test_a_change_based_on_an_old_reading_is_refused(

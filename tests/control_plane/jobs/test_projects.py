@@ -44,6 +44,14 @@ def test_an_archived_project_takes_no_more_jobs_until_it_is_taken_out(api: Any, 
     ]
 
 
+def test_a_list_of_projects_is_filtered_by_archived_and_nothing_else_is_taken(api: Any) -> None:
+    made = api.send("POST", "projects", {"name": "old"}).json()
+    api.send("PATCH", f"projects/{made['id']}", {"archived": True})
+    assert len(api.send("GET", "projects?archived=true").json()["items"]) == 1
+    assert api.send("GET", "projects?archived=false").json()["items"] == []
+    assert api.send("GET", "projects?archived=foo").status_code == 422
+
+
 def test_the_same_name_is_another_project_in_another_team(
     api: Any, api_of: Callable, make_user: Callable[..., User], other_team: Team
 ) -> None:

@@ -15,6 +15,7 @@ from athanor.api.pagination import listed, page
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.api.v1.teams import read
+from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import projects
 from athanor.jobs.models import Project
 
@@ -60,7 +61,11 @@ class ProjectsView(APIView):
         if team := request.query_params.get("team"):
             rows = rows.filter(team__name=team)
         if archived := request.query_params.get("archived"):
-            rows = rows.filter(archived_at__isnull=archived != "true")
+            if archived not in ("true", "false"):
+                detail = f"archived={archived!r} is neither true nor false"
+                problem = FieldProblem("/archived", "choice", detail)
+                raise Invalid("invalid_parameter", detail, remedy="mend archived", problems=(problem,))
+            rows = rows.filter(archived_at__isnull=archived == "false")
         found, next_cursor = page(request, rows)
         items = shown(request, ProjectSerializer, projects.with_activity(found), many=True)
         return Response(listed(items, next_cursor))

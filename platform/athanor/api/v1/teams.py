@@ -128,7 +128,7 @@ class TeamView(APIView):
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_TEAMS)
-        unchanged = guard(request, lambda row: tag_of(TeamSerializer(row).data))
+        unchanged = guard(request, lambda row, tag: tag == tag_of(TeamSerializer(row).data))
         row = members.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
         return tagged(request, TeamSerializer(row).data)
 
@@ -164,7 +164,7 @@ class MemberView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
-        unchanged = guard(request, lambda row: tag_of(MemberSerializer(row).data))
+        unchanged = guard(request, lambda row, tag: tag == tag_of(MemberSerializer(row).data))
         return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
     @extend_schema(operation_id="members_remove", responses={204: None, **PROBLEMS})

@@ -1,5 +1,7 @@
 """Single sign-on by OpenID Connect, when a provider is named."""
 
+from urllib.parse import urlsplit
+
 from athanor.accounts.roles import parse_group_roles
 from athanor.config.env import EnvironmentProblem
 from athanor.config.settings.base import ATHANOR
@@ -26,7 +28,8 @@ SIGN_ON = all(_named.values())
 if any(_named.values()) and not SIGN_ON:
     _missing = ", ".join(name for name, value in _named.items() if not value)
     raise EnvironmentProblem(f"athanor: single sign-on needs {_missing} too")
-if SIGN_ON and not ATHANOR.oidc_issuer.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+_issuer = urlsplit(ATHANOR.oidc_issuer)
+if SIGN_ON and _issuer.scheme != "https" and _issuer.hostname not in ("127.0.0.1", "localhost"):
     raise EnvironmentProblem(f"athanor: ATHANOR_OIDC_ISSUER={ATHANOR.oidc_issuer!r}: give an https address")
 
 try:
