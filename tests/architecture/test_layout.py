@@ -18,6 +18,7 @@ TRANSITIONS = Path("platform/athanor/jobs/transitions.py")
 
 
 def python_files(*folders: str) -> list[Path]:
+    """What people wrote: neither migrations nor what `make gen` makes of the OpenAPI document, as long as that is."""
     found = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
     made = ("migrations", "node_modules")
     return [path for path in found if not set(made) & set(path.parts) and not path.name.endswith("_gen.py")]

@@ -1,4 +1,4 @@
-import { Button, Checkbox, Group, SegmentedControl, Switch } from "@mantine/core";
+import { Button, Checkbox } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link, useSearchParams } from "react-router";
@@ -6,6 +6,7 @@ import { Link, useSearchParams } from "react-router";
 import type { Curve, JobCurves, Series } from "@/api/types";
 import type { ChartLine } from "@/charts/chart-card";
 import { ChartCard } from "@/charts/chart-card";
+import { ChartControls, useChartLook } from "@/charts/chart-controls";
 import type { Axis } from "@/charts/plot-options";
 import type { Unit } from "@/charts/units";
 import { useZooms } from "@/charts/use-zooms";
@@ -21,7 +22,6 @@ import { refine } from "@/lib/series";
 import classes from "./compare-page.module.css";
 
 const COLORS = 8;
-const SMOOTHING = 0.9;
 
 const CHARTS: Record<string, { title: string; unit: Unit; marked?: boolean }> = {
   "train/loss": { title: "Training loss", unit: "loss" },
@@ -45,10 +45,9 @@ function placed(curve: Curve, closer: Curve | undefined, axis: Axis): Pick<Serie
   return closer ? refine(series(curve), series(closer)) : series(curve);
 }
 
-function useCompared() {
+function useCompared(axis: Axis) {
   const [search] = useSearchParams();
   const ids = useMemo(() => [...new Set((search.get("jobs") ?? "").split(",").filter(Boolean))], [search]);
-  const [axis, setAxis] = useState<Axis>("step");
   const [zoom, tellZoom] = useZooms();
   const whole = useQuery(curvesQuery(ids, null));
   const near = axis === "step" ? zoom : null;
@@ -58,14 +57,13 @@ function useCompared() {
     color: `--series-${(index % COLORS) + 1}`,
   }));
   const nearer = near === null ? [] : (closer?.items ?? []);
-  return { ids, axis, setAxis, tellZoom, whole, runners, nearer };
+  return { ids, tellZoom, whole, runners, nearer };
 }
 
 export function ComparePage() {
-  const { ids, axis, setAxis, tellZoom, whole, runners, nearer } = useCompared();
+  const look = useChartLook();
+  const { ids, tellZoom, whole, runners, nearer } = useCompared(look.axis);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
-  const [smoothed, setSmoothed] = useState(false);
-  const [logarithmic, setLogarithmic] = useState(false);
   const toggle = (id: string) =>
     setHidden((before) => {
       const after = new Set(before);
@@ -82,7 +80,7 @@ export function ComparePage() {
         series: placed(
           job.series[name] as Curve,
           nearer.find((one) => one.id === job.id)?.series[name],
-          axis,
+          look.axis,
         ),
       }));
   const drawn = COMPARED.filter((name) => runners.some((job) => job.series[name]));
@@ -107,32 +105,7 @@ export function ComparePage() {
       ) : (
         <>
           <Legend runners={runners} hidden={hidden} onToggle={toggle} />
-          <Group justify="space-between" gap="sm">
-            <SegmentedControl
-              size="xs"
-              aria-label="Horizontal axis"
-              value={axis}
-              onChange={(value) => setAxis(value === "time" ? "time" : "step")}
-              data={[
-                { value: "step", label: "Steps" },
-                { value: "time", label: "Time since start" },
-              ]}
-            />
-            <Group gap="md">
-              <Switch
-                size="xs"
-                label="Smooth"
-                checked={smoothed}
-                onChange={(event) => setSmoothed(event.currentTarget.checked)}
-              />
-              <Switch
-                size="xs"
-                label="Log loss"
-                checked={logarithmic}
-                onChange={(event) => setLogarithmic(event.currentTarget.checked)}
-              />
-            </Group>
-          </Group>
+          <ChartControls look={look} timeName="Time since start" />
           <div className={classes.grid}>
             {drawn.map((name) => {
               const chart = CHARTS[name];
@@ -141,11 +114,11 @@ export function ComparePage() {
                   key={name}
                   title={chart.title}
                   lines={linesOf(name)}
-                  axis={axis}
+                  axis={look.axis}
                   group="compare"
                   unit={chart.unit}
-                  smoothing={smoothed ? SMOOTHING : 0}
-                  logarithmic={logarithmic && chart.unit === "loss"}
+                  smoothing={look.smoothing}
+                  logarithmic={look.logarithmic && chart.unit === "loss"}
                   onZoom={tellZoom}
                 />
               ) : null;

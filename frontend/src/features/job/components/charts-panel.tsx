@@ -1,10 +1,10 @@
-import { Group, SegmentedControl, Stack, Switch } from "@mantine/core";
+import { Stack } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { useMemo } from "react";
 
 import type { Job, Metrics, Series } from "@/api/types";
 import { ChartCard } from "@/charts/chart-card";
-import type { Axis } from "@/charts/plot-options";
+import { ChartControls, useChartLook } from "@/charts/chart-controls";
 import type { Unit } from "@/charts/units";
 import { useZooms } from "@/charts/use-zooms";
 import { EmptyState } from "@/components/empty-state";
@@ -16,7 +16,6 @@ import { isFinal } from "@/lib/status";
 
 import classes from "./charts-panel.module.css";
 
-const SMOOTHING = 0.9;
 const EMPTY: Series = { steps: [], values: [], times: [] };
 
 interface LineOf {
@@ -89,9 +88,8 @@ function hasValues(metrics: Metrics | undefined, chart: ChartOf): boolean {
 
 export function ChartsPanel({ job }: { job: Job }) {
   const metrics = useQuery(metricsQuery(job, useQueryClient()));
-  const [axis, setAxis] = useState<Axis>("step");
-  const [smoothed, setSmoothed] = useState(false);
-  const [logarithmic, setLogarithmic] = useState(false);
+  const look = useChartLook();
+  const { axis } = look;
   // A second of the time axis is no step: what is zoomed into there is shown as it was read.
   const [zoom, tellZoom] = useZooms();
   const closer = useQuery(zoomQuery(job, axis === "step" ? zoom : null)).data;
@@ -126,32 +124,7 @@ export function ChartsPanel({ job }: { job: Job }) {
   }
   return (
     <Stack gap="md">
-      <Group justify="space-between" gap="sm">
-        <SegmentedControl
-          size="xs"
-          aria-label="Horizontal axis"
-          value={axis}
-          onChange={(value) => setAxis(value === "time" ? "time" : "step")}
-          data={[
-            { value: "step", label: "Steps" },
-            { value: "time", label: "Time" },
-          ]}
-        />
-        <Group gap="md">
-          <Switch
-            size="xs"
-            label="Smooth"
-            checked={smoothed}
-            onChange={(event) => setSmoothed(event.currentTarget.checked)}
-          />
-          <Switch
-            size="xs"
-            label="Log loss"
-            checked={logarithmic}
-            onChange={(event) => setLogarithmic(event.currentTarget.checked)}
-          />
-        </Group>
-      </Group>
+      <ChartControls look={look} timeName="Time" />
       {metrics.error ? <ProblemNotice error={metrics.error} onRetry={() => void metrics.refetch()} /> : null}
       <div className={classes.grid}>
         {charts.map((chart) => (
@@ -162,8 +135,8 @@ export function ChartsPanel({ job }: { job: Job }) {
               axis={axis}
               group={job.id}
               unit={chart.unit}
-              smoothing={smoothed ? SMOOTHING : 0}
-              logarithmic={logarithmic && chart.title === "Loss"}
+              smoothing={look.smoothing}
+              logarithmic={look.logarithmic && chart.title === "Loss"}
               height={chart.wide ? 290 : 200}
               onZoom={tellZoom}
             />

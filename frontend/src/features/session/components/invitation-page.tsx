@@ -8,6 +8,7 @@ import { acceptInvitation, sessionQuery, signIn } from "@/api/session";
 import { FurnaceMark } from "@/components/icons";
 import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
+import { fieldsOf } from "@/lib/form";
 
 import classes from "./sign-in-page.module.css";
 
@@ -32,12 +33,7 @@ export function InvitationPage() {
     },
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    const form = new FormData(event.currentTarget);
-    const field = (name: string) => {
-      const value = form.get(name);
-      return typeof value === "string" ? value : "";
-    };
+    const field = fieldsOf(event);
     accept.mutate(user === null ? { username: field("username"), password: field("password") } : null);
   };
   return (

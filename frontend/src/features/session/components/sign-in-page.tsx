@@ -8,6 +8,7 @@ import { sessionKey, sessionQuery, signIn } from "@/api/session";
 import { FurnaceMark } from "@/components/icons";
 import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
+import { fieldsOf } from "@/lib/form";
 
 import classes from "./sign-in-page.module.css";
 
@@ -38,12 +39,7 @@ export function SignInPage() {
   }, []);
 
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    const form = new FormData(event.currentTarget);
-    const field = (name: string) => {
-      const value = form.get(name);
-      return typeof value === "string" ? value : "";
-    };
+    const field = fieldsOf(event);
     enter.mutate({ username: field("username"), password: field("password") });
   };
 

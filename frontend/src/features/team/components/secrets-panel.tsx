@@ -12,7 +12,7 @@ import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { deleteSecret, putSecret, secretsQuery, teamKeys } from "@/features/team/api/team";
-import { fieldsOf } from "@/features/team/lib/form";
+import { fieldsOf } from "@/lib/form";
 import { moment } from "@/lib/format";
 
 function variableOf(name: string): string {

@@ -19,8 +19,8 @@ import {
   serviceAccountsQuery,
   teamKeys,
 } from "@/features/team/api/team";
-import { fieldsOf } from "@/features/team/lib/form";
 import { isRole, ROLES } from "@/features/team/lib/roles";
+import { fieldsOf } from "@/lib/form";
 import { moment } from "@/lib/format";
 
 export function ServiceAccountsPanel({ teamId }: { teamId: string }) {

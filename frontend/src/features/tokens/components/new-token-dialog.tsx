@@ -7,6 +7,7 @@ import type { Team } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { ShownOnce } from "@/components/shown-once";
 import { createToken, tokensKey } from "@/features/tokens/api/tokens";
+import { fieldsOf } from "@/lib/form";
 
 const LIFETIMES = [
   { value: "30", label: "30 days" },
@@ -28,12 +29,7 @@ export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) 
     onSuccess: () => client.invalidateQueries({ queryKey: tokensKey }),
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    const form = new FormData(event.currentTarget);
-    const field = (name: string) => {
-      const value = form.get(name);
-      return typeof value === "string" ? value : "";
-    };
+    const field = fieldsOf(event);
     const days = field("days");
     create.mutate({
       name: field("name"),

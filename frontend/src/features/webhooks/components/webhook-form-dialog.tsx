@@ -8,6 +8,7 @@ import type { Team } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { createWebhook, webhookKeys } from "@/features/webhooks/api/webhooks";
 import { SecretOnce } from "@/features/webhooks/components/secret-once";
+import { fieldsOf } from "@/lib/form";
 
 const TYPES = [
   "job.status.succeeded",
@@ -36,12 +37,7 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
     onSuccess: () => client.invalidateQueries({ queryKey: webhookKeys.list }),
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    const form = new FormData(event.currentTarget);
-    const field = (name: string) => {
-      const value = form.get(name);
-      return typeof value === "string" ? value : "";
-    };
+    const field = fieldsOf(event);
     create.mutate({ url: field("url"), name: field("name"), team: field("team"), types });
   };
   // The secret leaves the memory of the page with the dialog.
