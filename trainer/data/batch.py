@@ -1,0 +1,38 @@
+"""What one forward pass is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+"""A target that no loss is counted for: padding, a prompt, the last token of a packed document."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """[b, S] each. `documents_BS` (int32) numbers the packed documents of a row: attention stays inside equal numbers;
+    None: a row is one document. `positions_BS` (int64) counts from each document's start; None: 0 .. S-1."""
+
+    tokens_BS: Tensor
+    targets_BS: Tensor
+    documents_BS: Tensor | None = None
+    positions_BS: Tensor | None = None
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """On `device`, without waiting for the copy where the memory is pinned."""
+        return self.each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> "MicroBatch":
+        return self.each(lambda tensor: tensor.pin_memory())
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "MicroBatch":
+        """Every tensor that is there, changed."""
+        tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+
+    @property
+    def counted(self) -> int:
+        """Targets that a loss is counted for (waits for the device)."""
+        return int((self.targets_BS != IGNORED).sum())
