@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.trainer.runs import tiny_text, tiny_training
+from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.recipe import dataset_recipe
-from trainer.contract.training import DataSpec, TokenizerSpec
 from trainer.data.documents import BUILTIN_TEXT_BYTES, RawObject, builtin_stdlib, read_documents
 from trainer.data.permutation import Permutation
 from trainer.data.prepare import prepare, split_documents

@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from trainer.contract.training import DataSpec, TokenizerSpec
+from trainer.contract.data import DataSpec, TokenizerSpec
 
 RECIPE_VERSION = 1  # raised whenever preparation changes the tokens it makes from the same text
 

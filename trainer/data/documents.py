@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.contract.data import DataSpec
 from trainer.contract.run import EndClass
-from trainer.contract.training import DataSpec
 from trainer.errors import TrainerError
 
 BUILTIN_TEXT_BYTES = 6_000_000

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from trainer.contract.training import TokenizerSpec
+from trainer.contract.data import TokenizerSpec
 
 END_OF_TEXT = "<|endoftext|>"
 TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text only costs start-up time

@@ -11,9 +11,9 @@ from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.dispatch.services import run_config_of
 from athanor.jobs.models import Job
 from tests.control_plane import drive
+from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.manifest import StoredPart
 from trainer.contract.recipe import dataset_recipe
-from trainer.contract.training import DataSpec, TokenizerSpec
 
 pytestmark = pytest.mark.django_db
 
