@@ -66,8 +66,9 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
             load(run.resume, live_shards(optimizer, mesh), mesh, storage, sealer, index.fingerprint)
     first_step = run.resume.data_position if run.resume is not None else 0
     sequences = num_sequences(index.train_tokens, training.sequence_length)
-    sampler = Sampler(sequences, training.sequences_per_step, training.seed, index.fingerprint)
-    micro_batch = -(-training.sequences_per_step // mesh.world_size // part.num_micro_batches)
+    sampler = Sampler(sequences, training.step_sizes, training.seed, index.fingerprint)
+    full = training.step_sizes.full
+    micro_batch = -(-full // mesh.world_size // part.num_micro_batches(full))
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), index.fingerprint)
     return Session(
         assignment=assignment,
@@ -107,8 +108,8 @@ def _make_model(training: TrainingSpec, vocab_size: int, mesh: Mesh) -> Decoder:
 
 
 def _rank_share(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> RankShare:
-    """Micro-batches are counted on the rank with most sequences and are the same number on every rank."""
-    sequences = training.sequences_per_step
+    """Raises TrainerError where a step has fewer sequences than there are ranks."""
+    sequences = training.step_sizes.fewest
     asked = training.parallelism.data
     if asked not in ("auto", mesh.world_size):
         raise TrainerError(
@@ -116,13 +117,13 @@ def _rank_share(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> RankShar
             f"training.parallelism.data {asked} differs from the {mesh.world_size} processes of the run; write auto",
         )
     if sequences < mesh.world_size:
+        field = "tokens_per_step" if training.batch_ramp is None else "batch_ramp.start_tokens_per_step"
         raise TrainerError(
             EndClass.BAD_SPEC,
-            f"training.tokens_per_step {training.tokens_per_step} is {sequences} sequences of "
+            f"training.{field} {sequences * training.sequence_length} is {sequences} sequences of "
             f"{training.sequence_length}, fewer than the {mesh.world_size} processes; raise it or use fewer of them",
         )
-    fewest, most = sequences // mesh.world_size, -(-sequences // mesh.world_size)
     size = training.parallelism.micro_batch_sequences
     if size == "auto":
         size = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
-    return RankShare(mesh.rank, mesh.world_size, min(fewest, -(-most // size)))
+    return RankShare(mesh.rank, mesh.world_size, size)

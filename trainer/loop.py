@@ -35,7 +35,7 @@ def train(session: Session) -> EndClass:
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
         batches = session.loader.next_step(step)
-        loss = forward_backward(session, batches)
+        loss = forward_backward(session, batches, training.tokens_at(step))
         stats, gradient_norm, is_finite = reduce_statistics(session, loss)
         session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
         session.optimizer.zero_gradients()
@@ -57,8 +57,8 @@ def train(session: Session) -> EndClass:
     return EndClass.COMPLETED
 
 
-def forward_backward(session: Session, batches: list[MicroBatch]) -> Tensor:
-    """This rank's part of the mean loss over the step's tokens; its gradients are left on the parameters.
+def forward_backward(session: Session, batches: list[MicroBatch], tokens: int) -> Tensor:
+    """This rank's part of the mean loss over all ranks' `tokens` of the step; its gradients are left on the parameters.
 
     Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
     however the step is cut into ranks and micro-batches.
@@ -66,7 +66,7 @@ def forward_backward(session: Session, batches: list[MicroBatch]) -> Tensor:
     total = torch.zeros((), device=session.mesh.device)
     for number, (inputs_BS, targets_BS) in enumerate(batches, start=1):
         set_gradient_sync(session.model, is_last=number == len(batches))
-        loss = session.model(inputs_BS, targets_BS) / session.training.tokens_per_step
+        loss = session.model(inputs_BS, targets_BS) / tokens
         loss.backward()
         total += loss.detach()
     return total
@@ -90,7 +90,7 @@ def compile_ahead(session: Session) -> None:
     with session.reporter.phase("compile"):
         (inputs_BS, targets_BS), _ = session.validation[0]
         device = session.mesh.device
-        forward_backward(session, [(inputs_BS.to(device), targets_BS.to(device))])
+        forward_backward(session, [(inputs_BS.to(device), targets_BS.to(device))], session.training.tokens_per_step)
         for parameter in session.model.parameters():
             parameter.grad = None
 
@@ -149,7 +149,7 @@ class Monitor:
         if not self._seen_first:
             self._seen_first = True
             self._reporter.phase_finished("first_step", seconds)
-        tokens_per_second = self._training.tokens_per_step / seconds
+        tokens_per_second = self._training.tokens_at(stats.step) / seconds
         values = {
             "train/loss": stats.loss,
             "train/learning_rate": learning_rate(self._training, stats.step),

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from tests.trainer.runs import tiny_text, tiny_training
 from trainer.contract.data import DataSpec, TokenizerSpec
+from trainer.contract.optimisation import StepSizes
 from trainer.contract.recipe import dataset_recipe
 from trainer.data.documents import BUILTIN_TEXT_BYTES, RawObject, builtin_stdlib, read_documents
 from trainer.data.permutation import Permutation
@@ -42,7 +43,7 @@ def test_another_key_gives_another_order() -> None:
 @given(sequences=st.integers(1, 200), per_step=st.integers(1, 40), steps=st.integers(1, 20), seed=st.integers(0, 9))
 @settings(max_examples=40, deadline=None)
 def test_every_epoch_sees_each_sequence_once(sequences: int, per_step: int, steps: int, seed: int) -> None:
-    sampler = Sampler(sequences, per_step, seed, "fingerprint")
+    sampler = Sampler(sequences, StepSizes(per_step), seed, "fingerprint")
     order = np.concatenate([sampler.sequences(step, 0, per_step) for step in range(steps)])
     for start in range(0, len(order) - sequences + 1, sequences):
         assert sorted(order[start : start + sequences]) == list(range(sequences))
@@ -54,7 +55,7 @@ def test_no_sample_is_lost_or_repeated_when_the_number_of_ranks_changes(
     per_step: int, worlds: list[int], seed: int
 ) -> None:
     """Each entry of `worlds` is the number of ranks that computes one step."""
-    sampler = Sampler(97, per_step, seed, "fingerprint")
+    sampler = Sampler(97, StepSizes(per_step), seed, "fingerprint")
     for step, world in enumerate(worlds):
         shares = [sampler.sequences(step, *share(per_step, world, rank)) for rank in range(world)]
         assert np.array_equal(np.concatenate(shares), sampler.sequences(step, 0, per_step))
@@ -71,8 +72,8 @@ def test_shares_cover_everything_and_differ_by_one_at_most(count: int, shares: i
 
 
 def test_the_data_set_decides_the_order_too() -> None:
-    first = Sampler(1000, 100, 1, "one").sequences(0, 0, 100)
-    assert not np.array_equal(first, Sampler(1000, 100, 1, "other").sequences(0, 0, 100))
+    first = Sampler(1000, StepSizes(100), 1, "one").sequences(0, 0, 100)
+    assert not np.array_equal(first, Sampler(1000, StepSizes(100), 1, "other").sequences(0, 0, 100))
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from trainer.contract.models import ModelShape
-from trainer.contract.training import OptimizerSpec, ScheduleSpec
+from trainer.contract.optimisation import OptimizerSpec
 from trainer.models.decoder import Decoder, initialise
-from trainer.optim.schedule import learning_rate_factor
 from trainer.optim.step import ShardOptimizer
 
 SHAPE = ModelShape(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32)
@@ -93,20 +92,3 @@ def test_norms_are_not_decayed() -> None:
     take_step(model, optimizer)
     assert torch.equal(model.norm.weight, torch.ones(16))
     assert model.head.weight.abs().sum() < make_model().head.weight.abs().sum()
-
-
-def test_the_schedule_warms_up_holds_and_decays_to_its_final_fraction() -> None:
-    spec = ScheduleSpec(warmup_steps=4, decay_fraction=0.2, final_fraction=0.1)
-    factors = [learning_rate_factor(spec, step, 20) for step in range(20)]
-    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert factors[4:16] == [1.0] * 12
-    assert factors[16:] == sorted(factors[16:], reverse=True)
-    assert factors[16] < 1.0
-    assert factors[19] == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(("warmup", "decay", "steps"), [(0, 0.0, 5), (10, 1.0, 10), (1, 1.0, 1), (3, 0.5, 4)])
-def test_the_schedule_never_leaves_its_range(warmup: int, decay: float, steps: int) -> None:
-    spec = ScheduleSpec(warmup_steps=warmup, decay_fraction=decay, final_fraction=0.1)
-    factors = [learning_rate_factor(spec, step, steps) for step in range(steps)]
-    assert all(0.0 < factor <= 1.0 for factor in factors)

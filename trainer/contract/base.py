@@ -1,6 +1,12 @@
-"""The two base classes of everything that crosses the border between trainer and platform."""
+"""The base classes and commonest numbers of everything that crosses the border between trainer and platform."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PositiveInt = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class SpecModel(BaseModel):

@@ -8,13 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainer.contract.base import SpecModel
+from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
+from trainer.contract.optimisation import BatchRamp, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
 
-PositiveInt = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 LARGEST_SEED = 2**63 - 1
 
 
@@ -37,26 +35,6 @@ class ModelSpec(SpecModel):
             return self.shape
         assert self.preset is not None
         return MODELS[self.preset]
-
-
-class OptimizerSpec(SpecModel):
-    name: Literal["adamw"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 3e-3
-    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
-    epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
-    gradient_clip: Annotated[float, Field(gt=0.0)] | None = 1.0
-
-
-class ScheduleSpec(SpecModel):
-    """Warmup-stable-decay: linear up over `warmup_steps`, flat, then linear down to `final_fraction` of the rate
-    over the last `decay_fraction` of the steps."""
-
-    name: Literal["wsd"] = "wsd"
-    warmup_steps: CountOrZero = 20
-    decay_fraction: Fraction = 0.2
-    final_fraction: Fraction = 0.05
 
 
 class ParallelismSpec(SpecModel):
@@ -91,6 +69,8 @@ class TrainingSpec(SpecModel):
     sequence_length: Annotated[int, Field(ge=8, le=1_048_576)]
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
+    batch_ramp: BatchRamp | None = None
+    z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
     activation_checkpointing: Literal["none", "full"] = "none"
     parallelism: ParallelismSpec = ParallelismSpec()
@@ -100,23 +80,40 @@ class TrainingSpec(SpecModel):
 
     @model_validator(mode="after")
     def _whole_sequences(self) -> "TrainingSpec":
-        if self.tokens_per_step % self.sequence_length:
-            raise ValueError(
-                f"tokens_per_step {self.tokens_per_step} is not a multiple of sequence_length "
-                f"{self.sequence_length}; take {self._multiples()}"
-            )
+        _check_whole("tokens_per_step", self.tokens_per_step, self.sequence_length)
         if self.schedule.warmup_steps > self.steps:
             raise ValueError(f"schedule.warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}")
+        if self.batch_ramp is not None:
+            start = self.batch_ramp.start_tokens_per_step
+            _check_whole("batch_ramp.start_tokens_per_step", start, self.sequence_length)
+            if start > self.tokens_per_step:
+                raise ValueError(
+                    f"batch_ramp.start_tokens_per_step {start} exceeds tokens_per_step {self.tokens_per_step}; "
+                    "a ramp goes up: exchange the two"
+                )
         return self
 
-    def _multiples(self) -> str:
-        below = self.tokens_per_step // self.sequence_length * self.sequence_length
-        above = below + self.sequence_length
-        return f"{below} or {above}" if below else f"{above}"
-
     @property
-    def sequences_per_step(self) -> int:
-        return self.tokens_per_step // self.sequence_length
+    def step_sizes(self) -> StepSizes:
+        """Sequences of each step."""
+        ramp = self.batch_ramp.model_dump() if self.batch_ramp is not None else None
+        return step_sizes(self.tokens_per_step, self.sequence_length, ramp)
+
+    def tokens_at(self, step: int) -> int:
+        """Tokens of 0-based `step`."""
+        return self.step_sizes.at(step) * self.sequence_length
+
+    def tokens_before(self, step: int) -> int:
+        """Tokens of all steps before 0-based `step`: what was seen after `step` steps."""
+        return self.step_sizes.before(step) * self.sequence_length
+
+
+def _check_whole(field: str, tokens: int, sequence_length: int) -> None:
+    if tokens % sequence_length:
+        below = tokens // sequence_length * sequence_length
+        above = below + sequence_length
+        multiples = f"{below} or {above}" if below else f"{above}"
+        raise ValueError(f"{field} {tokens} is not a multiple of sequence_length {sequence_length}; take {multiples}")
 
 
 class ProcessLayout(SpecModel):

@@ -19,11 +19,16 @@ _AHEAD = 2  # steps gathered ahead
 
 @dataclass(frozen=True)
 class RankShare:
-    """What part of each step a rank computes, in how many micro-batches (the same number on every rank)."""
+    """What part of each step a rank computes, in micro-batches of `micro_batch` sequences at most."""
 
     rank: int
     world_size: int
-    num_micro_batches: int
+    micro_batch: int
+
+    def num_micro_batches(self, sequences: int) -> int:
+        """Of a step of so many: the same number on every rank, counted on the one with most; none is empty."""
+        fewest, most = sequences // self.world_size, -(-sequences // self.world_size)
+        return min(fewest, -(-most // self.micro_batch))
 
 
 class Loader:
@@ -74,10 +79,11 @@ class Loader:
             self._ready.put(error)
 
     def _gather(self, step: int) -> list[MicroBatch]:
-        start, stop = share(self._sampler.sequences_per_step, self._part.world_size, self._part.rank)
-        batches = []
-        for number in range(self._part.num_micro_batches):
-            low, high = share(stop - start, self._part.num_micro_batches, number)
+        sequences = self._sampler.sizes.at(step)
+        start, stop = share(sequences, self._part.world_size, self._part.rank)
+        batches, count = [], self._part.num_micro_batches(sequences)
+        for number in range(count):
+            low, high = share(stop - start, count, number)
             chosen = self._sampler.sequences(step, start + low, start + high)
             batches.append(gather_sequences(self._tokens, chosen, self._length, pin=self._device.type == "cuda"))
         return batches

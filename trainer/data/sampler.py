@@ -8,19 +8,20 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.contract.optimisation import StepSizes
 from trainer.data.permutation import Permutation
 
 
 class Sampler:
-    def __init__(self, num_sequences: int, sequences_per_step: int, seed: int, fingerprint: str) -> None:
-        self.num_sequences, self.sequences_per_step = num_sequences, sequences_per_step
+    def __init__(self, num_sequences: int, sizes: StepSizes, seed: int, fingerprint: str) -> None:
+        self.num_sequences, self.sizes = num_sequences, sizes
         self._seed, self._fingerprint = seed, fingerprint
         self._epoch_order = lru_cache(maxsize=4)(self._make_epoch_order)
 
     def sequences(self, step: int, start: int, stop: int) -> NDArray[np.int64]:
         """Sequence numbers of samples `start` .. `stop`-1 of step `step` (0-based)."""
-        assert 0 <= start <= stop <= self.sequences_per_step
-        positions = step * self.sequences_per_step + np.arange(start, stop, dtype=np.int64)
+        assert 0 <= start <= stop <= self.sizes.at(step)
+        positions = self.sizes.before(step) + np.arange(start, stop, dtype=np.int64)
         epochs, offsets = np.divmod(positions, self.num_sequences)
         chosen = np.empty_like(positions)
         for epoch in np.unique(epochs):

@@ -1,6 +1,9 @@
 """Learning rate as a pure function of the step."""
 
-from trainer.contract.training import ScheduleSpec, TrainingSpec
+import math
+
+from trainer.contract.optimisation import ScheduleSpec
+from trainer.contract.training import TrainingSpec
 
 
 def learning_rate(training: TrainingSpec, step: int) -> float:
@@ -9,14 +12,28 @@ def learning_rate(training: TrainingSpec, step: int) -> float:
 
 
 def learning_rate_factor(spec: ScheduleSpec, step: int, steps: int) -> float:
-    """Factor of the peak rate at 0-based `step` of `steps`: linear up, flat, linear down (warmup-stable-decay).
+    """Factor of the peak rate at 0-based `step` of `steps`.
 
-    The last step has exactly `final_fraction`; where warm-up and decay overlap, the lower one holds.
+    The last step of a decay has exactly `final_fraction`; where warm-up and decay overlap, the lower one holds.
     """
     warmup = (step + 1) / spec.warmup_steps if step < spec.warmup_steps else 1.0
-    decay_steps = round(spec.decay_fraction * steps)
+    decay_steps = _decay_steps(spec, steps)
     remaining = steps - 1 - step
-    if decay_steps == 0 or remaining >= decay_steps:
+    if remaining >= decay_steps:
         return warmup
-    progress = remaining / decay_steps
-    return min(warmup, spec.final_fraction + (1.0 - spec.final_fraction) * progress)
+    shape = "cosine" if spec.name == "cosine" else spec.decay_shape
+    height = _height(shape, 1.0 - remaining / decay_steps)
+    return min(warmup, spec.final_fraction + (1.0 - spec.final_fraction) * height)
+
+
+def _decay_steps(spec: ScheduleSpec, steps: int) -> int:
+    if spec.name == "constant":
+        return 0
+    return steps - spec.warmup_steps if spec.name == "cosine" else round(spec.decay_fraction * steps)
+
+
+def _height(shape: str, done: float) -> float:
+    """From 1 down to 0, where the part `done` of a decay is behind."""
+    if shape == "linear":
+        return 1.0 - done
+    return 1.0 - math.sqrt(done) if shape == "sqrt" else (1.0 + math.cos(math.pi * done)) / 2.0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from trainer.contract.training import OptimizerSpec
+from trainer.contract.optimisation import OptimizerSpec
 from trainer.parallel.data import local_tensor
 
 

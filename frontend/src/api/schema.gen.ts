@@ -1024,6 +1024,17 @@ export interface components {
             items: components["schemas"]["AuditEvent"][];
             next_cursor: string | null;
         };
+        /**
+         * BatchRamp
+         * @description Small batches first: from `start_tokens_per_step` in equal stages, one a step, of whole sequences, up to
+         *     `tokens_per_step` at step `steps`.
+         */
+        BatchRamp: {
+            /** Start Tokens Per Step */
+            start_tokens_per_step: number;
+            /** Steps */
+            steps: number;
+        };
         BeforeAfter: {
             /** Format: double */
             before: number;
@@ -1149,6 +1160,8 @@ export interface components {
             items: components["schemas"]["Dataset"][];
             next_cursor: string | null;
         };
+        /** @enum {string} */
+        DecayShapeEnum: "linear" | "sqrt" | "cosine";
         Delivery: {
             id: string;
             webhook_id: string;
@@ -1614,6 +1627,41 @@ export interface components {
             /** @default null */
             shape: components["schemas"]["ModelShape"] | null;
         };
+        /**
+         * MuonSpec
+         * @description Muon's part of an optimizer, for the weight matrices of the blocks. Without `learning_rate` it has AdamW's.
+         *
+         *     `scale` is the factor of an orthogonal update of R rows and C columns. `rms`: 0.2 sqrt(max(R, C)), as large as
+         *     AdamW's update, so that AdamW's rate and decay fit (Liu et al. 2025, "Muon is scalable for LLM training").
+         *     `spectral`: sqrt(max(1, R / C)), with rates of its own, about 0.02 (Jordan et al. 2024).
+         */
+        MuonSpec: {
+            /**
+             * Learning Rate
+             * @default null
+             */
+            learning_rate: number | null;
+            /**
+             * Momentum
+             * @default 0.95
+             */
+            momentum: number;
+            /**
+             * Nesterov
+             * @default true
+             */
+            nesterov: boolean;
+            /**
+             * Iterations
+             * @default 5
+             */
+            iterations: number;
+            /**
+             * Scale
+             * @default rms
+             */
+            scale: components["schemas"]["ScaleEnum"];
+        };
         Named: {
             id: string;
             name: string;
@@ -1676,14 +1724,17 @@ export interface components {
             cluster_id: string;
             backend_name: string;
         };
-        /** OptimizerSpec */
+        /**
+         * OptimizerSpec
+         * @description `adamw` for all parameters, or `muon` for the matrices of the blocks and AdamW for the rest: embedding, head,
+         *     norms, routers. Of several `groups` that match a name, the first holds.
+         */
         OptimizerSpec: {
             /**
              * Name
              * @default adamw
-             * @constant
              */
-            name: "adamw";
+            name: components["schemas"]["OptimizerSpecNameEnum"];
             /**
              * Learning Rate
              * @default 0.003
@@ -1714,7 +1765,24 @@ export interface components {
              * @default 1
              */
             gradient_clip: number | null;
+            /**
+             * @default {
+             *       "learning_rate": null,
+             *       "momentum": 0.95,
+             *       "nesterov": true,
+             *       "iterations": 5,
+             *       "scale": "rms"
+             *     }
+             */
+            muon: components["schemas"]["MuonSpec"];
+            /**
+             * Groups
+             * @default []
+             */
+            groups: components["schemas"]["ParameterGroup"][];
         };
+        /** @enum {string} */
+        OptimizerSpecNameEnum: "adamw" | "muon";
         Orphans: {
             /** @description run on a cluster without a live attempt of ours */
             objects: components["schemas"]["LostObject"][];
@@ -1744,6 +1812,25 @@ export interface components {
              * @default true
              */
             reshard_after_forward: boolean;
+        };
+        /**
+         * ParameterGroup
+         * @description Factors of the learning rate and of the weight decay for parameters whose whole name matches `pattern`
+         *     (`*`, `?`, `[...]`). Without `weight_decay_factor`: 1 for matrices, 0 for norms and whatever else has one dimension.
+         */
+        ParameterGroup: {
+            /** Pattern */
+            pattern: string;
+            /**
+             * Learning Rate Factor
+             * @default 1
+             */
+            learning_rate_factor: number;
+            /**
+             * Weight Decay Factor
+             * @default null
+             */
+            weight_decay_factor: number | null;
         };
         Part: {
             key: string;
@@ -1957,18 +2044,22 @@ export interface components {
         };
         /** @enum {string} */
         RoleEnum: "viewer" | "member" | "admin";
+        /** @enum {string} */
+        ScaleEnum: "rms" | "spectral";
         /**
          * ScheduleSpec
-         * @description Warmup-stable-decay: linear up over `warmup_steps`, flat, then linear down to `final_fraction` of the rate
-         *     over the last `decay_fraction` of the steps.
+         * @description Factor of the learning rate: linear up over `warmup_steps`, then flat, then down to `final_fraction`.
+         *
+         *     `wsd` goes down over the last `decay_fraction` of the steps, in the shape of `decay_shape` (`sqrt` is steep first:
+         *     1 - sqrt of the part done, Haegele et al. 2024). `cosine` goes down from the end of the warm-up on, in half a
+         *     cosine. `constant` stays up.
          */
         ScheduleSpec: {
             /**
              * Name
              * @default wsd
-             * @constant
              */
-            name: "wsd";
+            name: components["schemas"]["ScheduleSpecNameEnum"];
             /**
              * Warmup Steps
              * @default 20
@@ -1980,11 +2071,18 @@ export interface components {
              */
             decay_fraction: number;
             /**
+             * Decay Shape
+             * @default linear
+             */
+            decay_shape: components["schemas"]["DecayShapeEnum"];
+            /**
              * Final Fraction
              * @default 0.05
              */
             final_fraction: number;
         };
+        /** @enum {string} */
+        ScheduleSpecNameEnum: "wsd" | "cosine" | "constant";
         ScopedRequest: {
             name: string;
             expires_in_days?: number | null;
@@ -2179,7 +2277,15 @@ export interface components {
              *       "beta2": 0.95,
              *       "epsilon": 1e-8,
              *       "weight_decay": 0.1,
-             *       "gradient_clip": 1
+             *       "gradient_clip": 1,
+             *       "muon": {
+             *         "iterations": 5,
+             *         "learning_rate": null,
+             *         "momentum": 0.95,
+             *         "nesterov": true,
+             *         "scale": "rms"
+             *       },
+             *       "groups": []
              *     }
              */
             optimizer: components["schemas"]["OptimizerSpec"];
@@ -2188,10 +2294,18 @@ export interface components {
              *       "name": "wsd",
              *       "warmup_steps": 20,
              *       "decay_fraction": 0.2,
+             *       "decay_shape": "linear",
              *       "final_fraction": 0.05
              *     }
              */
             schedule: components["schemas"]["ScheduleSpec"];
+            /** @default null */
+            batch_ramp: components["schemas"]["BatchRamp"] | null;
+            /**
+             * Z Loss
+             * @default 0
+             */
+            z_loss: number;
             /**
              * Precision
              * @default fp32

@@ -44,6 +44,11 @@ class AuditPage(TypedDict):
     next_cursor: str | None
 
 
+class BatchRamp(TypedDict):
+    start_tokens_per_step: int
+    steps: int
+
+
 class BeforeAfter(TypedDict):
     before: float
     after: float
@@ -72,6 +77,9 @@ class Curve(TypedDict):
     seconds: list[float]
     lowest: NotRequired[list[float]]
     highest: NotRequired[list[float]]
+
+
+DecayShapeEnum: TypeAlias = Literal['linear', 'sqrt', 'cosine']
 
 
 DesiredEnum: TypeAlias = Literal['run', 'pause', 'stop']
@@ -235,20 +243,19 @@ class ObjectRequest(TypedDict):
     backend_name: str
 
 
-class OptimizerSpec(TypedDict):
-    name: NotRequired[Literal['adamw']]
-    learning_rate: NotRequired[float]
-    beta1: NotRequired[float]
-    beta2: NotRequired[float]
-    epsilon: NotRequired[float]
-    weight_decay: NotRequired[float]
-    gradient_clip: NotRequired[float | None]
+OptimizerSpecNameEnum: TypeAlias = Literal['adamw', 'muon']
 
 
 class ParallelismSpec(TypedDict):
     data: NotRequired[int | Literal['auto']]
     micro_batch_sequences: NotRequired[int | Literal['auto']]
     reshard_after_forward: NotRequired[bool]
+
+
+class ParameterGroup(TypedDict):
+    pattern: str
+    learning_rate_factor: NotRequired[float]
+    weight_decay_factor: NotRequired[float | None]
 
 
 class Part(TypedDict):
@@ -392,11 +399,10 @@ class RetryPolicy(TypedDict):
 RoleEnum: TypeAlias = Literal['viewer', 'member', 'admin']
 
 
-class ScheduleSpec(TypedDict):
-    name: NotRequired[Literal['wsd']]
-    warmup_steps: NotRequired[int]
-    decay_fraction: NotRequired[float]
-    final_fraction: NotRequired[float]
+ScaleEnum: TypeAlias = Literal['rms', 'spectral']
+
+
+ScheduleSpecNameEnum: TypeAlias = Literal['wsd', 'cosine', 'constant']
 
 
 ScopesEnum: TypeAlias = Literal['read', 'submit', 'artifacts', 'admin', 'platform']
@@ -839,6 +845,14 @@ class MetricsAnswer(TypedDict):
     points: int
 
 
+class MuonSpec(TypedDict):
+    learning_rate: NotRequired[float | None]
+    momentum: NotRequired[float]
+    nesterov: NotRequired[bool]
+    iterations: NotRequired[int]
+    scale: NotRequired[ScaleEnum]
+
+
 class NewInvitationRequest(TypedDict):
     role: RoleEnum
     note: NotRequired[str]
@@ -868,6 +882,18 @@ class NewToken(TypedDict):
     token: str
 
 
+class OptimizerSpec(TypedDict):
+    name: NotRequired[OptimizerSpecNameEnum]
+    learning_rate: NotRequired[float]
+    beta1: NotRequired[float]
+    beta2: NotRequired[float]
+    epsilon: NotRequired[float]
+    weight_decay: NotRequired[float]
+    gradient_clip: NotRequired[float | None]
+    muon: NotRequired[MuonSpec]
+    groups: NotRequired[list[ParameterGroup]]
+
+
 class Orphans(TypedDict):
     objects: list[LostObject]
     attempts: list[LostAttempt]
@@ -888,6 +914,14 @@ class QueryRequest(TypedDict):
     to_step: NotRequired[int]
     attempt: NotRequired[int]
     draw: NotRequired[DrawEnum]
+
+
+class ScheduleSpec(TypedDict):
+    name: NotRequired[ScheduleSpecNameEnum]
+    warmup_steps: NotRequired[int]
+    decay_fraction: NotRequired[float]
+    decay_shape: NotRequired[DecayShapeEnum]
+    final_fraction: NotRequired[float]
 
 
 class ScopedRequest(TypedDict):
@@ -913,6 +947,8 @@ class TrainingSpec(TypedDict):
     sequence_length: int
     optimizer: NotRequired[OptimizerSpec]
     schedule: NotRequired[ScheduleSpec]
+    batch_ramp: NotRequired[BatchRamp | None]
+    z_loss: NotRequired[float]
     precision: NotRequired[PrecisionEnum]
     activation_checkpointing: NotRequired[ActivationCheckpointingEnum]
     parallelism: NotRequired[ParallelismSpec]

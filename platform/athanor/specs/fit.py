@@ -37,7 +37,7 @@ class Estimate:
 def micro_batch(spec: JobSpec) -> int:
     """Sequences in one forward pass of one process. `auto` is at most 8, and never more than its share."""
     training = spec.training
-    share = -(-training.sequences_per_step // spec.resources.world_size)
+    share = -(-training.step_sizes.full // spec.resources.world_size)
     asked = training.parallelism.micro_batch_sequences
     return min(share, 8 if asked == "auto" else asked)
 
@@ -60,7 +60,7 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
     return Estimate(
         num_parameters=parameters,
         processes=spec.resources.world_size,
-        tokens_total=training.steps * training.tokens_per_step,
+        tokens_total=training.tokens_before(training.steps),
         memory_bytes_per_process=PROCESS_BYTES + state + gathered + activations + tokens * vocab * LOGITS_BYTES,
         pool_memory_bytes_per_process=pool.memory_bytes_per_node // spec.resources.processes_per_node,
     )
@@ -99,12 +99,13 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 "the data axis takes every process, so leave it out or make them equal",
             )
         )
-    if spec.training.sequences_per_step < spec.resources.world_size:
+    fewest = spec.training.step_sizes.fewest
+    if fewest < spec.resources.world_size:
         found.append(
             FieldProblem(
-                "/training/tokens_per_step",
+                "/training/tokens_per_step" if spec.training.batch_ramp is None else "/training/batch_ramp",
                 "too_few_sequences",
-                f"{spec.training.sequences_per_step} sequences per step cannot feed {spec.resources.world_size} "
+                f"{fewest} sequences per step cannot feed {spec.resources.world_size} "
                 f"processes; take at least {spec.resources.world_size * spec.training.sequence_length} tokens",
             )
         )

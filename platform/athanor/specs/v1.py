@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.contract.base import SpecModel
-from trainer.contract.training import CheckpointPolicy, PositiveInt, ProcessLayout, TrainingSpec
+from trainer.contract.base import PositiveInt, SpecModel
+from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
 JobId = Annotated[str, Field(pattern=r"^job_[0-9A-HJKMNP-TV-Z]{26}$")]

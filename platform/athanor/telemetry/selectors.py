@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING
 from athanor.telemetry.models import Heartbeat, MetricChunk, MetricSeries, Progress
+from trainer.contract.optimisation import step_sizes
 
 LIVE = tuple(status.value for status in HOLDING)
 
@@ -25,7 +26,7 @@ class Told:
     job_id: str
     team_id: str
     steps_total: int
-    tokens_per_step: int
+    tokens_seen: int
     progress: Progress
 
 
@@ -46,10 +47,16 @@ def _told(job_ids: Any, since: datetime | None) -> Iterator[Told]:
         rows = rows.filter(updated_at__gte=since)
     training = "job__resolved_spec__training__"
     rows = rows.annotate(
-        team_id=F("job__team_id"), steps=F(f"{training}steps"), tokens_per_step=F(f"{training}tokens_per_step")
+        team_id=F("job__team_id"),
+        steps=F(f"{training}steps"),
+        tokens_per_step=F(f"{training}tokens_per_step"),
+        sequence_length=F(f"{training}sequence_length"),
+        batch_ramp=F(f"{training}batch_ramp"),
     )
     for row in rows:
-        yield Told(row.job_id, row.team_id, row.steps, row.tokens_per_step, row)
+        sizes = step_sizes(row.tokens_per_step, row.sequence_length, row.batch_ramp)
+        seen = sizes.before(max(row.step, 0)) * row.sequence_length
+        yield Told(row.job_id, row.team_id, row.steps, seen, row)
 
 
 def silence(attempts: Collection[str]) -> dict[str, timedelta]:

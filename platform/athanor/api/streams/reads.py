@@ -106,6 +106,6 @@ def _progress_data(told: Told) -> dict[str, Any]:
     return {
         "type": "job.progress",
         "job_id": told.job_id,
-        "progress": progress_body(told.progress, told.steps_total, told.tokens_per_step),
+        "progress": progress_body(told.progress, told.steps_total, told.tokens_seen),
         "log_lines": told.progress.log_lines,
     }

@@ -11,6 +11,7 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import explain
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.telemetry.models import Progress
+from trainer.contract.optimisation import step_sizes
 
 
 def _values(members: Any) -> list[str]:
@@ -241,17 +242,19 @@ def progress_of(job: Job) -> dict[str, Any] | None:
     if progress is None:
         return None
     training = job.resolved_spec["training"]
-    return progress_body(progress, training["steps"], training["tokens_per_step"])
+    length = training["sequence_length"]
+    sizes = step_sizes(training["tokens_per_step"], length, training.get("batch_ramp"))
+    return progress_body(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)
 
 
-def progress_body(progress: Progress, steps_total: int, tokens_per_step: int) -> dict[str, Any]:
+def progress_body(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
     """What ProgressSerializer describes."""
     step = max(progress.step, 0)
     step_seconds = progress.values.get("time/step_seconds")
     return {
         "step": step,
         "steps_total": steps_total,
-        "tokens_seen": step * tokens_per_step,
+        "tokens_seen": tokens_seen,
         "loss": progress.values.get("train/loss"),
         "validation_loss": progress.validation_last,
         "tokens_per_second": progress.values.get("throughput/tokens_per_second"),

@@ -1,0 +1,100 @@
+"""Rates and batch sizes are pure functions of the step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.trainer.runs import tiny_training
+from trainer.contract.optimisation import ScheduleSpec, StepSizes
+from trainer.data.sampler import Sampler
+from trainer.optim.schedule import learning_rate_factor
+
+
+def factors(steps: int, **fields: Any) -> list[float]:
+    spec = ScheduleSpec.model_validate(fields)
+    return [learning_rate_factor(spec, step, steps) for step in range(steps)]
+
+
+def test_the_schedule_warms_up_holds_and_decays_to_its_final_fraction() -> None:
+    found = factors(20, warmup_steps=4, decay_fraction=0.2, final_fraction=0.1)
+    assert found[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert found[4:16] == [1.0] * 12
+    assert found[16:] == pytest.approx([0.775, 0.55, 0.325, 0.1])
+
+
+def test_a_decay_has_the_shape_that_is_asked_for() -> None:
+    common = {"warmup_steps": 0, "decay_fraction": 1.0, "final_fraction": 0.0}
+    assert factors(4, decay_shape="linear", **common) == pytest.approx([0.75, 0.5, 0.25, 0.0])
+    assert factors(4, decay_shape="sqrt", **common) == pytest.approx([0.5, 1 - 0.5**0.5, 1 - 0.75**0.5, 0.0])
+    assert factors(4, decay_shape="cosine", **common) == pytest.approx([0.8535534, 0.5, 0.1464466, 0.0])
+
+
+def test_cosine_goes_down_from_the_end_of_the_warm_up_and_constant_never() -> None:
+    cosine = factors(14, name="cosine", warmup_steps=4, final_fraction=0.2)
+    assert cosine[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert cosine[4:] == sorted(cosine[4:], reverse=True)
+    assert cosine[8] == pytest.approx(0.6)
+    assert cosine[13] == pytest.approx(0.2)
+    assert factors(6, name="constant", warmup_steps=2) == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["wsd", "cosine", "constant"])
+@pytest.mark.parametrize("shape", ["linear", "sqrt", "cosine"])
+@pytest.mark.parametrize(("warmup", "decay", "steps"), [(0, 0.0, 5), (10, 1.0, 10), (1, 1.0, 1), (3, 0.5, 4)])
+def test_the_schedule_never_leaves_its_range(name: str, shape: str, warmup: int, decay: float, steps: int) -> None:
+    found = factors(steps, name=name, decay_shape=shape, warmup_steps=warmup, decay_fraction=decay, final_fraction=0.1)
+    assert all(0.0 < factor <= 1.0 for factor in found)
+
+
+@given(full=st.integers(1, 500), data=st.data(), ramp=st.integers(0, 60), step=st.integers(0, 120))
+@settings(max_examples=100, deadline=None)
+def test_the_sequences_before_a_step_are_the_sum_of_the_steps(
+    full: int, data: st.DataObject, ramp: int, step: int
+) -> None:
+    sizes = StepSizes(full, data.draw(st.integers(1, full)), ramp)
+    each = [sizes.at(number) for number in range(step)]
+    assert sizes.before(step) == sum(each)
+    assert each == sorted(each)
+    assert all(sizes.fewest <= size <= full for size in each)
+    assert sizes.at(ramp) == full
+
+
+def test_a_step_far_on_in_a_long_ramp_is_found_by_arithmetic() -> None:
+    sizes = StepSizes(full=4096, start=32, ramp_steps=10**15)
+    assert sizes.before(2) == 64
+    # Each stage of the ramp but for rounding down lasts equally long: the mean lies between the ends.
+    assert sizes.before(10**15) == pytest.approx((32 + 4095) / 2 * 10**15, rel=1e-12)
+
+
+@given(sequences=st.integers(1, 100), full=st.integers(1, 20), data=st.data(), ramp=st.integers(1, 15))
+@settings(max_examples=40, deadline=None)
+def test_every_epoch_of_a_ramp_sees_each_sequence_once(
+    sequences: int, full: int, data: st.DataObject, ramp: int
+) -> None:
+    sizes = StepSizes(full, data.draw(st.integers(1, full)), ramp)
+    sampler = Sampler(sequences, sizes, 3, "fingerprint")
+    order = np.concatenate([sampler.sequences(step, 0, sizes.at(step)) for step in range(25)])
+    for start in range(0, len(order) - sequences + 1, sequences):
+        assert sorted(order[start : start + sequences]) == list(range(sequences))
+
+
+def test_a_ramp_counts_its_tokens() -> None:
+    training = tiny_training(batch_ramp={"start_tokens_per_step": 64, "steps": 3}, tokens_per_step=256)
+    assert [training.tokens_at(step) for step in range(5)] == [64, 128, 192, 256, 256]
+    assert training.tokens_before(5) == 64 + 128 + 192 + 256 + 256
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (100, r"batch_ramp.start_tokens_per_step 100 is not a multiple of sequence_length 32; take 96 or 128"),
+        (512, r"batch_ramp.start_tokens_per_step 512 exceeds tokens_per_step 256"),
+    ],
+)
+def test_a_ramp_that_cannot_be_is_refused(start: int, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        tiny_training(batch_ramp={"start_tokens_per_step": start, "steps": 3}, tokens_per_step=256)
