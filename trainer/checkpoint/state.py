@@ -1,12 +1,12 @@
-"""A rank's state as named row ranges of whole tensors, so that any other number of ranks can read it.
+"""A rank's state as named boxes of whole tensors, so that any other mesh can read it.
 
-File format: safetensors; its metadata entry `layout` is JSON, name -> [first row, whole shape]. A tensor
-without rows (a step counter) is the same on every rank.
+File format: safetensors; its metadata entry `layout` is JSON, name -> [offsets, whole shape]. A tensor without
+dimensions (a step counter) is the same on every rank. Older files give the first row alone for the offsets.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from safetensors.torch import load as load_safetensors
@@ -14,32 +14,36 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.data import local_tensor, row_range
-from trainer.parallel.mesh import Mesh
+from trainer.parallel.data import local_tensor
+from trainer.parallel.weights import Weights
 
 RNG_PREFIX = "rng/"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """`tensor`: rows from `start` on of a tensor of shape `shape`; shares memory with the live state."""
+    """`tensor`: the box of a tensor of shape `shape` that begins at `offsets`; shares memory with the live state.
+
+    `stored`: the name it has in a checkpoint, the same for the two copies of a tied embedding.
+    """
 
     tensor: Tensor
-    start: int
+    offsets: tuple[int, ...]
     shape: tuple[int, ...]
+    stored: str
 
 
-def live_shards(optimizer: ShardOptimizer, mesh: Mesh) -> dict[str, Shard]:
-    """Parameters, moments and step counters of this rank."""
-    shards = {}
-    moments = optimizer.state_tensors()
-    for name, parameter in optimizer.named_parameters():
-        start, _ = row_range(parameter, mesh)
-        shape = tuple(parameter.shape)
-        shards[f"model/{name}"] = Shard(local_tensor(parameter).detach(), start, shape)
-        for moment in ("exp_avg", "exp_avg_sq"):
-            shards[f"{moment}/{name}"] = Shard(moments[f"{moment}/{name}"], start, shape)
-        shards[f"step/{name}"] = Shard(moments[f"step/{name}"], 0, ())
+def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
+    """Parameters, the optimiser's state and the balance of experts of this rank."""
+    shards = []
+    tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.named.items()}
+    for key, tensor in (tensors | optimizer.state_tensors()).items():
+        kind, _, name = key.partition("/")
+        placement = weights.placements[name]
+        box = (placement.offsets, placement.shape) if tensor.ndim else ((), ())
+        shards.append(Shard(tensor, *box, f"{kind}/{placement.name}"))
+    for name, balance in weights.balances.items():
+        shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}"))
     return shards
 
 
@@ -56,37 +60,40 @@ def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states[f"{RNG_PREFIX}cuda"], device)
 
 
-def copy_to_host(shards: dict[str, Shard]) -> dict[str, Shard]:
-    """A snapshot that further steps do not touch."""
-    return {name: Shard(shard.tensor.to("cpu", copy=True), shard.start, shard.shape) for name, shard in shards.items()}
+def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
+    """A snapshot by stored names that further steps do not touch."""
+    return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards}
 
 
 def encode(shards: dict[str, Shard], rng: dict[str, Tensor]) -> bytes:
-    layout = {name: [shard.start, list(shard.shape)] for name, shard in shards.items()}
+    layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
     tensors = {name: shard.tensor.contiguous() for name, shard in shards.items()} | rng
     return save_safetensors(tensors, metadata={"layout": json.dumps(layout)})
 
 
-def decode(content: bytes) -> Iterator[tuple[str, Shard]]:
+def decode(content: bytes) -> Iterator[Shard]:
     """Stored shards of one file, the random states among them (as whole tensors)."""
     layout = _layout(content)
     for name, tensor in load_safetensors(content).items():
-        start, shape = layout.get(name, [0, list(tensor.shape)])
-        yield name, Shard(tensor, start, tuple(shape))
+        offsets, shape = layout.get(name, [[0] * tensor.ndim, list(tensor.shape)])
+        if isinstance(offsets, int):
+            offsets = [offsets, *[0] * len(shape)][: len(shape)]
+        yield Shard(tensor, tuple(offsets), tuple(shape), name)
 
 
 def overlay(target: Shard, stored: Shard) -> int:
-    """Copy the rows that both have into the target; returns how many elements that were."""
-    if not target.shape:
-        target.tensor.copy_(stored.tensor)
-        return 1
-    low = max(target.start, stored.start)
-    high = min(target.start + target.tensor.shape[0], stored.start + stored.tensor.shape[0])
-    if low >= high:
-        return 0
-    rows = target.tensor[low - target.start : high - target.start]
-    rows.copy_(stored.tensor[low - stored.start : high - stored.start])
-    return rows.numel()
+    """Copy what both boxes have into the target; returns how many elements that were."""
+    into, source = target.tensor, stored.tensor
+    for dimension in range(len(target.shape)):
+        mine, theirs = target.offsets[dimension], stored.offsets[dimension]
+        low = max(mine, theirs)
+        high = min(mine + target.tensor.shape[dimension], theirs + stored.tensor.shape[dimension])
+        if low >= high:
+            return 0
+        into = into.narrow(dimension, low - mine, high - low)
+        source = source.narrow(dimension, low - theirs, high - low)
+    into.copy_(source)
+    return into.numel()
 
 
 def _layout(content: bytes) -> dict[str, list]:

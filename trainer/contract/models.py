@@ -1,6 +1,6 @@
 """Decoder shapes: the named Llama-style models, and what follows from a shape by arithmetic alone."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,51 +9,101 @@ from trainer.contract.base import SpecModel
 Dimension = Annotated[int, Field(ge=1)]
 
 
+class MoEShape(SpecModel):
+    """Mixture of experts in place of the feed-forward of every layer but the first `first_dense_layers`.
+
+    Each token goes to `experts_per_token` of `num_experts` experts of width `expert_size`, and through
+    `shared_experts` more that see every token. `balance_rate` steps a per-expert bias that only the choice of experts
+    sees, towards equal load (Wang et al. 2024, auxiliary-loss-free balancing); 0 leaves the choice to the scores.
+    """
+
+    num_experts: Annotated[int, Field(ge=2, le=4096)]
+    experts_per_token: Dimension
+    expert_size: Dimension
+    shared_experts: Annotated[int, Field(ge=0)] = 0
+    first_dense_layers: Annotated[int, Field(ge=0)] = 0
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    normalise_weights: bool = True
+    weight_scale: Annotated[float, Field(gt=0)] = 1.0
+    balance_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> "MoEShape":
+        if self.experts_per_token > self.num_experts:
+            raise ValueError(f"experts_per_token {self.experts_per_token} exceeds num_experts {self.num_experts}")
+        return self
+
+
 class ModelShape(SpecModel):
-    """A Llama-style decoder. `hidden_size` is a multiple of `num_heads`, `num_heads` of `num_kv_heads`."""
+    """A Llama-style decoder. `num_heads` is a multiple of `num_kv_heads`; without `head_dim`, `hidden_size` is a
+    multiple of `num_heads`. `qk_norm`: queries and keys are normalised per head, as Qwen3 does."""
 
     hidden_size: Dimension
     num_layers: Dimension
     num_heads: Dimension
     num_kv_heads: Dimension
     intermediate_size: Dimension
+    head_dim: Dimension | None = None
     rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
     norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
+    qk_norm: bool = False
+    moe: MoEShape | None = None
 
     @model_validator(mode="after")
     def _divisible(self) -> "ModelShape":
-        if self.hidden_size % self.num_heads:
+        if self.head_dim is None and self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_size % 2:
-            raise ValueError(f"head size {self.head_size} (hidden_size / num_heads) must be even for RoPE")
+            raise ValueError(f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE")
+        if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
+            raise ValueError(
+                f"moe.first_dense_layers {self.moe.first_dense_layers} leaves none of num_layers {self.num_layers} "
+                "with experts; lower it or leave moe out"
+            )
         return self
 
     @property
     def head_size(self) -> int:
-        return self.hidden_size // self.num_heads
+        return self.head_dim or self.hidden_size // self.num_heads
+
+    def is_moe_layer(self, layer: int) -> bool:
+        return self.moe is not None and layer >= self.moe.first_dense_layers
+
+    def attention_parameters(self) -> int:
+        """Of one layer, norms left out: what matrix products use."""
+        return self.hidden_size * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
+
+    def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
+        """Of one layer's feed-forward; `active`: only what one token passes through."""
+        if self.moe is None or not self.is_moe_layer(layer):
+            return 3 * self.hidden_size * self.intermediate_size
+        experts = (self.moe.experts_per_token if active else self.moe.num_experts) + self.moe.shared_experts
+        return 3 * self.hidden_size * self.moe.expert_size * experts + self.moe.num_experts * self.hidden_size
+
+    def layer_parameters(self, layer: int) -> int:
+        norms = 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
+        return self.attention_parameters() + self.mlp_parameters(layer) + norms
 
     def num_parameters(self, vocab_size: int) -> int:
         """All trainable parameters, embeddings included (tied ones once)."""
-        attention = self.hidden_size * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
-        mlp = 3 * self.hidden_size * self.intermediate_size
-        norms = 2 * self.hidden_size
         embeddings = vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        return self.num_layers * (attention + mlp + norms) + self.hidden_size + embeddings
+        return sum(map(self.layer_parameters, range(self.num_layers))) + self.hidden_size + embeddings
 
     def flops_per_token(self, vocab_size: int, sequence_length: int, *, causal: bool) -> int:
         """Training FLOPs (forward and backward) of one token.
 
-        6 per matmul parameter plus attention scores, `12 * layers * hidden * sequence` as PaLM
-        (Chowdhery et al. 2022, appendix B) counts them; `causal` halves the attention term, since
+        6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
+        sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them; `causal` halves the attention term, since
         a causal kernel computes half of the square. The embedding look-up is no matmul.
         """
-        attention = self.hidden_size * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
-        matmul = self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+        matmul = sum(
+            self.attention_parameters() + self.mlp_parameters(layer, active=True) for layer in range(self.num_layers)
+        )
         matmul += vocab_size * self.hidden_size  # the output head
-        scores = 12 * self.num_layers * self.hidden_size * sequence_length
+        scores = 12 * self.num_layers * self.num_heads * self.head_size * sequence_length
         return 6 * matmul + (scores // 2 if causal else scores)
 
 
@@ -81,6 +131,23 @@ MODELS: dict[str, ModelShape] = {
         num_kv_heads=4,
         intermediate_size=2048,
         tie_embeddings=True,
+    ),
+    "moe-1m": ModelShape(
+        hidden_size=128,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        intermediate_size=344,
+        tie_embeddings=True,
+        moe=MoEShape(
+            num_experts=8,
+            experts_per_token=2,
+            expert_size=96,
+            shared_experts=1,
+            first_dense_layers=1,
+            scoring="sigmoid",
+            balance_rate=1e-3,
+        ),
     ),
     "llama-1b": ModelShape(
         hidden_size=2048,

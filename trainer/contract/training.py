@@ -12,16 +12,20 @@ from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import BatchRamp, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
+from trainer.contract.parallelism import ParallelismSpec
 
 LARGEST_SEED = 2**63 - 1
+
+
+PresetName = Literal[
+    "llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b", "moe-1m"
+]
 
 
 class ModelSpec(SpecModel):
     """A named shape (`preset`) or a shape of one's own (`shape`); exactly one of the two."""
 
-    preset: Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b"] | None = (
-        None
-    )
+    preset: PresetName | None = None
     shape: ModelShape | None = None
 
     @model_validator(mode="after")
@@ -37,13 +41,6 @@ class ModelSpec(SpecModel):
         return MODELS[self.preset]
 
 
-class ParallelismSpec(SpecModel):
-    """How the ranks divide the work. This version has the data axis: every rank holds 1/`data` of the
-    parameters (FSDP2)."""
-
-    data: PositiveInt | Literal["auto"] = "auto"
-    micro_batch_sequences: PositiveInt | Literal["auto"] = "auto"
-    reshard_after_forward: bool = True
 
 
 class EvaluationSpec(SpecModel):

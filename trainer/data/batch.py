@@ -32,6 +32,11 @@ class MicroBatch:
         tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
+    def joined(self, other: "MicroBatch") -> "MicroBatch":
+        """The rows of both."""
+        tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return replace(self, **{name: torch.cat([tensor, getattr(other, name)]) for name, tensor in tensors.items()})
+
     @property
     def counted(self) -> int:
         """Targets that a loss is counted for (waits for the device)."""

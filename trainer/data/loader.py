@@ -2,33 +2,42 @@
 
 import queue
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from trainer.data.batch import IGNORED, MicroBatch
 from trainer.data.sampler import Sampler, num_sequences, share
 from trainer.data.shards import open_split
 
-MicroBatch = tuple[Tensor, Tensor]
 _AHEAD = 2  # steps gathered ahead
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """What part of each step a rank computes, in micro-batches of `micro_batch` sequences at most."""
+    """What part of each step a data rank computes, in micro-batches of `micro_batch` sequences at most.
+
+    `equal`: every micro-batch has this size, as a pipeline needs, filled up with sequences that no loss is counted for.
+    """
 
     rank: int
     world_size: int
     micro_batch: int
+    equal: bool = False
 
     def num_micro_batches(self, sequences: int) -> int:
         """Of a step of so many: the same number on every rank, counted on the one with most; none is empty."""
         fewest, most = sequences // self.world_size, -(-sequences // self.world_size)
         return min(fewest, -(-most // self.micro_batch))
+
+    def filled(self, batch: MicroBatch) -> MicroBatch:
+        missing = self.micro_batch - batch.tokens_BS.shape[0]
+        if not self.equal or missing <= 0:
+            return batch
+        return batch.joined(uncounted(batch.each(lambda tensor: tensor[:1].expand(missing, -1))))
 
 
 class Loader:
@@ -51,16 +60,13 @@ class Loader:
         self._thread.start()
 
     def next_step(self, step: int) -> list[MicroBatch]:
-        """Micro-batches on the device, each ([b, S], [b, S]) of int64. Steps are asked for one after another."""
+        """Micro-batches on the device. Steps are asked for one after another."""
         item = self._ready.get()
         if isinstance(item, BaseException):
             raise item
         prepared, batches = item
         assert prepared == step, f"step {step} asked for, {prepared} prepared"
-        return [
-            (inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True))
-            for inputs, targets in batches
-        ]
+        return [batch.to(self._device) for batch in batches]
 
     def close(self) -> None:
         self._closed.set()
@@ -85,28 +91,28 @@ class Loader:
         for number in range(count):
             low, high = share(stop - start, count, number)
             chosen = self._sampler.sequences(step, start + low, start + high)
-            batches.append(gather_sequences(self._tokens, chosen, self._length, pin=self._device.type == "cuda"))
+            batch = self._part.filled(gather_sequences(self._tokens, chosen, self._length))
+            batches.append(batch.pinned() if self._device.type == "cuda" else batch)
         return batches
 
 
-def gather_sequences(
-    tokens: NDArray[np.integer], chosen: NDArray[np.int64], length: int, *, pin: bool = False
-) -> MicroBatch:
-    """Sequences `chosen` as inputs and next-token targets, each [len(chosen), length], int64 on the CPU."""
+def gather_sequences(tokens: NDArray[np.integer], chosen: NDArray[np.int64], length: int) -> MicroBatch:
+    """Sequences `chosen` with their next tokens as targets, each [len(chosen), length], on the CPU."""
     offsets = chosen[:, None] * length + np.arange(length + 1, dtype=np.int64)
     batch = torch.from_numpy(tokens[offsets].astype(np.int64))
-    if pin:
-        batch = batch.pin_memory()
-    return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+    return MicroBatch(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
 
 
-def validation_batches(
-    folder: Path, count: int, part: RankShare, sequence_length: int, batch_size: int
-) -> list[tuple[MicroBatch, int]]:
-    """This rank's share of `count` evenly spaced validation sequences, as (micro-batch, sequences that count).
+def uncounted(batch: MicroBatch) -> MicroBatch:
+    """The same tokens, with no loss counted for them."""
+    return replace(batch, targets_BS=torch.full_like(batch.targets_BS, IGNORED))
 
-    Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences repeats one
-    and says that it does not count.
+
+def validation_batches(folder: Path, count: int, part: RankShare, sequence_length: int) -> list[MicroBatch]:
+    """This rank's share of `count` evenly spaced validation sequences.
+
+    Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences has some in which
+    nothing is counted.
     """
     tokens = open_split(folder, "validation")
     available = num_sequences(len(tokens), sequence_length)
@@ -115,8 +121,8 @@ def validation_batches(
     start, stop = share(count, part.world_size, part.rank)
     mine, longest = chosen[start:stop], -(-count // part.world_size)
     batches = []
-    for low in range(0, longest, batch_size):
-        wanted = mine[low : min(low + batch_size, longest)]
-        filled = wanted if len(wanted) else chosen[:1]
-        batches.append((gather_sequences(tokens, filled, sequence_length), len(wanted)))
+    for low in range(0, longest, part.micro_batch):
+        wanted = mine[low : min(low + part.micro_batch, longest)]
+        batch = gather_sequences(tokens, wanted if len(wanted) else chosen[:1], sequence_length)
+        batches.append(part.filled(batch if len(wanted) else uncounted(batch)))
     return batches

@@ -1,9 +1,14 @@
-"""Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU or a mixture of experts.
 
-Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size, V vocabulary.
-The parameter names are ours; `export.names` maps them to Hugging Face's, whose rotary convention
-(rotate the two halves, not neighbouring pairs) is used here so that weights need no permutation.
+Plain single-device maths. What spreads a model over ranks replaces the functions named `enter`, `leave`, `attend`,
+`run_experts` and `combine`, and cuts parameters; the maths here is the same on any mesh.
+
+Shape suffixes: B batch, S sequence, D hidden, V vocabulary. The parameter names are ours; `export.names` maps them to
+Hugging Face's.
 """
+
+import hashlib
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -11,125 +16,164 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from trainer.contract.models import ModelShape
+from trainer.models.attention import Attention, Rotary, Tables, document_mask
+from trainer.models.feed_forward import FeedForward
+from trainer.models.loss import Combine, linear_cross_entropy
+from trainer.models.moe import MixtureOfExperts
 
 INITIAL_STD = 0.02
 
 
-class Rotary(nn.Module):
-    """Cosine and sine tables, [S, E], in fp32; made on first use and kept per device, never saved."""
+def unchanged(x: Tensor) -> Tensor:
+    return x
 
-    def __init__(self, head_size: int, theta: float, sequence_length: int) -> None:
+
+class Embedding(nn.Module):
+    """Words from `first_word` on; on one device that is all of them, and `leave` does nothing."""
+
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.head_size, self.theta = head_size, theta
-        cosine, sine = self._tables(sequence_length, torch.device("cpu"))
-        self.register_buffer("cosine_SE", cosine, persistent=False)
-        self.register_buffer("sine_SE", sine, persistent=False)
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        self.first_word: int | None = None
+        self.leave: Callable[[Tensor], Tensor] = unchanged
 
-    def _tables(self, sequence_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        powers = torch.arange(0, self.head_size, 2, dtype=torch.float32, device=device) / self.head_size
-        angles = torch.outer(
-            torch.arange(sequence_length, dtype=torch.float32, device=device), 1.0 / self.theta**powers
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        if self.first_word is None:
+            return functional.embedding(tokens_BS, self.weight)
+        words_BS = tokens_BS - self.first_word
+        is_here_BS = (words_BS >= 0) & (words_BS < self.weight.shape[0])
+        x_BSD = functional.embedding(words_BS.where(is_here_BS, 0), self.weight)
+        return self.leave(x_BSD * is_here_BS[..., None].to(x_BSD.dtype))
+
+
+class Head(nn.Module):
+    """Hidden states to logits, or to the summed loss where targets are given. A tied head has no weight of its own."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, *, owns_weight: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size)) if owns_weight else None
+        self.first_word = 0
+        self.combine: Combine | None = None
+        self.z_loss = 0.0
+
+    def forward(self, x_BSD: Tensor, targets_BS: Tensor | None, tied_weight: Tensor | None) -> Tensor:
+        weight = self.weight if tied_weight is None else tied_weight
+        assert weight is not None
+        if targets_BS is None:
+            return functional.linear(x_BSD, weight)
+        return linear_cross_entropy(
+            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), self.z_loss, self.first_word, self.combine
         )
-        angles_SE = torch.cat([angles, angles], dim=-1)
-        return angles_SE.cos(), angles_SE.sin()
-
-    def forward(self, x_BHSE: Tensor) -> Tensor:
-        length = x_BHSE.shape[-2]
-        cosine, sine = self.cosine_SE[:length].to(x_BHSE.dtype), self.sine_SE[:length].to(x_BHSE.dtype)
-        first, second = x_BHSE.chunk(2, dim=-1)
-        return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
-
-
-class Attention(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
-        kv_width = shape.num_kv_heads * shape.head_size
-        self.query = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
-        self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
-        self.value = nn.Linear(shape.hidden_size, kv_width, bias=False)
-        self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
-
-    def forward(self, x_BSD: Tensor, rotary: Rotary) -> Tensor:
-        batch, length, _ = x_BSD.shape
-        query_BHSE = rotary(self.query(x_BSD).view(batch, length, self.num_heads, self.head_size).transpose(1, 2))
-        key_BKSE = rotary(self.key(x_BSD).view(batch, length, self.num_kv_heads, self.head_size).transpose(1, 2))
-        value_BKSE = self.value(x_BSD).view(batch, length, self.num_kv_heads, self.head_size).transpose(1, 2)
-        mixed_BHSE = functional.scaled_dot_product_attention(
-            query_BHSE, key_BKSE, value_BKSE, is_causal=True, enable_gqa=self.num_heads != self.num_kv_heads
-        )
-        return self.output(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
-        super().__init__()
-        self.gate = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        return self.down(functional.silu(self.gate(x_BSD)) * self.up(x_BSD))
 
 
 class Block(nn.Module):
-    """`recompute`: keep only the block's input for the backward pass, and run the forward again there."""
+    """`recompute`: keep only the block's input for the backward pass, and run the forward again there.
 
-    def __init__(self, shape: ModelShape) -> None:
+    `enter` and `leave` stand around what tensor parallelism spreads: the first brings whole sequences, the second
+    adds the ranks' parts up.
+    """
+
+    def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
         self.recompute = False
+        self.enter: Callable[[Tensor], Tensor] = unchanged
+        self.leave: Callable[[Tensor], Tensor] = unchanged
         self.attention_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
         self.attention = Attention(shape)
         self.mlp_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
-        self.mlp = FeedForward(shape)
+        self.mlp: FeedForward | MixtureOfExperts
+        if shape.moe is not None and shape.is_moe_layer(layer):
+            self.mlp = MixtureOfExperts(shape.moe, shape.hidden_size)
+        else:
+            self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size)
 
-    def forward(self, x_BSD: Tensor, rotary: Rotary) -> Tensor:
+    def forward(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self._compute, x_BSD, rotary, use_reentrant=False)
-        return self._compute(x_BSD, rotary)
+            return checkpoint(self._compute, x_BSD, tables, mask, use_reentrant=False)
+        return self._compute(x_BSD, tables, mask)
 
-    def _compute(self, x_BSD: Tensor, rotary: Rotary) -> Tensor:
-        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rotary)
-        return x_BSD + self.mlp(self.mlp_norm(x_BSD))
+    def _compute(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        x_BSD = x_BSD + self.leave(self.attention(self.enter(self.attention_norm(x_BSD)), tables, mask))
+        return x_BSD + self.leave(self.mlp(self.enter(self.mlp_norm(x_BSD))))
 
 
 class Decoder(nn.Module):
-    """Tokens [B, S] to logits [B, S, V], or to the summed loss when targets are given."""
+    """The whole model, or the stage of it that holds `layers` (and embedding, and head).
 
-    def __init__(self, shape: ModelShape, vocab_size: int, sequence_length: int) -> None:
+    Blocks are called by their number in the whole model, so a parameter has one name wherever it lies.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        vocab_size: int,
+        sequence_length: int,
+        layers: Iterable[int] | None = None,
+        *,
+        has_embedding: bool = True,
+        has_head: bool = True,
+    ) -> None:
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
-        self.embedding = nn.Embedding(vocab_size, shape.hidden_size)
         self.rotary = Rotary(shape.head_size, shape.rope_theta, sequence_length)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
-        self.head = nn.Linear(shape.hidden_size, vocab_size, bias=False)
-        if shape.tie_embeddings:
-            self.head.weight = self.embedding.weight
+        self.mask_of: Callable[[Tensor | None], Tensor | None] = document_mask
+        self.enter: Callable[[Tensor], Tensor] = unchanged
+        self.spread = 1
+        self.embedding = Embedding(vocab_size, shape.hidden_size) if has_embedding else None
+        numbers = range(shape.num_layers) if layers is None else layers
+        self.blocks = nn.ModuleDict({str(number): Block(shape, number) for number in numbers})
+        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon) if has_head else None
+        self._is_tied = shape.tie_embeddings and has_embedding and has_head
+        self.head = Head(vocab_size, shape.hidden_size, owns_weight=not self._is_tied) if has_head else None
 
-    def forward(self, tokens_BS: Tensor, targets_BS: Tensor | None = None) -> Tensor:
-        x_BSD = self.embedding(tokens_BS)
-        for block in self.blocks:
-            x_BSD = block(x_BSD, self.rotary)
-        logits_BSV = self.head(self.norm(x_BSD))
-        if targets_BS is None:
-            return logits_BSV
-        return functional.cross_entropy(
-            logits_BSV.view(-1, self.vocab_size).float(), targets_BS.reshape(-1), reduction="sum"
-        )
+    def forward(
+        self,
+        x: Tensor,
+        targets_BS: Tensor | None = None,
+        documents_BS: Tensor | None = None,
+        positions_BS: Tensor | None = None,
+    ) -> Tensor:
+        """Tokens [B, S] (hidden states [B, S, D] where another stage has the embedding) to logits [B, S, V], to the
+        summed loss where targets are given, or to hidden states where another stage has the head.
+
+        `spread` ranks hold a part of the sequence each between the layers, where tensor parallelism has them do so.
+        """
+        length = x.shape[1] if self.embedding is not None else x.shape[1] * self.spread
+        if self.embedding is not None:
+            x = self.embedding(x)
+        tables = self.rotary.tables(positions_BS, length, x)
+        mask = self.mask_of(documents_BS)
+        for block in self.blocks.values():
+            x = block(x, tables, mask)
+        if self.norm is None or self.head is None:
+            return x
+        tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None
+        return self.head(self.enter(self.norm(x)), targets_BS, tied_weight)
+
+
+    def zero_buffers(self) -> None:
+        """What is counted or moved, not trained, begins at 0."""
+        for buffer in self.buffers():
+            buffer.zero_()
+
+
+def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) -> Tensor:
+    """A parameter's first value, whole, in fp32 on the CPU: a function of its name and the seed alone.
+
+    Normal weights, narrower for what writes to the residual stream (Radford et al. 2019, 1/sqrt(2 layers)).
+    """
+    size = tuple(size)
+    if len(size) == 1:
+        return torch.ones(size)
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    writes_residual = name.endswith(("attention.output.weight", "down.weight", "experts.down"))
+    std = INITIAL_STD / (2 * num_layers) ** 0.5 if writes_residual else INITIAL_STD
+    return torch.empty(size).normal_(0.0, std, generator=generator)
 
 
 def initialise(model: Decoder, seed: int) -> None:
-    """Normal weights, narrower for what writes to the residual stream (Radford et al. 2019, 1/sqrt(2 layers)).
-
-    Drawn on the CPU parameter by parameter in a fixed order: the same seed gives the same model on any mesh.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    residual_std = INITIAL_STD / (2 * model.shape.num_layers) ** 0.5
+    """Of a whole model; a spread one is filled by `parallel.layout`, with the same numbers."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 1:
-                parameter.fill_(1.0)
-            else:
-                writes_residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-                parameter.normal_(0.0, residual_std if writes_residual else INITIAL_STD, generator=generator)
+            parameter.copy_(initial_value(name, parameter.shape, model.shape.num_layers, seed))

@@ -5,27 +5,29 @@ unchanged where `found_inf` is set, both read on the device: clipping costs no p
 wait. Both decisions come from sums over all ranks, so every rank decides alike.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.parallel.data import local_tensor
+from trainer.parallel.layout import Placement
 
 
 class ShardOptimizer:
     """Works on plain local tensors that share memory with the (possibly sharded) parameters."""
 
-    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], spec: OptimizerSpec) -> None:
+    def __init__(
+        self, named: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], spec: OptimizerSpec
+    ) -> None:
         self._clip = spec.gradient_clip
-        self.names: list[str] = []
-        self._parameters: list[nn.Parameter] = []
-        self._locals: list[Tensor] = []
-        for name, parameter in named_parameters:
-            self.names.append(name)
-            self._parameters.append(parameter)
-            self._locals.append(local_tensor(parameter).detach())
+        self.names = list(named)
+        self._parameters = list(named.values())
+        self._locals = [local_tensor(parameter).detach() for parameter in self._parameters]
+        # What several ranks hold alike is counted once in a sum over all ranks.
+        shares = torch.tensor([placements[name].replicas ** -0.5 for name in self.names])
+        self._shares = shares.to(self._locals[0].device)
         # Norms and other one-dimensional parameters are not decayed: shrinking a gain is no regularisation.
         decayed = [shard for shard, full in zip(self._locals, self._parameters, strict=True) if full.ndim > 1]
         others = [shard for shard, full in zip(self._locals, self._parameters, strict=True) if full.ndim <= 1]
@@ -40,12 +42,12 @@ class ShardOptimizer:
         self._one = torch.ones((), device=self._locals[0].device)
 
     def gradient_square_sum(self) -> Tensor:
-        """Sum of squares of this rank's gradient shards, a scalar on the device; call after each backward."""
+        """This rank's share of the sum of squares of all gradients, a scalar on the device; call after each backward."""
         for shard, parameter in zip(self._locals, self._parameters, strict=True):
             assert parameter.grad is not None, "every parameter takes part in every step"
             shard.grad = local_tensor(parameter.grad)
         norms = torch._foreach_norm([shard.grad for shard in self._locals])
-        return torch.stack(norms).square().sum()
+        return (torch.stack(norms) * self._shares).square().sum()
 
     def step(self, learning_rate: float, gradient_norm: Tensor, is_finite: Tensor) -> None:
         """One update, or none at all where `is_finite` is false. `gradient_norm` is over all ranks, unclipped."""
@@ -60,10 +62,6 @@ class ShardOptimizer:
         for shard, parameter in zip(self._locals, self._parameters, strict=True):
             parameter.grad = None
             shard.grad = None
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The (sharded) parameters as they were given: stable, whatever the model shows during a forward."""
-        return zip(self.names, self._parameters, strict=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments and step counters by name, made (as zeros) if no step has been taken yet."""

@@ -1,15 +1,15 @@
-"""The data axis: FSDP2 over blocks and root, gradients summed (the loss is already divided by global tokens)."""
+"""The data axes, sharded: FSDP2 over blocks and root (ZeRO 1 to 3), in groups with sums across where there are several.
 
-from contextlib import AbstractContextManager
+Gradients are summed, never averaged: the loss is already divided by the tokens of all ranks.
+"""
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
+from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.mesh import Mesh
 
 SMALL_MODEL_BYTES = 64 * 2**20
@@ -17,32 +17,33 @@ SMALL_MODEL_BYTES = 64 * 2**20
 the other ranks than gathering block by block saves in memory."""
 
 
-def shard_over_data(model: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
-    """Wrap in place. One process in fp32 stays a plain module; bf16 always uses FSDP's working copies."""
-    if mesh.world_size == 1 and training.precision == "fp32":
-        return
-    device_mesh = init_device_mesh(mesh.device.type, (mesh.world_size,), mesh_dim_names=("data",))
-    precision = MixedPrecisionPolicy()
-    if training.precision == "bf16":
-        precision = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
-        )
-    reshard = training.parallelism.reshard_after_forward
+def shard_over_data(model: Decoder, mesh: Mesh, precision: str) -> None:
+    """Wrap in place: experts over the ranks that have the same ones, everything else over shard x context."""
+    policy = MixedPrecisionPolicy()
+    if precision != "fp32":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    hierarchical = mesh.sizes.replicate > 1
+    outer = [("replicate",)] if hierarchical else []
+    dense = mesh.device_mesh(*outer, ("shard", "context"))
+    frees = mesh.sizes.zero == 3
+    mlps = [block.mlp for block in model.blocks.values()]
+    if mesh.sizes.expert > 1 and any(isinstance(mlp, MixtureOfExperts) for mlp in mlps):
+        sparse = mesh.device_mesh(*outer, ("expert_shard",))
+        for mlp in mlps:
+            if isinstance(mlp, MixtureOfExperts):
+                fully_shard(mlp.experts, mesh=sparse, mp_policy=policy, reshard_after_forward=frees)
     num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())
-    for block in model.blocks if num_bytes > SMALL_MODEL_BYTES else ():
-        fully_shard(block, mesh=device_mesh, mp_policy=precision, reshard_after_forward=reshard)
-    fully_shard(model, mesh=device_mesh, mp_policy=precision, reshard_after_forward=False)
+    if num_bytes > SMALL_MODEL_BYTES:
+        for block in model.blocks.values():
+            fully_shard(block, mesh=dense, mp_policy=policy, reshard_after_forward=frees)
+        if model.head is not None and model.norm is not None and model.head.weight is not None:
+            # Gathered together, apart from the embedding, which is needed at the other end of the step.
+            fully_shard([model.norm, model.head], mesh=dense, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=dense, mp_policy=policy, reshard_after_forward=False)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-
-
-def set_gradient_sync(model: nn.Module, *, is_last: bool) -> None:
-    """Between micro-batches gradients stay on the rank; they are reduced once, with the last."""
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(is_last)
-        model.set_is_last_backward(is_last)
 
 
 def reshard(model: nn.Module) -> None:
@@ -55,23 +56,3 @@ def reshard(model: nn.Module) -> None:
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's shard, sharing memory; the tensor itself where it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole tensor on every rank: a collective, so every rank calls it in the same order."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def row_range(tensor: Tensor, mesh: Mesh) -> tuple[int, int]:
-    """Rows [start, stop) of dimension 0 that this rank holds of a parameter (FSDP2 splits by `torch.chunk`)."""
-    if not isinstance(tensor, DTensor):
-        return 0, tensor.shape[0] if tensor.ndim else 1
-    rows = tensor.shape[0]
-    size = -(-rows // mesh.world_size)
-    start = min(rows, mesh.rank * size)
-    return start, min(rows, start + size)
-
-
-def inference(model: nn.Module) -> AbstractContextManager[object]:
-    """Gradient-free forward. FSDP's hooks need version counters, which inference mode does not keep."""
-    return torch.no_grad() if isinstance(model, FSDPModule) else torch.inference_mode()

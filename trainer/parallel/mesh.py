@@ -1,29 +1,100 @@
-"""The process group: devices, backends, and the few collectives the loop needs."""
+"""This rank's place in the grid of ranks, the process groups along its axes, and the few collectives the loop needs."""
 
 import datetime
 import gc
 import os
-from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from trainer.contract.parallelism import MeshSizes
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 
+GRID = ("pipeline", "replicate", "shard", "context", "tensor")  # outermost first
+SEQUENCES = ("replicate", "shard", "context")
+"""The axes whose ranks see different tokens: what every parameter's gradient is summed over."""
 
-@dataclass(frozen=True)
+
 class Mesh:
-    """This rank's place. One axis so far: `data`."""
+    """Ranks lie in the order of GRID, the last axis nearest. Groups are formed when first asked for, by all of their
+    members alike; a group of one rank is None and costs nothing."""
 
-    rank: int
-    world_size: int
-    local_rank: int
-    device: torch.device
+    def __init__(
+        self, rank: int, world_size: int, local_rank: int, device: torch.device, sizes: MeshSizes | None = None
+    ) -> None:
+        self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
+        self.sizes = sizes or MeshSizes(replicate=world_size)
+        assert self.sizes.world == world_size, f"{self.sizes} is not {world_size} ranks"
+        self._grid = torch.arange(world_size).view(*self.sizes.named.values())
+        self._place = dict(zip(GRID, (self._grid == rank).nonzero()[0].tolist(), strict=True))
+        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
-    @property
-    def axes(self) -> dict[str, int]:
-        return {"data": self.world_size}
+    def spread(self, sizes: MeshSizes) -> "Mesh":
+        """The same ranks in another grid."""
+        return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes)
+
+    def size(self, *axes: str) -> int:
+        return len(self.peers(*axes))
+
+    def coordinate(self, *axes: str) -> int:
+        """This rank's number among its peers along `axes`, outermost first."""
+        return self.peers(*axes).index(self.rank)
+
+    def peers(self, *axes: str) -> list[int]:
+        """The ranks that differ from this one along `axes` only, itself among them. `expert` and `expert_shard`
+        divide the ranks that parameters are sharded over (replicated over, at stage 0): neighbours have different
+        experts."""
+        if axes in (("expert",), ("expert_shard",), ("expert_replicate",)):
+            return self._expert_peers(axes[0])
+        assert set(axes) <= set(GRID), axes
+        coordinates = [range(self.sizes.named[axis]) if axis in axes else [self._place[axis]] for axis in GRID]
+        return [int(self._grid[place]) for place in product(*coordinates)]
+
+    def _expert_peers(self, axis: str) -> list[int]:
+        spread_over = ("shard", "context") if self.sizes.zero else ("replicate", "context")
+        ranks = self.peers(*spread_over)
+        mine, inner = ranks.index(self.rank), self.sizes.expert
+        if axis == "expert":
+            start = mine // inner * inner
+            return ranks[start : start + inner]
+        if axis == "expert_shard" or not self.sizes.zero:
+            return ranks[mine % inner :: inner]
+        return self.peers("replicate")
+
+    def group(self, *axes: str) -> dist.ProcessGroup | None:
+        """Of this rank's peers along `axes`; None where it is alone."""
+        ranks = tuple(self.peers(*axes))
+        return self._group_of(ranks) if len(ranks) > 1 else None
+
+    def group_of_ranks(self, ranks: list[int]) -> dist.ProcessGroup | None:
+        """Of ranks that all ask for this group alike."""
+        return self._group_of(tuple(ranks)) if len(ranks) > 1 else None
+
+    def device_mesh(self, *axes: tuple[str, ...]) -> DeviceMesh:
+        """A mesh of one dimension for each tuple of axes, around this rank; FSDP wants one even for a single rank."""
+        shape = [self.size(*each) for each in axes]
+        groups = [self._group_of(tuple(self.peers(*each))) for each in axes]
+        names = tuple("_".join(each) for each in axes)
+        if len(axes) == 1:
+            return DeviceMesh.from_group(groups[0], self.device.type, mesh_dim_names=names)
+        outer, inner = (self.peers(*each) for each in axes)
+        # Two dimensions: row i is what the i-th outer peer has along the inner axes.
+        steps = torch.tensor(outer)[:, None] - self.rank
+        ranks = (steps + torch.tensor(inner)[None, :]).view(shape)
+        return DeviceMesh.from_group(groups, self.device.type, mesh=ranks, mesh_dim_names=names)
+
+    def _group_of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        if ranks not in self._groups:
+            if len(ranks) == self.world_size:
+                assert dist.group.WORLD is not None
+                self._groups[ranks] = dist.group.WORLD
+            else:
+                self._groups[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+        return self._groups[ranks]
 
 
 def choose_device(local_rank: int) -> torch.device:
@@ -58,8 +129,15 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+def sum_over(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """In place; a rank that is alone pays nothing."""
+    if group is not None:
+        dist.all_reduce(values, group=group)
+    return values
+
+
 def sum_over_ranks(values: Tensor, mesh: Mesh) -> Tensor:
-    """In place; a run of one process pays nothing."""
+    """In place, over the whole world; a run of one process pays nothing."""
     if mesh.world_size > 1:
         dist.all_reduce(values)
     return values

@@ -1,0 +1,330 @@
+"""How the ranks divide the work: what a spec may say, the mesh that follows from it, and why a mesh is refused.
+
+A world is a grid of pipeline x replicate x shard x context x tensor ranks, the last the nearest neighbours. Experts are
+spread over part of the grid that already exists: over neighbouring shard and context ranks (replicate and context ranks
+where nothing is sharded), which see different tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import model_validator
+
+from trainer.contract.base import PositiveInt, SpecModel
+from trainer.contract.models import ModelShape
+
+Schedule = Literal[
+    "gpipe", "1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v", "looped_bfs"
+]
+
+STATE_BYTES_PER_PARAMETER = 16
+"""Weight, gradient and two moments in fp32."""
+REPLICATED_STATE_BYTES = 2 * 2**30
+"""`zero: auto` keeps the whole state on every data rank up to this size: sharding it would cost more time than the
+memory is worth."""
+TWO_STAGES_PER_RANK = ("zbv_zero_bubble", "dualpipe_v")
+MANY_STAGES_PER_RANK = ("interleaved_1f1b", "interleaved_zero_bubble", "looped_bfs")
+SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
+
+
+class ParallelismSpec(SpecModel):
+    """Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
+
+    `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
+    3 the parameters too; `auto` is 0 for a small state and 3 otherwise. With `replicate` the sharing happens inside
+    groups of data / replicate ranks, and only sums cross between them (HSDP).
+    """
+
+    data: PositiveInt | Literal["auto"] = "auto"
+    replicate: PositiveInt | Literal["auto"] = "auto"
+    zero: Literal[0, 1, 2, 3, "auto"] = "auto"
+    tensor: PositiveInt = 1
+    context: PositiveInt = 1
+    context_attention: Literal["ring", "ulysses"] = "ring"
+    pipeline: PositiveInt = 1
+    pipeline_schedule: Schedule = "1f1b"
+    stages_per_rank: PositiveInt | Literal["auto"] = "auto"
+    stage_layers: list[PositiveInt] | None = None
+    expert: PositiveInt = 1
+    micro_batch_sequences: PositiveInt | Literal["auto"] = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_name(cls, fields: object) -> object:
+        """Until `zero` came, the data axis always sharded, and this field told stage 3 from stage 2."""
+        if isinstance(fields, dict) and "reshard_after_forward" in fields:
+            fields = dict(fields)
+            reshard = fields.pop("reshard_after_forward")
+            fields.setdefault("zero", 3 if reshard else 1)
+        return fields
+
+    @property
+    def num_stages_per_rank(self) -> int:
+        if self.stages_per_rank != "auto":
+            return self.stages_per_rank
+        return 2 if self.pipeline_schedule in TWO_STAGES_PER_RANK + MANY_STAGES_PER_RANK else 1
+
+    @property
+    def num_stages(self) -> int:
+        return self.pipeline * self.num_stages_per_rank if self.pipeline > 1 else 1
+
+
+@dataclass(frozen=True)
+class MeshSizes:
+    """Ranks along each axis; `expert` borrows from the others and is no factor of the world."""
+
+    pipeline: int = 1
+    replicate: int = 1
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+    expert: int = 1
+    zero: int = 0
+
+    @property
+    def world(self) -> int:
+        return self.pipeline * self.replicate * self.shard * self.context * self.tensor
+
+    @property
+    def data(self) -> int:
+        """Ranks with different sequences."""
+        return self.replicate * self.shard
+
+    @property
+    def named(self) -> dict[str, int]:
+        """The axes of the grid, outermost first."""
+        return {
+            "pipeline": self.pipeline,
+            "replicate": self.replicate,
+            "shard": self.shard,
+            "context": self.context,
+            "tensor": self.tensor,
+        }
+
+
+@dataclass(frozen=True)
+class MeshProblem:
+    """Why a mesh cannot be: `field` is the path below `training`, `code` a word for programs."""
+
+    field: str
+    code: str
+    message: str
+
+
+def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world: int) -> MeshSizes | MeshProblem:
+    """The mesh of `world` ranks, or why there is none."""
+    others = spec.pipeline * spec.context * spec.tensor
+    factors = f"pipeline {spec.pipeline} x context {spec.context} x tensor {spec.tensor}"
+    if world % others:
+        return MeshProblem(
+            "parallelism", "wrong_mesh",
+            f"{factors} is {others} ranks, which does not divide the {world} processes of the run "
+            f"(nodes x processes_per_node); change either",
+        )  # fmt: skip
+    data = world // others if spec.data == "auto" else spec.data
+    if data * others != world:
+        return MeshProblem(
+            "parallelism/data", "wrong_mesh",
+            f"data {data} x {factors} is {data * others} ranks, but nodes x processes_per_node is {world}; "
+            f"leave data out or make it {world // others}",
+        )  # fmt: skip
+    zero = spec.zero
+    replicate = data if spec.replicate == "auto" and zero == 0 else 1 if spec.replicate == "auto" else spec.replicate
+    if zero == "auto":
+        state = shape.num_parameters(vocab_size) * STATE_BYTES_PER_PARAMETER // (spec.tensor * spec.pipeline)
+        is_small = state <= REPLICATED_STATE_BYTES
+        zero = 0 if is_small and spec.replicate in ("auto", data) else 3
+        replicate = data if zero == 0 else replicate
+    if data % replicate:
+        return MeshProblem(
+            "parallelism/replicate", "wrong_mesh",
+            f"replicate {replicate} does not divide the data axis of {data} ranks; take a divisor of {data}",
+        )  # fmt: skip
+    if zero == 0 and replicate != data:
+        return MeshProblem(
+            "parallelism/replicate", "wrong_mesh",
+            f"zero 0 replicates everything, so replicate is the data axis of {data} ranks, not {replicate}; "
+            "leave replicate out, or take zero 1, 2 or 3",
+        )  # fmt: skip
+    return MeshSizes(
+        pipeline=spec.pipeline, replicate=replicate, shard=data // replicate, context=spec.context,
+        tensor=spec.tensor, expert=spec.expert, zero=zero,
+    )  # fmt: skip
+
+
+def mesh_problems(
+    spec: ParallelismSpec, sizes: MeshSizes, shape: ModelShape, vocab_size: int, sequence_length: int, *, compile: bool
+) -> Iterator[MeshProblem]:
+    """Why a model of this shape cannot be spread like this; nothing where it can."""
+    yield from _tensor_problems(sizes, shape, vocab_size, sequence_length)
+    yield from _context_problems(spec, sizes, shape, sequence_length)
+    yield from _pipeline_problems(spec, shape, compile=compile)
+    yield from _expert_problems(sizes, shape)
+
+
+def _tensor_problems(sizes: MeshSizes, shape: ModelShape, vocab_size: int, length: int) -> Iterator[MeshProblem]:
+    if sizes.tensor == 1:
+        return
+    cut = {"num_heads": shape.num_heads, "num_kv_heads": shape.num_kv_heads, "intermediate_size": shape.intermediate_size}
+    if shape.moe is not None:
+        cut["moe.expert_size"] = shape.moe.expert_size
+    for name, size in cut.items():
+        if size % sizes.tensor:
+            yield MeshProblem(
+                "parallelism/tensor", "uneven_cut",
+                f"tensor {sizes.tensor} does not divide the model's {name} {size}; take a divisor of it",
+            )  # fmt: skip
+    if vocab_size < sizes.tensor:
+        yield MeshProblem(
+            "parallelism/tensor", "uneven_cut", f"tensor {sizes.tensor} exceeds the vocabulary of {vocab_size} words"
+        )
+    if length % (sizes.context * sizes.tensor):
+        yield MeshProblem(
+            "parallelism/tensor", "uneven_cut",
+            f"between the layers each tensor rank holds a part of the sequence: sequence_length {length} must be a "
+            f"multiple of context {sizes.context} x tensor {sizes.tensor}",
+        )  # fmt: skip
+
+
+def _context_problems(
+    spec: ParallelismSpec, sizes: MeshSizes, shape: ModelShape, length: int
+) -> Iterator[MeshProblem]:
+    if sizes.context == 1:
+        return
+    if spec.context_attention == "ring" and length % (2 * sizes.context):
+        yield MeshProblem(
+            "parallelism/context", "uneven_cut",
+            f"ring attention gives each rank an early and a late part: sequence_length {length} must be a multiple of "
+            f"{2 * sizes.context} (2 x context)",
+        )  # fmt: skip
+    if spec.context_attention == "ulysses":
+        if length % sizes.context:
+            yield MeshProblem(
+                "parallelism/context", "uneven_cut",
+                f"context {sizes.context} does not divide sequence_length {length}",
+            )  # fmt: skip
+        for name, heads in (("num_heads", shape.num_heads), ("num_kv_heads", shape.num_kv_heads)):
+            if heads % (sizes.tensor * sizes.context):
+                yield MeshProblem(
+                    "parallelism/context_attention", "uneven_cut",
+                    f"ulysses spreads heads: {name} {heads} must be a multiple of context {sizes.context} x tensor "
+                    f"{sizes.tensor}; take ring",
+                )  # fmt: skip
+
+
+def _pipeline_problems(spec: ParallelismSpec, shape: ModelShape, *, compile: bool) -> Iterator[MeshProblem]:
+    per_rank, schedule = spec.num_stages_per_rank, spec.pipeline_schedule
+    if spec.pipeline == 1:
+        if spec.stage_layers is not None or spec.stages_per_rank not in ("auto", 1):
+            yield MeshProblem(
+                "parallelism/pipeline", "no_pipeline", "stage_layers and stages_per_rank need pipeline 2 or more"
+            )
+        return
+    allowed = 2 if schedule in TWO_STAGES_PER_RANK else 1 if schedule not in MANY_STAGES_PER_RANK else per_rank
+    if per_rank != allowed:
+        yield MeshProblem(
+            "parallelism/stages_per_rank", "wrong_schedule",
+            f"{schedule} runs {allowed} per rank, not {per_rank}; leave stages_per_rank out or take interleaved_1f1b",
+        )  # fmt: skip
+    if spec.num_stages > shape.num_layers:
+        yield MeshProblem(
+            "parallelism/pipeline", "too_many_stages",
+            f"{spec.num_stages} stages (pipeline {spec.pipeline} x {per_rank}) need as many layers; the model has "
+            f"{shape.num_layers}",
+        )  # fmt: skip
+    if spec.stage_layers is not None and (
+        len(spec.stage_layers) != spec.num_stages or sum(spec.stage_layers) != shape.num_layers
+    ):
+        yield MeshProblem(
+            "parallelism/stage_layers", "wrong_layers",
+            f"stage_layers {spec.stage_layers} must be {spec.num_stages} numbers that add up to {shape.num_layers}",
+        )  # fmt: skip
+    if compile and schedule in SPLIT_BACKWARD:
+        yield MeshProblem(
+            "parallelism/pipeline_schedule", "wrong_schedule",
+            f"{schedule} takes the backward pass apart, which a compiled block does not allow; set compile to false or "
+            "take 1f1b or interleaved_1f1b",
+        )  # fmt: skip
+
+
+def _expert_problems(sizes: MeshSizes, shape: ModelShape) -> Iterator[MeshProblem]:
+    if sizes.expert == 1:
+        return
+    if shape.moe is None:
+        yield MeshProblem("parallelism/expert", "no_experts", "the model has no experts (model.shape.moe); set it to 1")
+        return
+    if shape.moe.num_experts % sizes.expert:
+        yield MeshProblem(
+            "parallelism/expert", "uneven_cut",
+            f"expert {sizes.expert} does not divide the model's {shape.moe.num_experts} experts",
+        )  # fmt: skip
+    room = (sizes.shard if sizes.zero else sizes.replicate) * sizes.context
+    if room % sizes.expert:
+        axes = "shard" if sizes.zero else "replicate"
+        yield MeshProblem(
+            "parallelism/expert", "wrong_mesh",
+            f"experts are spread over {axes} x context ranks: expert {sizes.expert} must divide {room}",
+        )  # fmt: skip
+
+
+def pipeline_problem(spec: ParallelismSpec, num_micro_batches: int) -> MeshProblem | None:
+    """Whether this many micro-batches fit the schedule."""
+    schedule, ranks = spec.pipeline_schedule, spec.pipeline
+    if ranks == 1:
+        return None
+    wanted = ""
+    if schedule == "1f1b" and num_micro_batches < ranks:
+        wanted = f"at least {ranks}, as many as there are stages"
+    if schedule == "dualpipe_v" and num_micro_batches < spec.num_stages:
+        wanted = f"at least {spec.num_stages}, as many as there are stages"
+    if schedule in MANY_STAGES_PER_RANK:
+        rounds = max(1, num_micro_batches // ranks)
+        if num_micro_batches % rounds:
+            wanted = f"a number that {num_micro_batches} // {ranks} rounds divide, for example a multiple of {ranks}"
+    if not wanted:
+        return None
+    return MeshProblem(
+        "parallelism/micro_batch_sequences", "wrong_micro_batches",
+        f"{schedule} over {ranks} ranks needs {wanted} micro-batches on each data rank, and the step has "
+        f"{num_micro_batches}; change micro_batch_sequences or tokens_per_step",
+    )  # fmt: skip
+
+
+def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: list[int] | None) -> list[range]:
+    """The layers of each stage: so that the slowest stage is as fast as can be, and among these splits the one whose
+    largest stage has the fewest parameters. The head counts as computation, embedding and head as parameters."""
+    layers = shape.num_layers
+    if chosen is not None:
+        ends = [sum(chosen[: number + 1]) for number in range(len(chosen))]
+        return [range(end - count, end) for end, count in zip(ends, chosen, strict=True)]
+    words = vocab_size * shape.hidden_size
+    per_layer = [shape.attention_parameters() + shape.mlp_parameters(layer, active=True) for layer in range(layers)]
+    sizes = [shape.layer_parameters(layer) for layer in range(layers)]
+
+    def computation(stage: range) -> int:
+        return sum(per_layer[stage.start : stage.stop]) + words * (stage.stop == layers)
+
+    def parameters(stage: range) -> int:
+        return sum(sizes[stage.start : stage.stop]) + words * ((stage.stop == layers) + (stage.start == 0))
+
+    fastest = _best_split(layers, num_stages, computation, lambda stage: True)
+    worst = max(map(computation, fastest))
+    return _best_split(layers, num_stages, parameters, lambda stage: computation(stage) <= worst)
+
+
+def _best_split(
+    layers: int, num_stages: int, cost: Callable[[range], int], allowed: Callable[[range], bool]
+) -> list[range]:
+    """The split into allowed stages whose greatest cost is least (dynamic programming over the first n layers)."""
+    best: dict[int, tuple[int, list[range]]] = {0: (0, [])}
+    for _ in range(num_stages):
+        longer: dict[int, tuple[int, list[range]]] = {}
+        for start, (so_far, stages) in best.items():
+            for stop in range(start + 1, layers + 1):
+                stage = range(start, stop)
+                greatest = max(so_far, cost(stage))
+                if allowed(stage) and (stop not in longer or greatest < longer[stop][0]):
+                    longer[stop] = (greatest, [*stages, stage])
+        best = longer
+    return best[layers][1]

@@ -1,0 +1,89 @@
+"""Grouped-query attention with rotary positions; which tokens see which is decided once per forward, in `mask_of`.
+
+Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainer.contract.models import ModelShape
+
+Tables = tuple[Tensor, Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+class Rotary:
+    """Cosine and sine of each position, in fp32; made once per device, never saved."""
+
+    def __init__(self, head_size: int, theta: float, sequence_length: int) -> None:
+        powers = torch.arange(0, head_size, 2, dtype=torch.float32, device="cpu") / head_size
+        angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32, device="cpu"), 1.0 / theta**powers)
+        angles_SE = torch.cat([angles, angles], dim=-1)
+        self.sequence_length = sequence_length
+        self._tables = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
+
+    def tables(self, positions_BS: Tensor | None, length: int, like: Tensor) -> Tables:
+        """(cosine, sine), [B or 1, 1, S, E] on the device and in the precision of `like`; None: 0 .. length-1."""
+        if like.device not in self._tables:
+            cosine, sine = self._tables[torch.device("cpu")]
+            self._tables[like.device] = cosine.to(like.device), sine.to(like.device)
+        cosine, sine = self._tables[like.device]
+        if positions_BS is None:
+            return cosine[None, None, :length].to(like.dtype), sine[None, None, :length].to(like.dtype)
+        return cosine[positions_BS][:, None].to(like.dtype), sine[positions_BS][:, None].to(like.dtype)
+
+
+def rotate(x_BHSE: Tensor, tables: Tables) -> Tensor:
+    """Hugging Face's convention: the two halves turn into one another, not neighbouring pairs."""
+    cosine, sine = tables
+    first, second = x_BHSE.chunk(2, dim=-1)
+    return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
+
+
+def document_mask(documents_BS: Tensor | None) -> Tensor | None:
+    """[B, 1, S, S], true where query i may see key j: j is not later, and in the same document. None: only causal."""
+    if documents_BS is None:
+        return None
+    length = documents_BS.shape[1]
+    causal_SS = torch.ones(length, length, dtype=torch.bool, device=documents_BS.device).tril()
+    return ((documents_BS[:, :, None] == documents_BS[:, None, :]) & causal_SS)[:, None]
+
+
+def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
+    """Causal attention on one device, [B, H, S, E]; `mask` as `document_mask` makes it."""
+    grouped = query_BHSE.shape[1] != key_BKSE.shape[1]
+    return functional.scaled_dot_product_attention(
+        query_BHSE, key_BKSE, value_BKSE, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
+    )
+
+
+class Attention(nn.Module):
+    """`attend` is replaced where the sequence is spread over ranks; `num_heads` are those of this rank."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
+        self.attend: Attend = attend
+        width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
+        self.query = nn.Linear(shape.hidden_size, width, bias=False)
+        self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
+        self.value = nn.Linear(shape.hidden_size, kv_width, bias=False)
+        self.output = nn.Linear(width, shape.hidden_size, bias=False)
+        if shape.qk_norm:
+            self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
+            self.key_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
+        self._normalises = shape.qk_norm
+
+    def forward(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+        batch, length, _ = x_BSD.shape
+        query_BSHE = self.query(x_BSD).view(batch, length, self.num_heads, self.head_size)
+        key_BSKE = self.key(x_BSD).view(batch, length, self.num_kv_heads, self.head_size)
+        value_BSKE = self.value(x_BSD).view(batch, length, self.num_kv_heads, self.head_size)
+        if self._normalises:
+            query_BSHE, key_BSKE = self.query_norm(query_BSHE), self.key_norm(key_BSKE)
+        query_BHSE, key_BKSE = rotate(query_BSHE.transpose(1, 2), tables), rotate(key_BSKE.transpose(1, 2), tables)
+        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
+        return self.output(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1))

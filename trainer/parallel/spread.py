@@ -1,0 +1,78 @@
+"""From a spec to this rank's part of the model: built without memory, cut, sharded, filled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from trainer.contract.parallelism import stage_layers
+from trainer.contract.training import TrainingSpec
+from trainer.models.decoder import Decoder
+from trainer.parallel.context import ContextCut
+from trainer.parallel.data import local_tensor, shard_over_data
+from trainer.parallel.expert import spread_over_expert_ranks
+from trainer.parallel.layout import Placement, cut_parameters, fill, placement
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.pipeline import Pipeline, stage_numbers
+from trainer.parallel.tensor import spread_over_tensor_ranks
+from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights
+
+
+@dataclass
+class SpreadModel:
+    """`stages`: one, or several where the pipeline gives a rank several. `pipeline` is None without one."""
+
+    stages: list[Decoder]
+    weights: Weights
+    context: ContextCut
+    pipeline: Pipeline | None
+
+
+def spread_model(
+    training: TrainingSpec,
+    vocab_size: int,
+    mesh: Mesh,
+    micro_batch: int,
+    prepare: Callable[[Decoder], None] = lambda stage: None,
+) -> SpreadModel:
+    """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded."""
+    spec, shape = training.parallelism, training.model.resolve()
+    context = ContextCut(mesh, spec)
+    layers = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
+    numbers = stage_numbers(spec, mesh.coordinate("pipeline")) if mesh.sizes.pipeline > 1 else [0]
+    stages: list[Decoder] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number in numbers:
+        with torch.device("meta"):
+            stage = Decoder(
+                shape, vocab_size, training.sequence_length, layers[number],
+                has_embedding=number == 0, has_head=number == spec.num_stages - 1,
+            )  # fmt: skip
+        shapes |= cut_parameters(stage, mesh)
+        spread_over_tensor_ranks(stage, mesh)
+        spread_over_expert_ranks(stage, mesh)
+        context.spread(stage)
+        prepare(stage)
+        if mesh.sizes.zero:
+            shard_over_data(stage, mesh, training.precision)
+        stage.to_empty(device=mesh.device)
+        stage.zero_buffers()
+        stages.append(stage)
+    parameters = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+    placements = {}
+    for name, parameter in parameters.items():
+        is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
+        stored = "embedding.weight" if is_tied else name
+        placements[name] = placement(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
+    fill(placements, {name: local_tensor(p.detach()) for name, p in parameters.items()}, shape.num_layers, training.seed)
+    weights = (
+        ShardedWeights(stages, placements, mesh)
+        if mesh.sizes.zero
+        else ReplicatedWeights(stages, placements, mesh, training.precision)
+    )
+    pipeline = None
+    if mesh.sizes.pipeline > 1:
+        dtype = torch.float32 if training.precision == "fp32" else torch.bfloat16
+        batch = (micro_batch, training.sequence_length // mesh.sizes.context)
+        pipeline = Pipeline(stages, spec, mesh, batch, dtype)
+    return SpreadModel(stages, weights, context, pipeline)

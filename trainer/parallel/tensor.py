@@ -1,0 +1,44 @@
+"""Tensor parallelism with sequence parallelism (Shoeybi et al. 2019, Korthikanti et al. 2022), on plain local tensors.
+
+Between the layers each rank holds a part of the sequence, [B, S/T, D]. `enter` gathers the sequence in front of what is
+cut by columns, `leave` adds the parts up behind what is cut by rows and scatters the sum. In the backward pass the two
+change roles, so what is computed between them yields a rank's part of a sum for every gradient: also for the norms and
+the router, which no rank has a part of, and whose gradients are therefore summed over the tensor ranks once a step.
+"""
+
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.data.sampler import share
+from trainer.models.decoder import Decoder
+from trainer.parallel.collectives import gather_along, scatter_sum_along
+from trainer.parallel.mesh import Mesh
+
+SEQUENCE = 1  # the dimension of [B, S, D]
+
+
+def spread_over_tensor_ranks(model: Decoder, mesh: Mesh) -> None:
+    """Put the exchanges where the model leaves room for them. Its parameters are cut by `layout.cut_parameters`."""
+    group, size, rank = mesh.group("tensor"), mesh.sizes.tensor, mesh.coordinate("tensor")
+    if group is None:
+        return
+
+    def enter(x_BSD: Tensor) -> Tensor:
+        return gather_along(x_BSD, SEQUENCE, group)
+
+    def leave(x_BSD: Tensor) -> Tensor:
+        return scatter_sum_along(x_BSD, SEQUENCE, group)
+
+    def combine(tensor: Tensor, operation: "dist.ReduceOp.RedOpType") -> None:
+        dist.all_reduce(tensor, operation, group=group)
+
+    model.enter, model.spread = enter, size
+    first_word, _ = share(model.vocab_size, size, rank)
+    if model.embedding is not None:
+        model.embedding.first_word, model.embedding.leave = first_word, leave
+    if model.head is not None:
+        model.head.first_word, model.head.combine = first_word, combine
+    for block in model.blocks.values():
+        block.enter, block.leave = enter, leave
+        block.attention.num_heads //= size
+        block.attention.num_kv_heads //= size

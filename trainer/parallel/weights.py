@@ -1,0 +1,236 @@
+"""What is optimised, in fp32, and how the gradients of all ranks and micro-batches come together in it.
+
+Two ways: `ShardedWeights` (FSDP2, ZeRO 1 to 3) and `ReplicatedWeights` (stage 0). Both leave, after
+`finish_gradients`, the sum over all ranks in `.grad` of each of `named`.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from trainer.models.decoder import Decoder
+from trainer.parallel.data import local_tensor, reshard
+from trainer.parallel.layout import Placement, is_expert
+from trainer.parallel.mesh import SEQUENCES, Mesh
+
+BUCKET_BYTES = 25 * 2**20
+"""Of gradients that are summed in one collective: large enough to be worth the wait for the other ranks, small enough
+that the first is under way long before the backward pass ends."""
+
+
+class Weights:
+    """`named`: parameters as the optimiser sees them. `stages`: this rank's part of the model, in pipeline order."""
+
+    named: dict[str, nn.Parameter]
+
+    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
+        self.stages, self.placements, self.mesh = stages, placements, mesh
+        self._tied_group = mesh.group_of_ranks(tied_ranks(stages, mesh)) if placements else None
+
+    def before_backward(self, *, is_last: bool) -> None:
+        """Called before each micro-batch's pass; sums over ranks begin with the last."""
+
+    def finish_gradients(self) -> None:
+        """After the last backward: wait for the sums over ranks, and add what the data axes do not cover."""
+        self._sum_over_tensor_ranks()
+        self._sum_tied()
+
+    def publish(self) -> None:
+        """After an update of `named`: make the model compute with it."""
+
+    def inference(self) -> AbstractContextManager[object]:
+        return torch.inference_mode()
+
+    def after_inference(self) -> None:
+        """Whole copies that a forward without backward leaves go."""
+
+    def _gradients(self, names: Iterable[str]) -> list[Tensor]:
+        gradients = []
+        for name in names:
+            grad = self.named[name].grad
+            assert grad is not None, f"{name} took no part in the step"
+            gradients.append(local_tensor(grad))
+        return gradients
+
+    def _sum_over_tensor_ranks(self) -> None:
+        """What no tensor rank has a part of (norms, the router): each rank's gradient is a part of the sum."""
+        group = self.mesh.group("tensor")
+        if group is not None:
+            uncut = [
+                name for name in self.named if all(cut.axes != ("tensor",) for cut in self.placements[name].cuts)
+            ]
+            sum_as_one(self._gradients(uncut), group)
+
+    def _sum_tied(self) -> None:
+        """Embedding and head of a tied model on two stages: one matrix, whose gradient is the sum of both uses."""
+        names = [name for name in self.named if self.placements[name].name == "embedding.weight"]
+        if len(names) == 2:  # both stages are this rank's
+            first, second = self._gradients(names)
+            first += second
+            second.copy_(first)
+        elif names and self._tied_group is not None:
+            sum_as_one(self._gradients(names), self._tied_group)
+
+
+def tied_ranks(stages: list[Decoder], mesh: Mesh) -> list[int]:
+    """This rank and the one with the other copy of a tied embedding; only this rank where there is no other."""
+    own = [mesh.rank]
+    if mesh.sizes.pipeline == 1 or not stages or not stages[0].shape.tie_embeddings:
+        return own
+    has_embedding = any(stage.embedding is not None for stage in stages)
+    has_head = any(stage.head is not None for stage in stages)
+    if has_embedding == has_head:
+        return own
+    pipeline = mesh.peers("pipeline")
+    return [pipeline[0], pipeline[-1]]
+
+
+def sum_as_one(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Sum each over the group, in place, by one collective."""
+    if not tensors:
+        return
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+class ShardedWeights(Weights):
+    """FSDP2 gathers before use and reduces after; between micro-batches the gradients of stage 1 and 3 stay whole on
+    the rank and are reduced once, those of stage 2 are reduced each time and only their shards stay."""
+
+    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
+        super().__init__(stages, placements, mesh)
+        self.named = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+        self._reduces_each = mesh.sizes.zero == 2
+
+    def before_backward(self, *, is_last: bool) -> None:
+        for stage in self.stages:
+            assert isinstance(stage, FSDPModule)
+            stage.set_requires_gradient_sync(is_last or self._reduces_each)
+            stage.set_requires_all_reduce(is_last)
+            stage.set_is_last_backward(is_last)
+
+    def inference(self) -> AbstractContextManager[object]:
+        """FSDP's hooks need version counters, which inference mode does not keep."""
+        return torch.no_grad()
+
+    def after_inference(self) -> None:
+        for stage in self.stages:
+            reshard(stage)
+
+
+class Bucket:
+    """Gradients of one flat fp32 buffer, summed by one collective."""
+
+    def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup | None) -> None:
+        self.parameters, self.group = parameters, group
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=parameters[0].device)
+        self.views = [view.view_as(p) for view, p in zip(self.flat.split(sizes), parameters, strict=True)]
+        self.missing = len(parameters)
+        self.work: dist.Work | None = None
+
+    def reduce(self) -> None:
+        if self.group is not None:
+            self.work = dist.all_reduce(self.flat, group=self.group, async_op=True)
+
+
+class ReplicatedWeights(Weights):
+    """Every data rank has everything. Gradients gather in fp32 buckets over the micro-batches; with the last one, each
+    bucket's sum begins as soon as it is full, while the backward pass goes on.
+
+    In bf16 the model computes with rounded copies of the fp32 weights, renewed after each step. A single rank in fp32
+    needs none of this: the gradients stay where autograd leaves them.
+    """
+
+    def __init__(
+        self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, precision: str
+    ) -> None:
+        super().__init__(stages, placements, mesh)
+        working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+        self.named = working
+        self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)
+        if precision != "fp32":
+            self.named = {name: nn.Parameter(p.detach(), requires_grad=p.requires_grad) for name, p in working.items()}
+            for name, parameter in working.items():
+                parameter.data = parameter.data.to(torch.bfloat16)
+                self._copies.append((self.named[name], parameter))
+        self._buckets: list[Bucket] = []
+        self._place: dict[nn.Parameter, tuple[Bucket, Tensor]] = {}
+        self._filled: set[nn.Parameter] = set()
+        self._overlaps = False
+        if mesh.sizes.data * mesh.sizes.context > 1 or self._copies:
+            self._make_buckets(working)
+
+    def before_backward(self, *, is_last: bool) -> None:
+        self._overlaps = is_last
+
+    def finish_gradients(self) -> None:
+        if self._buckets:
+            self._take_leftovers()
+            for bucket in self._buckets:
+                if bucket.work is None and bucket.group is not None:
+                    bucket.reduce()
+            for bucket in self._buckets:
+                if bucket.work is not None:
+                    bucket.work.wait()
+                bucket.work, bucket.missing = None, len(bucket.parameters)
+            for name, parameter in self._working.items():
+                self.named[name].grad = self._place[parameter][1]
+            self._filled.clear()
+            self._overlaps = False
+        super().finish_gradients()
+
+    def publish(self) -> None:
+        if self._copies:
+            with torch.no_grad():
+                torch._foreach_copy_([copy for _, copy in self._copies], [weight for weight, _ in self._copies])
+
+    def _make_buckets(self, working: dict[str, nn.Parameter]) -> None:
+        """In the order in which the backward pass fills them: about that of the model, reversed."""
+        self._working = {name: parameter for name, parameter in working.items() if parameter.requires_grad}
+        for experts in (False, True):
+            axes = ("expert_replicate",) if experts else SEQUENCES
+            group = self.mesh.group(*axes)
+            waiting: list[nn.Parameter] = []
+            for name, parameter in reversed(self._working.items()):
+                if is_expert(name) == experts:
+                    waiting.append(parameter)
+                    if sum(each.numel() for each in waiting) * 4 >= BUCKET_BYTES:
+                        self._buckets.append(Bucket(waiting, group))
+                        waiting = []
+            if waiting:
+                self._buckets.append(Bucket(waiting, group))
+        for bucket in self._buckets:
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                self._place[parameter] = (bucket, view)
+                parameter.register_post_accumulate_grad_hook(self._take)
+
+    def _take(self, parameter: Tensor) -> None:
+        """Move a fresh gradient into its bucket."""
+        assert isinstance(parameter, nn.Parameter) and parameter.grad is not None
+        bucket, view = self._place[parameter]
+        if parameter in self._filled:
+            view.add_(parameter.grad)
+        else:
+            view.copy_(parameter.grad)
+            self._filled.add(parameter)
+        parameter.grad = None
+        if self._overlaps:
+            bucket.missing -= 1
+            if bucket.missing == 0:
+                bucket.reduce()
+
+    def _take_leftovers(self) -> None:
+        """A backward pass that was taken apart leaves gradients without a word; what got none at all counts as 0."""
+        self._overlaps = False
+        for parameter, (_, view) in self._place.items():
+            if parameter.grad is not None:
+                self._take(parameter)
+            elif parameter not in self._filled:
+                view.zero_()
