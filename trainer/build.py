@@ -8,23 +8,24 @@ import torch
 from trainer.checkpoint.reader import load
 from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
+from trainer.contract.plan import micro_batch_size, plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
 from trainer.contract.training import TrainingSpec
-from trainer.data.loader import Loader, MicroBatch, RankShare, validation_batches
+from trainer.data.batch import MicroBatch
+from trainer.data.loader import Loader, RankShare, uncounted, validation_batches
 from trainer.data.sampler import Sampler, num_sequences
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
 from trainer.metrics.reporter import Reporter
-from trainer.models.decoder import Decoder, initialise
+from trainer.models.decoder import Decoder
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.data import shard_over_data
+from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.spread import SpreadModel, spread_model
 from trainer.platform_client import Platform
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-
-LARGEST_LOGITS_BYTES = 256 * 2**20  # of one micro-batch in fp32, where its size is left to us
 
 
 @dataclass
@@ -38,17 +39,29 @@ class Session:
     storage: Storage
     sealer: Sealer
     index: DatasetIndex
-    model: Decoder
+    model: SpreadModel
     optimizer: ShardOptimizer
+    balancer: Balancer
     loader: Loader
-    validation: list[tuple[MicroBatch, int]]
+    validation: list[MicroBatch]
     writer: CheckpointWriter
+    round_size: int
     first_step: int
     final_metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def training(self) -> TrainingSpec:
         return self.assignment.run.training
+
+    @property
+    def num_validation_rounds(self) -> int:
+        return -(-len(self.validation) // self.round_size)
+
+    def validation_round(self, number: int) -> list[MicroBatch]:
+        """Micro-batches that are evaluated together, on the device: as many as a step has, the last filled up."""
+        chosen = self.validation[number * self.round_size : (number + 1) * self.round_size]
+        chosen = chosen + [uncounted(self.validation[0])] * (self.round_size - len(chosen))
+        return [batch.to(self.mesh.device) for batch in chosen]
 
 
 def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
@@ -57,18 +70,20 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     platform, storage = assignment.connection.connect(run)
     sealer = Sealer(assignment.job_key)
     index = DatasetIndex.read(assignment.dataset_folder)
-    part = _rank_share(training, mesh, index.vocab_size)
+    mesh, part = _planned(training, mesh, index.vocab_size)
     with reporter.phase("model", shown="model"):
-        model = _make_model(training, index.vocab_size, mesh)
-        optimizer = ShardOptimizer(model.named_parameters(), training.optimizer)
+        torch.manual_seed(training.seed)
+        model = spread_model(
+            training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training)
+        )
+        optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
-            load(run.resume, live_shards(optimizer, mesh), mesh, storage, sealer, index.fingerprint)
+            load(run.resume, live_shards(model.weights, optimizer), mesh, storage, sealer, index.fingerprint)
+            model.weights.publish()
     first_step = run.resume.data_position if run.resume is not None else 0
     sequences = num_sequences(index.train_tokens, training.sequence_length)
     sampler = Sampler(sequences, training.step_sizes, training.seed, index.fingerprint)
-    full = training.step_sizes.full
-    micro_batch = -(-full // mesh.world_size // part.num_micro_batches(full))
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), index.fingerprint)
     return Session(
         assignment=assignment,
@@ -80,50 +95,34 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         index=index,
         model=model,
         optimizer=optimizer,
+        balancer=Balancer(model.stages, mesh),
         loader=Loader(assignment.dataset_folder, sampler, part, training.sequence_length, mesh.device, first_step),
         validation=validation_batches(
-            assignment.dataset_folder,
-            training.evaluation.sequences,
-            part,
-            training.sequence_length,
-            max(1, micro_batch),
+            assignment.dataset_folder, training.evaluation.sequences, part, training.sequence_length
         ),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter),
+        round_size=part.num_micro_batches(training.step_sizes.full) if part.equal else 1,
         first_step=first_step,
     )
 
 
-def _make_model(training: TrainingSpec, vocab_size: int, mesh: Mesh) -> Decoder:
-    torch.manual_seed(training.seed)
-    model = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
-    initialise(model, training.seed)
-    model.to(mesh.device)
-    for block in model.blocks:
+def _prepare(stage: Decoder, training: TrainingSpec) -> None:
+    """What a spec says of a stage's computation, before it is sharded."""
+    for block in stage.blocks.values():
         block.recompute = training.activation_checkpointing == "full"
-    if training.compile:
-        for block in model.blocks:
+        if training.compile:
             block.compile()
-    shard_over_data(model, training, mesh)
-    return model
+    if stage.head is not None:
+        stage.head.z_loss = training.z_loss
 
 
-def _rank_share(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> RankShare:
-    """Raises TrainerError where a step has fewer sequences than there are ranks."""
-    sequences = training.step_sizes.fewest
-    asked = training.parallelism.data
-    if asked not in ("auto", mesh.world_size):
-        raise TrainerError(
-            EndClass.BAD_SPEC,
-            f"training.parallelism.data {asked} differs from the {mesh.world_size} processes of the run; write auto",
-        )
-    if sequences < mesh.world_size:
-        field = "tokens_per_step" if training.batch_ramp is None else "batch_ramp.start_tokens_per_step"
-        raise TrainerError(
-            EndClass.BAD_SPEC,
-            f"training.{field} {sequences * training.sequence_length} is {sequences} sequences of "
-            f"{training.sequence_length}, fewer than the {mesh.world_size} processes; raise it or use fewer of them",
-        )
-    size = training.parallelism.micro_batch_sequences
-    if size == "auto":
-        size = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
-    return RankShare(mesh.rank, mesh.world_size, size)
+def _planned(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> tuple[Mesh, RankShare]:
+    """The grid that the spec asks for, and this rank's share of a step. The platform has checked both; the vocabulary
+    is only known now."""
+    sizes = plan_mesh(training, vocab_size, mesh.world_size)
+    if isinstance(sizes, list):
+        problem = sizes[0]
+        raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
+    mesh = mesh.spread(sizes)
+    size = micro_batch_size(training, sizes, vocab_size)
+    return mesh, RankShare(mesh.coordinate("replicate", "shard"), sizes.data, size, equal=sizes.pipeline > 1)

@@ -10,13 +10,12 @@ from torch import Tensor
 from trainer.build import Session
 from trainer.checkpoint.state import live_shards
 from trainer.contract.run import EndClass
-from trainer.data.loader import MicroBatch
+from trainer.data.batch import IGNORED, MicroBatch
 from trainer.errors import TrainerError
 from trainer.metrics.stats import StatsPipe, StepStats
 from trainer.metrics.throughput import model_flops_utilisation, peak_of
 from trainer.optim.schedule import learning_rate
-from trainer.parallel.data import inference, reshard, set_gradient_sync
-from trainer.parallel.mesh import sum_over_ranks
+from trainer.parallel.mesh import sum_over, sum_over_ranks
 
 MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
@@ -35,10 +34,12 @@ def train(session: Session) -> EndClass:
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
         batches = session.loader.next_step(step)
-        loss = forward_backward(session, batches, training.tokens_at(step))
+        loss = session.model.forward_backward(batches, counted_tokens(session, batches, step))
         stats, gradient_norm, is_finite = reduce_statistics(session, loss)
         session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
+        session.balancer.step(is_finite)
         session.optimizer.zero_gradients()
+        session.model.weights.publish()
         known = pipe.push(step, stats)
         monitor.steps(known)
         stopping = stopping or any(each.ranks_stopping > 0 for each in known)
@@ -57,19 +58,12 @@ def train(session: Session) -> EndClass:
     return EndClass.COMPLETED
 
 
-def forward_backward(session: Session, batches: list[MicroBatch], tokens: int) -> Tensor:
-    """This rank's part of the mean loss over all ranks' `tokens` of the step; its gradients are left on the parameters.
-
-    Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
-    however the step is cut into ranks and micro-batches.
-    """
-    total = torch.zeros((), device=session.mesh.device)
-    for number, (inputs_BS, targets_BS) in enumerate(batches, start=1):
-        set_gradient_sync(session.model, is_last=number == len(batches))
-        loss = session.model(inputs_BS, targets_BS) / tokens
-        loss.backward()
-        total += loss.detach()
-    return total
+def counted_tokens(session: Session, batches: list[MicroBatch], step: int) -> float | Tensor:
+    """Targets of all ranks that a loss is counted for in this step; what every loss of it is divided by."""
+    if not session.loader.counts_vary:
+        return float(session.training.tokens_at(step))
+    counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
+    return sum_over(counted, session.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
 def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,13 +80,11 @@ def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def compile_ahead(session: Session) -> None:
-    """Run one micro-batch through, so that compiling has its own line in the start-up times."""
+    """Run one round of micro-batches through, so that compiling has its own line in the start-up times."""
     with session.reporter.phase("compile"):
-        (inputs_BS, targets_BS), _ = session.validation[0]
-        device = session.mesh.device
-        forward_backward(session, [(inputs_BS.to(device), targets_BS.to(device))], session.training.tokens_per_step)
-        for parameter in session.model.parameters():
-            parameter.grad = None
+        session.model.forward_backward(session.validation_round(0), 1.0)
+        session.optimizer.zero_gradients()
+        session.balancer.step(torch.zeros((), dtype=torch.bool, device=session.mesh.device))
 
 
 def evaluate(session: Session) -> tuple[float, float]:
@@ -100,12 +92,8 @@ def evaluate(session: Session) -> tuple[float, float]:
     session.reporter.enter("evaluation")
     begin = time.monotonic()
     sums = torch.zeros(2, dtype=torch.float64, device=session.mesh.device)
-    with inference(session.model):
-        for (inputs_BS, targets_BS), counted in session.validation:
-            loss = session.model(inputs_BS.to(session.mesh.device), targets_BS.to(session.mesh.device))
-            if counted:
-                sums += torch.stack([loss.double(), torch.full_like(loss, targets_BS.numel(), dtype=torch.float64)])
-    reshard(session.model)
+    for number in range(session.num_validation_rounds):
+        sums += session.model.losses(session.validation_round(number))
     loss_sum, tokens = sum_over_ranks(sums, session.mesh).tolist()
     session.reporter.enter("training")
     return loss_sum / tokens, time.monotonic() - begin
@@ -115,7 +103,7 @@ def save(session: Session, step: int, metrics: dict[str, float]) -> float:
     """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
     if session.writer.last_step == step:
         return 0.0
-    return session.writer.save(step, live_shards(session.optimizer, session.mesh), metrics)
+    return session.writer.save(step, live_shards(session.model.weights, session.optimizer), metrics)
 
 
 class Monitor:

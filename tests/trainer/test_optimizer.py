@@ -7,6 +7,8 @@ from trainer.contract.models import ModelShape
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.models.decoder import Decoder, initialise
 from trainer.optim.step import ShardOptimizer
+from trainer.parallel.layout import placement
+from trainer.parallel.mesh import Mesh
 
 SHAPE = ModelShape(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32)
 
@@ -15,6 +17,12 @@ def make_model() -> Decoder:
     model = Decoder(SHAPE, vocab_size=50, sequence_length=8)
     initialise(model, 3)
     return model
+
+
+def optimizer_of(model: Decoder, spec: OptimizerSpec) -> ShardOptimizer:
+    mesh = Mesh(0, 1, 0, torch.device("cpu"))
+    named = dict(model.named_parameters())
+    return ShardOptimizer(named, {name: placement(name, p, p.shape, mesh) for name, p in named.items()}, spec)
 
 
 def backward(model: Decoder, seed: int, scale: float = 1.0) -> None:
@@ -37,7 +45,7 @@ def snapshot(model: Decoder, optimizer: ShardOptimizer) -> dict[str, bytes]:
 def test_a_step_equals_adamw_with_clip_grad_norm() -> None:
     ours, plain = make_model(), make_model()
     spec = OptimizerSpec(gradient_clip=0.5)
-    optimizer = ShardOptimizer(ours.named_parameters(), spec)
+    optimizer = optimizer_of(ours, spec)
     decayed = [p for p in plain.parameters() if p.ndim > 1]
     others = [p for p in plain.parameters() if p.ndim == 1]
     reference = torch.optim.AdamW(
@@ -59,7 +67,7 @@ def test_a_step_equals_adamw_with_clip_grad_norm() -> None:
 @pytest.mark.parametrize("scale", [float("inf"), float("nan")])
 def test_a_step_with_a_gradient_that_is_not_finite_changes_no_bit(scale: float) -> None:
     model = make_model()
-    optimizer = ShardOptimizer(model.named_parameters(), OptimizerSpec())
+    optimizer = optimizer_of(model, OptimizerSpec())
     backward(model, 1)
     take_step(model, optimizer)
     before = snapshot(model, optimizer)
@@ -73,8 +81,8 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_no_bit(scale: float) 
 
 def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it() -> None:
     disturbed, plain = make_model(), make_model()
-    first = ShardOptimizer(disturbed.named_parameters(), OptimizerSpec())
-    second = ShardOptimizer(plain.named_parameters(), OptimizerSpec())
+    first = optimizer_of(disturbed, OptimizerSpec())
+    second = optimizer_of(plain, OptimizerSpec())
     for seed in range(3):
         backward(disturbed, seed, float("nan"))
         take_step(disturbed, first)
@@ -86,7 +94,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it() -> None:
 
 def test_norms_are_not_decayed() -> None:
     model = make_model()
-    optimizer = ShardOptimizer(model.named_parameters(), OptimizerSpec(weight_decay=0.5))
+    optimizer = optimizer_of(model, OptimizerSpec(weight_decay=0.5))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     take_step(model, optimizer)

@@ -1,6 +1,9 @@
-"""Reads a checkpoint into live state, saved by this number of ranks or any other."""
+"""Reads a checkpoint into live state, saved on this mesh or any other: only the files that have something of it."""
+
+from collections.abc import Sequence
 
 from trainer.checkpoint.state import RNG_PREFIX, Shard, decode, overlay, set_rng_states
+from trainer.checkpoint.writer import LAYOUT_NAME, Boxes
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
@@ -12,7 +15,7 @@ from trainer.storage.sealed import get_sealed
 
 def load(
     manifest: CheckpointManifest,
-    shards: dict[str, Shard],
+    shards: Sequence[Shard],
     mesh: Mesh,
     storage: Storage,
     sealer: Sealer,
@@ -25,30 +28,51 @@ def load(
             f"the checkpoint of step {manifest.step} was trained on data {manifest.dataset_fingerprint[:12]}, this run "
             f"has {fingerprint[:12]}; its order would be another one: give the same data, or start a new job",
         )
-    missing = {name: shard.tensor.numel() for name, shard in shards.items()}
-    same_ranks = manifest.world_size == mesh.world_size
-    files = [manifest.files[mesh.rank]] if same_ranks else manifest.files
-    for file in files:
+    wanted: dict[str, list[Shard]] = {}
+    for shard in shards:
+        wanted.setdefault(shard.stored, []).append(shard)
+    missing = {id(shard): shard.tensor.numel() for shard in shards}
+    same_mesh = manifest.mesh == mesh.axes
+    layout = [file for file in manifest.files if file.path == LAYOUT_NAME]
+    files = [file for file in manifest.files if file.path != LAYOUT_NAME]
+    boxes = Boxes.model_validate_json(get_sealed(storage, sealer, layout[0])) if layout else None
+    for number, file in enumerate(files):
+        is_mine = same_mesh and number == mesh.rank
+        if boxes is not None and not is_mine and not _has_some(boxes.files[number], wanted):
+            continue
         rng = {}
-        for name, stored in decode(get_sealed(storage, sealer, file)):
-            if name.startswith(RNG_PREFIX):
-                rng[name] = stored.tensor
-            elif name in shards:
-                _check_shape(name, shards[name], stored)
-                missing[name] -= overlay(shards[name], stored) if missing[name] else 0
-        if same_ranks:
+        for stored in decode(get_sealed(storage, sealer, file)):
+            if stored.stored.startswith(RNG_PREFIX):
+                rng[stored.stored] = stored.tensor
+            for shard in wanted.get(stored.stored, []):
+                _check_shape(shard, stored)
+                missing[id(shard)] -= overlay(shard, stored) if missing[id(shard)] else 0
+        if is_mine:
             set_rng_states(rng, mesh.device)
-    absent = [name for name, count in missing.items() if count]
+    absent = [shard.stored for shard in shards if missing[id(shard)]]
     if absent:
         raise TrainerError(
             EndClass.STORAGE_ERROR, f"the checkpoint of step {manifest.step} lacks {', '.join(absent[:3])}"
         )
 
 
-def _check_shape(name: str, target: Shard, stored: Shard) -> None:
+def _has_some(boxes: dict[str, list[list[int]]], wanted: dict[str, list[Shard]]) -> bool:
+    """Whether a file's boxes overlap with any shard."""
+    for name, (offsets, sizes) in boxes.items():
+        for shard in wanted.get(name, []):
+            overlaps = [
+                max(mine, theirs) < min(mine + length, theirs + size)
+                for mine, length, theirs, size in zip(shard.offsets, shard.tensor.shape, offsets, sizes, strict=False)
+            ]
+            if all(overlaps):
+                return True
+    return False
+
+
+def _check_shape(target: Shard, stored: Shard) -> None:
     if target.shape != stored.shape:
         raise TrainerError(
             EndClass.BAD_SPEC,
-            f"the checkpoint's {name} has shape {list(stored.shape)}, this model's {list(target.shape)}; "
+            f"the checkpoint's {stored.stored} has shape {list(stored.shape)}, this model's {list(target.shape)}; "
             "training.model and training.tokenizer must be those of the checkpoint",
         )

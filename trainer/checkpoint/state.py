@@ -24,26 +24,39 @@ RNG_PREFIX = "rng/"
 class Shard:
     """`tensor`: the box of a tensor of shape `shape` that begins at `offsets`; shares memory with the live state.
 
-    `stored`: the name it has in a checkpoint, the same for the two copies of a tied embedding.
+    `stored`: the name it has in a checkpoint, the same for the two copies of a tied embedding. `is_mine`: of all ranks
+    that have this box, this is the one that writes it.
     """
 
     tensor: Tensor
     offsets: tuple[int, ...]
     shape: tuple[int, ...]
     stored: str
+    is_mine: bool = True
+
+    @property
+    def box(self) -> list[list[int]]:
+        """[offsets, shape of the box], as files tell it."""
+        return [list(self.offsets), list(self.tensor.shape)]
 
 
 def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
     """Parameters, the optimiser's state and the balance of experts of this rank."""
-    shards = []
+    mesh, shards = weights.mesh, []
+    # The ranks that have the same boxes take turns; of a tied embedding's two copies the head's is never written.
+    writes = {
+        name: placement.holders[number % len(placement.holders)] == mesh.rank and placement.is_original(name)
+        for number, (name, placement) in enumerate(weights.placements.items())
+    }
     tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.named.items()}
     for key, tensor in (tensors | optimizer.state_tensors()).items():
         kind, _, name = key.partition("/")
         placement = weights.placements[name]
         box = (placement.offsets, placement.shape) if tensor.ndim else ((), ())
-        shards.append(Shard(tensor, *box, f"{kind}/{placement.name}"))
+        shards.append(Shard(tensor, *box, f"{kind}/{placement.name}", writes[name]))
+    is_first = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
     for name, balance in weights.balances.items():
-        shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}"))
+        shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}", is_first))
     return shards
 
 
@@ -61,8 +74,8 @@ def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
-    """A snapshot by stored names that further steps do not touch."""
-    return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards}
+    """A snapshot, by stored names, of what this rank writes; further steps do not touch it."""
+    return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards if shard.is_mine}
 
 
 def encode(shards: dict[str, Shard], rng: dict[str, Tensor]) -> bytes:

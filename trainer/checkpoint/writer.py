@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +10,7 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.checkpoint.state import Shard, copy_to_host, encode, rng_states
+from trainer.contract.base import WireModel
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, StoredFile
 from trainer.contract.sealing import Sealer
 from trainer.metrics.reporter import Reporter
@@ -19,7 +21,21 @@ from trainer.storage.base import Storage
 from trainer.storage.sealed import put_sealed
 
 DELIVERY_SECONDS = 60.0
+LAYOUT_NAME = "layout"
 SHARDS_TIMEOUT = timedelta(minutes=30)  # for the slowest rank's upload, retries included
+
+
+class Boxes(WireModel):
+    """The file LAYOUT_NAME: for each rank's file in order, its tensors as name -> [offsets, shape of the box]."""
+
+    files: list[dict[str, list[list[int]]]]
+
+
+class Written(WireModel):
+    """What a rank tells the first one of its part of a checkpoint."""
+
+    file: StoredFile
+    boxes: dict[str, list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +68,7 @@ class CheckpointWriter:
         self._failure: BaseException | None = None
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
 
-    def save(self, step: int, shards: dict[str, Shard], metrics: dict[str, float]) -> float:
+    def save(self, step: int, shards: Iterable[Shard], metrics: dict[str, float]) -> float:
         """Begin to save the state after `step` finished steps; returns the seconds that training stood still."""
         begin = time.monotonic()
         self.wait()
@@ -80,11 +96,15 @@ class CheckpointWriter:
         try:
             prefix = self._prefix(step)
             content = encode(snapshot, rng)
+            boxes = {name: shard.box for name, shard in snapshot.items()}
             snapshot.clear()
             mine = put_sealed(self._storage, self._sealer, prefix, f"rank{self._mesh.rank}", content)
-            self._store.set(f"{step}/{self._mesh.rank}", mine.model_dump_json())
+            self._store.set(f"{step}/{self._mesh.rank}", Written(file=mine, boxes=boxes).model_dump_json())
             if self._mesh.rank == 0:
-                files = self._all_files(step)
+                written = self._all_written(step)
+                layout = Boxes(files=[each.boxes for each in written]).model_dump_json().encode()
+                files = [each.file for each in written]
+                files.append(put_sealed(self._storage, self._sealer, prefix, LAYOUT_NAME, layout))
                 # A resume does not repeat the steps before it, so the platform must have their reports before it can
                 # happen; where it does not take them, it does not take a checkpoint either.
                 self._reporter.deliver(DELIVERY_SECONDS)
@@ -94,10 +114,10 @@ class CheckpointWriter:
         except BaseException as error:  # noqa: BLE001 - raised again in the training thread, at its next check
             self._failure = error
 
-    def _all_files(self, step: int) -> list[StoredFile]:
+    def _all_written(self, step: int) -> list[Written]:
         keys = [f"{step}/{rank}" for rank in range(self._mesh.world_size)]
         self._store.wait(keys, SHARDS_TIMEOUT)
-        return [StoredFile.model_validate_json(self._store.get(key)) for key in keys]
+        return [Written.model_validate_json(self._store.get(key)) for key in keys]
 
     def _commit(self, prefix: str, step: int, files: list[StoredFile], metrics: dict[str, float]) -> None:
         run = self._assignment.run

@@ -166,7 +166,11 @@ def mesh_problems(
 def _tensor_problems(sizes: MeshSizes, shape: ModelShape, vocab_size: int, length: int) -> Iterator[MeshProblem]:
     if sizes.tensor == 1:
         return
-    cut = {"num_heads": shape.num_heads, "num_kv_heads": shape.num_kv_heads, "intermediate_size": shape.intermediate_size}
+    cut = {
+        "num_heads": shape.num_heads,
+        "num_kv_heads": shape.num_kv_heads,
+        "intermediate_size": shape.intermediate_size,
+    }
     if shape.moe is not None:
         cut["moe.expert_size"] = shape.moe.expert_size
     for name, size in cut.items():
@@ -187,9 +191,7 @@ def _tensor_problems(sizes: MeshSizes, shape: ModelShape, vocab_size: int, lengt
         )  # fmt: skip
 
 
-def _context_problems(
-    spec: ParallelismSpec, sizes: MeshSizes, shape: ModelShape, length: int
-) -> Iterator[MeshProblem]:
+def _context_problems(spec: ParallelismSpec, sizes: MeshSizes, shape: ModelShape, length: int) -> Iterator[MeshProblem]:
     if sizes.context == 1:
         return
     if spec.context_attention == "ring" and length % (2 * sizes.context):
@@ -215,6 +217,11 @@ def _context_problems(
 
 def _pipeline_problems(spec: ParallelismSpec, shape: ModelShape, *, compile: bool) -> Iterator[MeshProblem]:
     per_rank, schedule = spec.num_stages_per_rank, spec.pipeline_schedule
+    if spec.pipeline > 1 and spec.zero == 2:
+        yield MeshProblem(
+            "parallelism/zero", "wrong_zero",
+            "a pipeline reduces gradients once a step, so zero 2 would be zero 1 under another name; take 1 or 3",
+        )  # fmt: skip
     if spec.pipeline == 1:
         if spec.stage_layers is not None or spec.stages_per_rank not in ("auto", 1):
             yield MeshProblem(

@@ -17,9 +17,7 @@ from trainer.contract.parallelism import ParallelismSpec
 LARGEST_SEED = 2**63 - 1
 
 
-PresetName = Literal[
-    "llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b", "moe-1m"
-]
+PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b", "moe-1m"]
 
 
 class ModelSpec(SpecModel):
@@ -39,8 +37,6 @@ class ModelSpec(SpecModel):
             return self.shape
         assert self.preset is not None
         return MODELS[self.preset]
-
-
 
 
 class EvaluationSpec(SpecModel):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainer.contract.plan import num_micro_batches
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.data.sampler import Sampler, num_sequences, share
 from trainer.data.shards import open_split
@@ -29,9 +30,8 @@ class RankShare:
     equal: bool = False
 
     def num_micro_batches(self, sequences: int) -> int:
-        """Of a step of so many: the same number on every rank, counted on the one with most; none is empty."""
-        fewest, most = sequences // self.world_size, -(-sequences // self.world_size)
-        return min(fewest, -(-most // self.micro_batch))
+        """Of a step of so many."""
+        return num_micro_batches(sequences, self.world_size, self.micro_batch)
 
     def filled(self, batch: MicroBatch) -> MicroBatch:
         missing = self.micro_batch - batch.tokens_BS.shape[0]
@@ -52,6 +52,8 @@ class Loader:
         device: torch.device,
         first_step: int,
     ) -> None:
+        self.counts_vary = False
+        """Whether some targets of a step are not counted, so that their number must be found out."""
         self._tokens = open_split(folder, "train")
         self._sampler, self._part, self._length, self._device = sampler, part, sequence_length, device
         self._ready: queue.Queue[tuple[int, list[MicroBatch]] | BaseException] = queue.Queue(maxsize=_AHEAD)

@@ -57,7 +57,7 @@ def main() -> int:
         tokens=arguments.tokens,
         temperature=arguments.temperature,
         seed=arguments.seed,
-        window=model.rotary.cosine_SE.shape[0],
+        window=model.rotary.sequence_length,
     )
     sys.stdout.write(arguments.prompt + tokenizer.decode(list(new)) + "\n")
     return 0

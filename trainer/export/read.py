@@ -25,7 +25,7 @@ def load_exported(folder: Path, sequence_length: int | None = None) -> tuple[Dec
     for path in sorted(folder.glob("*.safetensors")):
         weights |= {our_name(name): tensor for name, tensor in load_file(path).items()}
     if shape.tie_embeddings:
-        weights["head.weight"] = weights["embedding.weight"]
+        weights.pop("head.weight", None)
     model.to(next(iter(weights.values())).dtype)
     model.load_state_dict(weights)
     return model.eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -16,7 +16,7 @@ from trainer.contract.manifest import ModelManifest
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.names import hugging_face_config, hugging_face_name
-from trainer.parallel.data import full_tensor
+from trainer.parallel.whole import gather_whole
 from trainer.storage.sealed import put_sealed_path
 
 LARGEST_FILE_BYTES = 4 * 2**30
@@ -27,10 +27,8 @@ def export_model(session: Session) -> None:
     begin = time.monotonic()
     dtype = torch.bfloat16 if session.training.precision == "bf16" else torch.float32
     tensors: dict[str, Tensor] = {}
-    for name, parameter in session.optimizer.named_parameters():
-        whole = full_tensor(parameter.detach())
-        if session.mesh.rank == 0:
-            tensors[hugging_face_name(name)] = whole.to("cpu", dtype, copy=True)
+    for name, whole in gather_whole(session.model.weights):
+        tensors[hugging_face_name(name)] = whole.to("cpu", dtype, copy=True)
     if session.mesh.rank != 0:
         return
     assignment = session.assignment

@@ -150,7 +150,6 @@ class Decoder(nn.Module):
         tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None
         return self.head(self.enter(self.norm(x)), targets_BS, tied_weight)
 
-
     def zero_buffers(self) -> None:
         """What is counted or moved, not trained, begins at 0."""
         for buffer in self.buffers():

@@ -71,7 +71,9 @@ class MixtureOfExperts(nn.Module):
         self.router = Router(shape, hidden_size)
         self.experts = GroupedExperts(shape.num_experts, hidden_size, shape.expert_size)
         self.run_experts: Experts | None = None
-        self.shared = FeedForward(hidden_size, shape.shared_experts * shape.expert_size) if shape.shared_experts else None
+        self.shared = (
+            FeedForward(hidden_size, shape.shared_experts * shape.expert_size) if shape.shared_experts else None
+        )
         self.register_buffer("balance", torch.zeros(shape.num_experts))
         self.register_buffer("load", torch.zeros(shape.num_experts), persistent=False)
 

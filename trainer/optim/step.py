@@ -42,7 +42,7 @@ class ShardOptimizer:
         self._one = torch.ones((), device=self._locals[0].device)
 
     def gradient_square_sum(self) -> Tensor:
-        """This rank's share of the sum of squares of all gradients, a scalar on the device; call after each backward."""
+        """This rank's share of the sum of squares of all gradients, a scalar; call after each backward."""
         for shard, parameter in zip(self._locals, self._parameters, strict=True):
             assert parameter.grad is not None, "every parameter takes part in every step"
             shard.grad = local_tensor(parameter.grad)

@@ -21,9 +21,7 @@ def scatter_sum_along(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Te
     return functional.reduce_scatter_single(x.contiguous(), "sum", dimension, group)
 
 
-def exchange_rows(
-    rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
-) -> Tensor:
+def exchange_rows(rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup) -> Tensor:
     """`send_counts[r]` of [R, ...] go to rank r, in order; returns what the ranks sent here, in their order.
 
     Backward: every row's gradient goes back to where it came from.
@@ -45,9 +43,7 @@ class _ExchangeRows(torch.autograd.Function):
         return _exchanged(grad, receive_counts, send_counts, ctx.group), None, None, None
 
 
-def _exchanged(
-    rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
-) -> Tensor:
+def _exchanged(rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup) -> Tensor:
     received = rows.new_empty(sum(receive_counts), *rows.shape[1:])
     dist.all_to_all_single(received, rows.contiguous(), receive_counts, send_counts, group=group)
     return received

@@ -39,7 +39,9 @@ class ContextCut:
         mine_S = self._mine(batch.tokens_BS.shape[1], batch.tokens_BS.device)
         positions_BS = batch.positions_BS
         if positions_BS is None:
-            positions_BS = torch.arange(batch.tokens_BS.shape[1], device=batch.tokens_BS.device).expand_as(batch.tokens_BS)
+            positions_BS = torch.arange(batch.tokens_BS.shape[1], device=batch.tokens_BS.device).expand_as(
+                batch.tokens_BS
+            )
         return MicroBatch(
             batch.tokens_BS[:, mine_S], batch.targets_BS[:, mine_S], batch.documents_BS, positions_BS[:, mine_S]
         )
@@ -140,9 +142,7 @@ def turn_of(rank: int, owner: int, length: int) -> Turn:
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring) -> Tensor:
         mixed = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
         log_sum = query.new_full(query.shape[:-1], float("-inf"), dtype=torch.float32)
         travelling = torch.stack([key, value])
@@ -246,6 +246,8 @@ def _add_gradients(
     weights = (_scores(query, key, mask) - log_sum.view(*shape, 1)).exp()
     grad, query = grad.view(*shape, size), query.view(*shape, size).float()
     grads[1][:, :, turn.keys] += (weights.transpose(-2, -1) @ grad).sum(2)
-    grad_scores = weights * (grad @ value[:, :, None].transpose(-2, -1).float() - correction.view(*shape, 1)) * size**-0.5
+    grad_scores = (
+        weights * (grad @ value[:, :, None].transpose(-2, -1).float() - correction.view(*shape, 1)) * size**-0.5
+    )
     grads[0][:, :, turn.keys] += (grad_scores.transpose(-2, -1) @ query).sum(2)
     grad_query[:, :, turn.queries] += (grad_scores @ key[:, :, None].float()).reshape(batch, heads, length, size)

@@ -68,16 +68,27 @@ def _tensor_dimension(name: str) -> int | None:
 class Placement:
     """A rank's shard of one parameter: `shape` is the whole, the shard starts at `offsets` and has `local_shape`.
 
-    `replicas` ranks hold the very same shard (a power of the axes that do not cut it, over all stages that have it).
+    `holders` are the ranks of this stage that have the very same shard; `copies` is 2 for a tied embedding of which
+    another stage has a copy. `name` is that under which checkpoints know it.
     """
 
     name: str
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
     local_shape: tuple[int, ...]
-    replicas: int
+    holders: tuple[int, ...]
+    copies: int
     cuts: tuple[Cut, ...]
     mesh: Mesh
+
+    @property
+    def replicas(self) -> int:
+        """How often this shard is held in the world."""
+        return len(self.holders) * self.copies
+
+    def is_original(self, name: str) -> bool:
+        """Whether the parameter that a stage calls `name` is the one that checkpoints are written from."""
+        return name == self.name
 
     def part_of(self, whole: Tensor) -> Tensor:
         """This rank's part of a tensor of the whole shape; shares its memory."""
@@ -129,10 +140,19 @@ def placement(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh: Me
         low, high = cut.bounds(sizes[cut.dimension])
         offsets[cut.dimension] += low
         sizes[cut.dimension] = high - low
-    holders = mesh.world_size // mesh.sizes.pipeline * copies
-    for cut in cuts:
-        holders //= cut.parts
-    return Placement(name, shape, tuple(offsets), tuple(sizes), holders, tuple(cuts), mesh)
+    return Placement(
+        name, shape, tuple(offsets), tuple(sizes), tuple(_holders(name, cuts, mesh)), copies, tuple(cuts), mesh
+    )
+
+
+def _holders(name: str, cuts: list[Cut], mesh: Mesh) -> list[int]:
+    """Ranks of this stage that differ only along axes that do not cut the parameter."""
+    if is_expert(name):
+        return mesh.peers("expert_replicate")
+    axes = ["replicate"] if mesh.sizes.zero else ["replicate", "shard", "context"]
+    if all(cut.axes != ("tensor",) for cut in cuts):
+        axes.append("tensor")
+    return mesh.peers(*axes)
 
 
 def cut_parameters(model: nn.Module, mesh: Mesh) -> dict[str, tuple[int, ...]]:

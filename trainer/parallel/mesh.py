@@ -33,6 +33,11 @@ class Mesh:
         self._place = dict(zip(GRID, (self._grid == rank).nonzero()[0].tolist(), strict=True))
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
+    @property
+    def axes(self) -> dict[str, int]:
+        """As checkpoints tell it."""
+        return {**self.sizes.named, "expert": self.sizes.expert, "zero": self.sizes.zero}
+
     def spread(self, sizes: MeshSizes) -> "Mesh":
         """The same ranks in another grid."""
         return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes)

@@ -97,7 +97,9 @@ class Pipeline:
     def _make_schedule(self, num_micro_batches: int) -> Any:
         group = self._mesh.group("pipeline")
         assert group is not None
-        made = [self._make_stage(number, stage, group) for number, stage in zip(self._numbers, self._stages, strict=True)]
+        made = [
+            self._make_stage(number, stage, group) for number, stage in zip(self._numbers, self._stages, strict=True)
+        ]
         fixed = {"n_microbatches": num_micro_batches, "loss_fn": self._divided, "scale_grads": False}
         if self._spec.pipeline_schedule in _ONE_STAGE:
             return _ONE_STAGE[self._spec.pipeline_schedule](made[0], **fixed)
@@ -106,7 +108,9 @@ class Pipeline:
     def _make_stage(self, number: int, stage: Decoder, group: dist.ProcessGroup) -> PipelineStage:
         """With the shapes of what comes in and goes out given, so that nothing is run to find them out."""
         sequences, tokens = self._batch
-        hidden = torch.empty(sequences, tokens // stage.spread, stage.shape.hidden_size, dtype=self._dtype, device="meta")
+        hidden = torch.empty(
+            sequences, tokens // stage.spread, stage.shape.hidden_size, dtype=self._dtype, device="meta"
+        )
         words = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
         return PipelineStage(
             stage, number, self._spec.num_stages, self._mesh.device, group=group,

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from trainer.contract.parallelism import stage_layers
 from trainer.contract.training import TrainingSpec
+from trainer.data.batch import IGNORED, MicroBatch
 from trainer.models.decoder import Decoder
 from trainer.parallel.context import ContextCut
 from trainer.parallel.data import local_tensor, shard_over_data
 from trainer.parallel.expert import spread_over_expert_ranks
-from trainer.parallel.layout import Placement, cut_parameters, fill, placement
+from trainer.parallel.layout import cut_parameters, fill, placement
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline, stage_numbers
 from trainer.parallel.tensor import spread_over_tensor_ranks
@@ -26,6 +28,46 @@ class SpreadModel:
     weights: Weights
     context: ContextCut
     pipeline: Pipeline | None
+
+    def forward_backward(self, batches: list[MicroBatch], tokens: float | Tensor) -> Tensor:
+        """This rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts of all ranks add
+        up to it. The sum of all ranks' gradients is left on `weights`.
+
+        Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
+        however the step is cut into ranks and micro-batches.
+        """
+        batches = [self.context.part_of(batch) for batch in batches]
+        if self.pipeline is not None:
+            total = self.pipeline.forward_backward(batches, tokens)
+        else:
+            total = torch.zeros((), device=self.weights.mesh.device)
+            for number, batch in enumerate(batches, start=1):
+                self.weights.before_backward(is_last=number == len(batches))
+                loss = self._loss(batch) / tokens
+                loss.backward()
+                total += loss.detach()
+        self.weights.finish_gradients()
+        return total / self.weights.mesh.sizes.tensor  # the tensor ranks have the same loss
+
+    def losses(self, batches: list[MicroBatch]) -> Tensor:
+        """[sum of the losses, tokens counted] of this rank, without gradients, in fp64; as above, parts of a sum."""
+        batches = [self.context.part_of(batch) for batch in batches]
+        sums = torch.zeros(2, dtype=torch.float64, device=self.weights.mesh.device)
+        with self.weights.inference():
+            if self.pipeline is not None:
+                sums[0] = self.pipeline.losses(batches)
+            else:
+                for batch in batches:
+                    sums[0] += self._loss(batch)
+        self.weights.after_inference()
+        if self.stages[-1].head is not None or self.stages[0].head is not None:
+            for batch in batches:
+                sums[1] += (batch.targets_BS != IGNORED).sum()
+        return sums / self.weights.mesh.sizes.tensor
+
+    def _loss(self, batch: MicroBatch) -> Tensor:
+        (stage,) = self.stages
+        return stage(batch.tokens_BS, batch.targets_BS, batch.documents_BS, batch.positions_BS)
 
 
 def spread_model(
@@ -64,7 +106,9 @@ def spread_model(
         is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
         stored = "embedding.weight" if is_tied else name
         placements[name] = placement(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
-    fill(placements, {name: local_tensor(p.detach()) for name, p in parameters.items()}, shape.num_layers, training.seed)
+    fill(
+        placements, {name: local_tensor(p.detach()) for name, p in parameters.items()}, shape.num_layers, training.seed
+    )
     weights = (
         ShardedWeights(stages, placements, mesh)
         if mesh.sizes.zero

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.models.decoder import Decoder
+from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.data import local_tensor, reshard
 from trainer.parallel.layout import Placement, is_expert
 from trainer.parallel.mesh import SEQUENCES, Mesh
@@ -30,6 +31,11 @@ class Weights:
     def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
         self.stages, self.placements, self.mesh = stages, placements, mesh
         self._tied_group = mesh.group_of_ranks(tied_ranks(stages, mesh)) if placements else None
+
+    @property
+    def balances(self) -> dict[str, Tensor]:
+        """What sways the choice of experts, by layer: state that no gradient moves."""
+        return {f"blocks.{number}.mlp.balance": mlp.balance for number, mlp in mixtures(self.stages).items()}
 
     def before_backward(self, *, is_last: bool) -> None:
         """Called before each micro-batch's pass; sums over ranks begin with the last."""
@@ -60,9 +66,7 @@ class Weights:
         """What no tensor rank has a part of (norms, the router): each rank's gradient is a part of the sum."""
         group = self.mesh.group("tensor")
         if group is not None:
-            uncut = [
-                name for name in self.named if all(cut.axes != ("tensor",) for cut in self.placements[name].cuts)
-            ]
+            uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.placements[name].cuts)]
             sum_as_one(self._gradients(uncut), group)
 
     def _sum_tied(self) -> None:
@@ -74,6 +78,12 @@ class Weights:
             second.copy_(first)
         elif names and self._tied_group is not None:
             sum_as_one(self._gradients(names), self._tied_group)
+
+
+def mixtures(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:
+    """The mixtures of these stages by the number of their layer."""
+    blocks = {number: block for stage in stages for number, block in stage.blocks.items()}
+    return {number: block.mlp for number, block in blocks.items() if isinstance(block.mlp, MixtureOfExperts)}
 
 
 def tied_ranks(stages: list[Decoder], mesh: Mesh) -> list[int]:
@@ -148,9 +158,7 @@ class ReplicatedWeights(Weights):
     needs none of this: the gradients stay where autograd leaves them.
     """
 
-    def __init__(
-        self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, precision: str
-    ) -> None:
+    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, precision: str) -> None:
         super().__init__(stages, placements, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self.named = working

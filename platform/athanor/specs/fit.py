@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
+from trainer.contract.parallelism import STATE_BYTES_PER_PARAMETER, MeshSizes
+from trainer.contract.plan import micro_batch_size, plan_mesh
 
-# Parameter, gradient and two Adam moments, each in fp32, are sharded over the data axis (ZeRO-3).
-STATE_BYTES_PER_PARAMETER = 16
 # What a process needs before it holds a model: interpreter, torch, communicators.
 PROCESS_BYTES = 350 * 1024 * 1024
 # Activations kept per token and layer, in units of hidden_size values (Korthikanti et al. 2022, eq. 2: 34 bytes
@@ -34,26 +34,22 @@ class Estimate:
     pool_memory_bytes_per_process: int
 
 
-def micro_batch(spec: JobSpec) -> int:
-    """Sequences in one forward pass of one process. `auto` is at most 8, and never more than its share."""
-    training = spec.training
-    share = -(-training.step_sizes.full // spec.resources.world_size)
-    asked = training.parallelism.micro_batch_sequences
-    return min(share, 8 if asked == "auto" else asked)
-
-
 def estimate(spec: JobSpec, pool: Pool) -> Estimate:
     training = spec.training
     shape = training.model.resolve()
     vocab = training.tokenizer.vocab_size
     parameters = shape.num_parameters(vocab)
-    state = parameters * STATE_BYTES_PER_PARAMETER // spec.resources.world_size
+    mesh = plan_mesh(training, vocab, spec.resources.world_size)
+    sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
+    cut = sizes.pipeline * sizes.tensor * (sizes.shard * sizes.context if sizes.zero else 1)
+    state = parameters * STATE_BYTES_PER_PARAMETER // cut
     # FSDP gathers one block at a time; the largest is a layer or the embedding.
-    layer = (parameters - vocab * shape.hidden_size) // shape.num_layers
-    gathered = 2 * 4 * max(layer, vocab * shape.hidden_size)
+    layer = max(map(shape.layer_parameters, range(shape.num_layers)))
+    gathered = 2 * 4 * max(layer, vocab * shape.hidden_size) // sizes.tensor if sizes.zero else 0
     width = 2 if training.precision == "bf16" else 4
-    tokens = micro_batch(spec) * training.sequence_length
-    values_per_token = shape.num_layers * ACTIVATION_VALUES
+    in_flight = min(sizes.pipeline, training.step_sizes.full)  # micro-batches that a pipeline keeps for its backward
+    tokens = micro_batch_size(training, sizes, vocab) * training.sequence_length // sizes.context // sizes.tensor
+    values_per_token = -(-shape.num_layers // sizes.pipeline) * in_flight * ACTIVATION_VALUES
     if training.activation_checkpointing == "full":  # each block keeps its input, and one block is recomputed
         values_per_token = shape.num_layers + ACTIVATION_VALUES
     activations = tokens * shape.hidden_size * values_per_token * width
@@ -89,26 +85,9 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 f"{spec.resources.nodes} nodes asked, pool {pool.name} has {pool.nodes}",
             )
         )
-    data = spec.training.parallelism.data
-    if data != "auto" and data != spec.resources.world_size:
-        found.append(
-            FieldProblem(
-                "/training/parallelism/data",
-                "wrong_mesh",
-                f"data={data} but nodes x processes_per_node is {spec.resources.world_size}; "
-                "the data axis takes every process, so leave it out or make them equal",
-            )
-        )
-    fewest = spec.training.step_sizes.fewest
-    if fewest < spec.resources.world_size:
-        found.append(
-            FieldProblem(
-                "/training/tokens_per_step" if spec.training.batch_ramp is None else "/training/batch_ramp",
-                "too_few_sequences",
-                f"{fewest} sequences per step cannot feed {spec.resources.world_size} "
-                f"processes; take at least {spec.resources.world_size * spec.training.sequence_length} tokens",
-            )
-        )
+    mesh = plan_mesh(spec.training, spec.training.tokenizer.vocab_size, spec.resources.world_size)
+    if isinstance(mesh, list):
+        found += [FieldProblem(f"/training/{each.field}", each.code, each.message) for each in mesh]
     return found
 
 

@@ -1,0 +1,88 @@
+"""A pool of warm processes that form process groups of any size up to its own, again and again."""
+
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from trainer.resilience.forking import Forked, fork, make_pipe, start_fork_server
+from trainer.resilience.rendezvous import StoreAddress, start_store
+
+
+class RankPool:
+    """`run(4, function, *arguments)` calls `function(mesh, *arguments)` on ranks 0 .. 3 of a new process group and
+    returns their results in order. Functions, arguments and results are pickled; a function is one that an import
+    finds. An exception on a rank is raised here, with the rank's own traceback, and ends the pool."""
+
+    def __init__(self, size: int) -> None:
+        start_fork_server()
+        self._store, self._address = start_store("127.0.0.1", 0)
+        self._runs = 0
+        self._ranks: list[tuple[Forked, Connection, Connection]] = []
+        for rank in range(size):
+            orders, to_rank = make_pipe()
+            from_rank, results = make_pipe()
+            forked = fork(f"rank{rank}", serve, rank, self._address, orders, results)
+            orders.close()
+            results.close()
+            self._ranks.append((forked, to_rank, from_rank))
+
+    def run(self, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        self._runs += 1
+        for _, to_rank, _ in self._ranks[:world_size]:
+            to_rank.send((self._runs, world_size, function, arguments))
+        answers = []
+        for rank, (forked, _, from_rank) in enumerate(self._ranks[:world_size]):
+            while not from_rank.poll(0.5):
+                if not forked.process.is_alive():
+                    raise RuntimeError(f"rank {rank} died: {_rest(forked.stderr)}")
+            answers.append(from_rank.recv())
+        failures = [answer for is_good, answer in answers if not is_good]
+        if failures:
+            self.close()
+            raise RuntimeError("\n".join(failures))
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        for forked, _, _ in self._ranks:
+            forked.process.kill()
+            forked.process.join()
+        self._store.process.kill()
+
+    def __enter__(self) -> "RankPool":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def serve(rank: int, address: StoreAddress, orders: Connection, results: Connection) -> None:
+    """In a rank's process, until it is killed."""
+    import torch
+    from torch.distributed import PrefixStore, TCPStore
+
+    from trainer.parallel.mesh import join, leave
+
+    torch.set_num_threads(1)
+    store = TCPStore(address.host, address.port, is_master=False)
+    while True:
+        run, world_size, function, arguments = orders.recv()
+        try:
+            mesh = join(rank, world_size, 0, PrefixStore(f"run{run}/", store), single_node=True)
+            answer = function(mesh, *arguments)
+            del mesh
+            leave()
+            results.send((True, answer))
+        except BaseException:  # noqa: BLE001 - raised again by `run`
+            results.send((False, f"rank {rank} of {world_size}:\n{traceback.format_exc()}"))
+
+
+def _rest(pipe: Connection) -> str:
+    lines = []
+    while pipe.poll(0):
+        try:
+            lines.append(pipe.recv_bytes().decode(errors="replace"))
+        except (EOFError, OSError):
+            break
+    return "".join(lines)[-4000:]

@@ -1,0 +1,64 @@
+"""What a spec comes to on a given number of processes: the mesh, and the micro-batches of a step; or why not.
+
+Asked by the platform when a spec is validated, and by the trainer when it starts, with the same words.
+"""
+
+from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, mesh_sizes, pipeline_problem
+from trainer.contract.training import TrainingSpec
+
+LARGEST_LOGITS_BYTES = 256 * 2**20
+"""Of one micro-batch in fp32, where its size is left to us."""
+
+
+def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
+    """The grid of `world` ranks, or all that is wrong with it."""
+    spec, shape = training.parallelism, training.model.resolve()
+    sizes = mesh_sizes(spec, shape, vocab_size, world)
+    if isinstance(sizes, MeshProblem):
+        return [sizes, *_too_few(training, world)] if spec.data == "auto" else [sizes, *_too_few(training, spec.data)]
+    length, compiles = training.sequence_length, training.compile
+    problems = [
+        *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),
+        *_too_few(training, sizes.data),
+    ]
+    if problems:
+        return problems
+    for sequences in sorted({training.step_sizes.fewest, training.step_sizes.full}):
+        count = num_micro_batches(sequences, sizes.data, micro_batch_size(training, sizes, vocab_size))
+        problem = pipeline_problem(spec, count)
+        if problem is not None:
+            return [problem]
+    return sizes
+
+
+def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int) -> int:
+    """Sequences of a micro-batch, at most; all of a step's are of about this size, so the last is no remainder."""
+    asked, full = training.parallelism.micro_batch_sequences, training.step_sizes.full
+    share = -(-full // sizes.data)
+    if asked == "auto":
+        most = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
+        if sizes.pipeline > 1:  # as many micro-batches as keep a pipeline busy
+            most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
+    else:
+        most = asked
+    return -(-share // num_micro_batches(full, sizes.data, most))
+
+
+def num_micro_batches(sequences: int, data_ranks: int, size: int) -> int:
+    """Of a step of so many sequences: the same number on every rank, counted on the one with most; none is empty."""
+    fewest, most = sequences // data_ranks, -(-sequences // data_ranks)
+    return max(1, min(fewest, -(-most // size)))
+
+
+def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:
+    sequences, length = training.step_sizes.fewest, training.sequence_length
+    if sequences >= data_ranks:
+        return []
+    field = "tokens_per_step" if training.batch_ramp is None else "batch_ramp/start_tokens_per_step"
+    return [
+        MeshProblem(
+            field, "too_few_sequences",
+            f"{sequences * length} tokens are {sequences} sequences of {length}, fewer than the {data_ranks} data "
+            f"ranks; take at least {data_ranks * length}, or fewer processes",
+        )
+    ]  # fmt: skip

@@ -1,0 +1,54 @@
+"""The whole model on the first rank, parameter by parameter, from wherever its parts lie."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.parallel.data import local_tensor
+from trainer.parallel.weights import Weights
+
+
+def gather_whole(weights: Weights) -> Iterator[tuple[str, Tensor]]:
+    """Collective: every rank goes through it to its end, only the first gets anything: (name, whole tensor in fp32),
+    stage by stage, the balance of experts among them. One tensor is whole at a time."""
+    mesh = weights.mesh
+    pipeline = mesh.peers("pipeline")
+    is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
+    mine = _whole_of_stage(weights)
+    if len(pipeline) == 1 or not is_first_of_stage:
+        for name, tensor in mine:
+            if mesh.rank == 0:
+                yield name, tensor
+        return
+    group = mesh.group("pipeline")
+    if mesh.rank == pipeline[0]:
+        yield from mine
+        for rank in pipeline[1:]:
+            for name, shape in _received_names(rank, group):
+                tensor = torch.empty(shape, device=mesh.device)
+                dist.recv(tensor, src=rank, group=group)
+                yield name, tensor
+        return
+    names = [(name, tuple(weights.placements[name].shape)) for name in _names(weights)]
+    names += [(name, tuple(balance.shape)) for name, balance in weights.balances.items()]
+    dist.send_object_list([names], dst=pipeline[0], group=group)
+    for _, tensor in mine:
+        dist.send(tensor.contiguous(), dst=pipeline[0], group=group)
+
+
+def _names(weights: Weights) -> list[str]:
+    return [name for name in weights.named if weights.placements[name].is_original(name)]
+
+
+def _whole_of_stage(weights: Weights) -> Iterator[tuple[str, Tensor]]:
+    for name in _names(weights):
+        yield name, weights.placements[name].gather(local_tensor(weights.named[name].detach()))
+    yield from weights.balances.items()
+
+
+def _received_names(rank: int, group: dist.ProcessGroup | None) -> list[tuple[str, tuple[int, ...]]]:
+    names: list[list[tuple[str, tuple[int, ...]]]] = [[]]
+    dist.recv_object_list(names, src=rank, group=group)
+    return names[0]
