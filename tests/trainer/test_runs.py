@@ -178,7 +178,7 @@ def test_bf16_trains_alike_on_one_process_and_two(two_ranks: FinishedRun, tmp_pa
 def test_fewer_sequences_than_processes_is_a_bad_spec(tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", tiny_training(tokens_per_step=32), processes=2)
     assert run.end_class is EndClass.BAD_SPEC
-    assert "tokens_per_step 32 is 1 sequences" in run.end["message"]
+    assert "tokens_per_step: 32 tokens are 1 sequences" in run.end["message"]
 
 
 @pytest.mark.parametrize(

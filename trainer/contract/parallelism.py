@@ -7,9 +7,9 @@ where nothing is sharded), which see different tokens.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.models import ModelShape
@@ -38,7 +38,7 @@ class ParallelismSpec(SpecModel):
 
     data: PositiveInt | Literal["auto"] = "auto"
     replicate: PositiveInt | Literal["auto"] = "auto"
-    zero: Literal[0, 1, 2, 3, "auto"] = "auto"
+    zero: Annotated[int, Field(ge=0, le=3)] | Literal["auto"] = "auto"
     tensor: PositiveInt = 1
     context: PositiveInt = 1
     context_attention: Literal["ring", "ulysses"] = "ring"

@@ -66,6 +66,9 @@ class CheckpointPolicy(TypedDict):
     keep_last: NotRequired[int]
 
 
+ContextAttentionEnum: TypeAlias = Literal['ring', 'ulysses']
+
+
 class CredentialsRequest(TypedDict):
     username: str
     password: str
@@ -191,22 +194,6 @@ class LostObject(TypedDict):
     why: str
 
 
-class ModelShape(TypedDict):
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    intermediate_size: int
-    rope_theta: NotRequired[float]
-    norm_epsilon: NotRequired[float]
-    tie_embeddings: NotRequired[bool]
-
-
-class ModelSpec(TypedDict):
-    preset: NotRequired[Literal['llama-1m', 'llama-10m', 'llama-100m', 'llama-1b', 'llama-8b', 'llama-70b', 'llama-405b'] | None]
-    shape: NotRequired[ModelShape | None]
-
-
 class Named(TypedDict):
     id: str
     name: str
@@ -246,12 +233,6 @@ class ObjectRequest(TypedDict):
 OptimizerSpecNameEnum: TypeAlias = Literal['adamw', 'muon']
 
 
-class ParallelismSpec(TypedDict):
-    data: NotRequired[int | Literal['auto']]
-    micro_batch_sequences: NotRequired[int | Literal['auto']]
-    reshard_after_forward: NotRequired[bool]
-
-
 class ParameterGroup(TypedDict):
     pattern: str
     learning_rate_factor: NotRequired[float]
@@ -281,6 +262,9 @@ class PatchedWebhookChangesRequest(TypedDict):
     name: NotRequired[str]
     types: NotRequired[list[Type]]
     enabled: NotRequired[bool]
+
+
+PipelineScheduleEnum: TypeAlias = Literal['gpipe', '1f1b', 'interleaved_1f1b', 'interleaved_zero_bubble', 'zbv_zero_bubble', 'dualpipe_v', 'looped_bfs']
 
 
 class Plan(TypedDict):
@@ -406,6 +390,9 @@ ScheduleSpecNameEnum: TypeAlias = Literal['wsd', 'cosine', 'constant']
 
 
 ScopesEnum: TypeAlias = Literal['read', 'submit', 'artifacts', 'admin', 'platform']
+
+
+ScoringEnum: TypeAlias = Literal['softmax', 'sigmoid']
 
 
 class Secret1(TypedDict):
@@ -845,6 +832,37 @@ class MetricsAnswer(TypedDict):
     points: int
 
 
+class MoEShape(TypedDict):
+    num_experts: int
+    experts_per_token: int
+    expert_size: int
+    shared_experts: NotRequired[int]
+    first_dense_layers: NotRequired[int]
+    scoring: NotRequired[ScoringEnum]
+    normalise_weights: NotRequired[bool]
+    weight_scale: NotRequired[float]
+    balance_rate: NotRequired[float]
+
+
+class ModelShape(TypedDict):
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    intermediate_size: int
+    head_dim: NotRequired[int | None]
+    rope_theta: NotRequired[float]
+    norm_epsilon: NotRequired[float]
+    tie_embeddings: NotRequired[bool]
+    qk_norm: NotRequired[bool]
+    moe: NotRequired[MoEShape | None]
+
+
+class ModelSpec(TypedDict):
+    preset: NotRequired[Literal['llama-1m', 'llama-10m', 'llama-100m', 'llama-1b', 'llama-8b', 'llama-70b', 'llama-405b', 'moe-1m'] | None]
+    shape: NotRequired[ModelShape | None]
+
+
 class MuonSpec(TypedDict):
     learning_rate: NotRequired[float | None]
     momentum: NotRequired[float]
@@ -898,6 +916,21 @@ class Orphans(TypedDict):
     objects: list[LostObject]
     attempts: list[LostAttempt]
     unlisted: list[Unlisted]
+
+
+class ParallelismSpec(TypedDict):
+    data: NotRequired[int | Literal['auto']]
+    replicate: NotRequired[int | Literal['auto']]
+    zero: NotRequired[int | Literal['auto']]
+    tensor: NotRequired[int]
+    context: NotRequired[int]
+    context_attention: NotRequired[ContextAttentionEnum]
+    pipeline: NotRequired[int]
+    pipeline_schedule: NotRequired[PipelineScheduleEnum]
+    stages_per_rank: NotRequired[int | Literal['auto']]
+    stage_layers: NotRequired[list[int] | None]
+    expert: NotRequired[int]
+    micro_batch_sequences: NotRequired[int | Literal['auto']]
 
 
 class PatchedRoleRequest(TypedDict):
