@@ -17,6 +17,7 @@ from trainer.data.loader import Loader, RankShare, uncounted, validation_batches
 from trainer.data.sampler import Sampler, num_sequences
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
+from trainer.export.names import layout_of
 from trainer.metrics.reporter import Reporter
 from trainer.models.decoder import Decoder
 from trainer.optim.step import ShardOptimizer
@@ -70,6 +71,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     platform, storage = assignment.connection.connect(run)
     sealer = Sealer(assignment.job_key)
     index = DatasetIndex.read(assignment.dataset_folder)
+    layout_of(training.model.resolve())  # raises now, and not at the end, where no layout can hold the model
     mesh, part = _planned(training, mesh, index.vocab_size)
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)

@@ -13,10 +13,8 @@ import transformers
 from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.export.generate import generate
-from trainer.export.names import hugging_face_config, hugging_face_name, our_name, shape_of_config
 from trainer.export.read import load_exported
 from trainer.export.write import write_weights
-from trainer.models.decoder import Decoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,12 +88,3 @@ def test_large_weights_are_cut_into_files_with_an_index(tmp_path: Path) -> None:
     assert index["metadata"]["total_size"] == 200
     assert sorted(set(index["weight_map"].values())) == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
     assert all((tmp_path / file).exists() for file in index["weight_map"].values())
-
-
-def test_names_and_shapes_go_both_ways() -> None:
-    shape = tiny_training().model.resolve()
-    model = Decoder(shape, 300, 32)
-    for name, _ in model.named_parameters():
-        assert our_name(hugging_face_name(name)) == name
-    assert shape_of_config(hugging_face_config(shape, 300, 32, "float32", 0)) == shape
-    assert sum(p.numel() for p in model.parameters()) == shape.num_parameters(300)

@@ -34,6 +34,25 @@ class MoEShape(SpecModel):
         return self
 
 
+class RopeScaling(SpecModel):
+    """Rotary positions stretched as Llama 3.1 does: waves longer than `original_length / low_frequency_factor` by
+    `factor`, those shorter than `original_length / high_frequency_factor` not at all, smoothly in between."""
+
+    factor: Annotated[float, Field(ge=1)]
+    low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
+    high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
+    original_length: Dimension
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "RopeScaling":
+        if self.low_frequency_factor >= self.high_frequency_factor:
+            raise ValueError(
+                f"low_frequency_factor {self.low_frequency_factor} must be below high_frequency_factor "
+                f"{self.high_frequency_factor}"
+            )
+        return self
+
+
 class ModelShape(SpecModel):
     """A Llama-style decoder. `num_heads` is a multiple of `num_kv_heads`; without `head_dim`, `hidden_size` is a
     multiple of `num_heads`. `qk_norm`: queries and keys are normalised per head, as Qwen3 does."""
@@ -45,6 +64,7 @@ class ModelShape(SpecModel):
     intermediate_size: Dimension
     head_dim: Dimension | None = None
     rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
+    rope_scaling: RopeScaling | None = None
     norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
     tie_embeddings: bool = False
     qk_norm: bool = False

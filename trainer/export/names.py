@@ -1,81 +1,97 @@
-"""Our parameter names and Hugging Face's Llama names, both ways, and the configuration that goes with them."""
+"""Our parameter names and those of Hugging Face's layouts, both ways.
 
-from typing import Any
+A layout is a model type of `transformers`. Experts are stacked in one tensor here and a tensor each there.
+"""
+
+from typing import Literal
 
 from trainer.contract.models import ModelShape
+from trainer.contract.run import EndClass
+from trainer.errors import TrainerError
+
+Layout = Literal["llama", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
 
 _OUTER = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
-_INNER = {
+_ATTENTION = {
     "attention_norm.weight": "input_layernorm.weight",
     "attention.query.weight": "self_attn.q_proj.weight",
     "attention.key.weight": "self_attn.k_proj.weight",
     "attention.value.weight": "self_attn.v_proj.weight",
     "attention.output.weight": "self_attn.o_proj.weight",
+    "attention.query_norm.weight": "self_attn.q_norm.weight",
+    "attention.key_norm.weight": "self_attn.k_norm.weight",
     "mlp_norm.weight": "post_attention_layernorm.weight",
+}
+_DENSE = {
     "mlp.gate.weight": "mlp.gate_proj.weight",
     "mlp.up.weight": "mlp.up_proj.weight",
     "mlp.down.weight": "mlp.down_proj.weight",
 }
+_SPARSE = {  # {} is the number of an expert
+    "mlp.router.weight": "mlp.gate.weight",
+    "mlp.balance": "mlp.gate.e_score_correction_bias",
+    "mlp.experts.gate": "mlp.experts.{}.gate_proj.weight",
+    "mlp.experts.up": "mlp.experts.{}.up_proj.weight",
+    "mlp.experts.down": "mlp.experts.{}.down_proj.weight",
+    "mlp.shared.gate.weight": "mlp.shared_experts.gate_proj.weight",
+    "mlp.shared.up.weight": "mlp.shared_experts.up_proj.weight",
+    "mlp.shared.down.weight": "mlp.shared_experts.down_proj.weight",
+}
+_MIXTRAL = {
+    "mlp.router.weight": "block_sparse_moe.gate.weight",
+    "mlp.experts.gate": "block_sparse_moe.experts.{}.w1.weight",
+    "mlp.experts.up": "block_sparse_moe.experts.{}.w3.weight",
+    "mlp.experts.down": "block_sparse_moe.experts.{}.w2.weight",
+}
 
 
-def hugging_face_name(name: str) -> str:
-    """`blocks.3.mlp.up.weight` -> `model.layers.3.mlp.up_proj.weight`."""
+def layout_of(shape: ModelShape) -> Layout:
+    """The layout that says all of a shape. Raises TrainerError (BAD_SPEC) that names the field no layout has."""
+    moe = shape.moe
+    if moe is None:
+        return "qwen3" if shape.qk_norm else "llama"
+    if moe.scoring == "sigmoid":
+        if moe.shared_experts == 0:
+            raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
+        return "glm4_moe"
+    name: Layout = "qwen3_moe" if shape.qk_norm else "mixtral"
+    for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
+        if getattr(moe, field) != only:
+            raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
+    if name == "mixtral":
+        for field, only in (("first_dense_layers", 0), ("normalise_weights", True)):
+            if getattr(moe, field) != only:
+                raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; with qk_norm there is one")
+    return name
+
+
+def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
+    """`blocks.3.mlp.up.weight` -> [`model.layers.3.mlp.up_proj.weight`]; a stack of experts has one name for each.
+    Empty: the layout has no such tensor, and it is always zero."""
     if name in _OUTER:
-        return _OUTER[name]
+        return [_OUTER[name]]
+    layout = layout_of(shape)
     _, layer, inner = name.split(".", 2)
-    return f"model.layers.{layer}.{_INNER[inner]}"
+    sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
+    if inner == "mlp.balance" and layout != "glm4_moe":
+        return []
+    theirs = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse)[inner]}"
+    if not is_stack(name):
+        return [theirs]
+    assert shape.moe is not None
+    return [theirs.format(number) for number in range(shape.moe.num_experts)]
 
 
-def our_name(name: str) -> str:
-    for ours, theirs in _OUTER.items():
-        if name == theirs:
-            return ours
-    _, _, layer, inner = name.split(".", 3)
-    return f"blocks.{layer}." + next(ours for ours, theirs in _INNER.items() if theirs == inner)
+def is_stack(name: str) -> bool:
+    """Whether the tensor stacks one matrix for each expert along its first dimension."""
+    return ".experts." in name
 
 
-def hugging_face_config(
-    shape: ModelShape, vocab_size: int, sequence_length: int, dtype: str, end_of_text: int
-) -> dict[str, Any]:
-    """`config.json` of a LlamaForCausalLM. `dtype` is a torch name without the prefix."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": vocab_size,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_size,
-        "max_position_embeddings": sequence_length,
-        "rms_norm_eps": shape.norm_epsilon,
-        "rope_theta": shape.rope_theta,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": shape.tie_embeddings,
-        "bos_token_id": end_of_text,
-        "eos_token_id": end_of_text,
-        "use_cache": True,
-        "torch_dtype": dtype,
-    }
-
-
-def shape_of_config(config: dict[str, Any]) -> ModelShape:
-    """The inverse of `hugging_face_config`, for a model that this trainer exported."""
-    return ModelShape(
-        hidden_size=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=config["num_attention_heads"],
-        num_kv_heads=config["num_key_value_heads"],
-        intermediate_size=config["intermediate_size"],
-        rope_theta=config["rope_theta"],
-        norm_epsilon=config["rms_norm_eps"],
-        tie_embeddings=config["tie_word_embeddings"],
+def _no_layout(field: str, value: object, why: str) -> TrainerError:
+    return TrainerError(
+        EndClass.BAD_SPEC, f"training.model.shape.moe.{field} {value} cannot be exported to Hugging Face: {why}"
     )

@@ -1,34 +1,115 @@
-"""An exported folder back into our decoder."""
+"""A folder in Hugging Face's layout: configuration, tokenizer, and of the weights as much as is asked for.
+
+No file is read as a whole: a tensor, or the part of it that a rank holds, is read where it lies.
+"""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
+from torch import Tensor
 
+from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
-from trainer.export.names import our_name, shape_of_config
+from trainer.export.configuration import shape_of_config
+from trainer.export.names import hugging_face_names, is_stack
 from trainer.models.decoder import Decoder
+
+CONFIG_NAME = "config.json"
+INDEX_NAME = "model.safetensors.index.json"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Raises TrainerError (USER_ERROR) where there is none."""
+    try:
+        config = json.loads((folder / CONFIG_NAME).read_text())
+    except FileNotFoundError as error:
+        raise _user_error(f"{folder} has no {CONFIG_NAME}: give the folder of an exported model") from error
+    except (OSError, ValueError) as error:
+        raise _user_error(f"{folder / CONFIG_NAME} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise _user_error(f"{folder / CONFIG_NAME} is no JSON object: give the folder of an exported model")
+    return config
+
+
+class StoredWeights:
+    """The tensors of a folder by our names. `part` reads only the bytes of the part, but for the last dimensions."""
+
+    def __init__(self, folder: Path, shape: ModelShape) -> None:
+        """Raises TrainerError (USER_ERROR) where weights are missing."""
+        self._folder, self._shape = folder, shape
+        self._files: dict[str, Any] = {}
+        index = folder / INDEX_NAME
+        if index.is_file():
+            self._where: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        else:
+            paths = sorted(path.name for path in folder.glob("*.safetensors"))
+            self._where = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
+        if not self._where:
+            raise _user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
+
+    def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
+        """The box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
+
+        Raises TrainerError: USER_ERROR where the tensor is missing, BAD_SPEC where it has another shape.
+        """
+        theirs = hugging_face_names(name, self._shape)
+        if not theirs:
+            return torch.zeros(sizes)
+        if not is_stack(name):
+            return self._box(theirs[0], offsets, sizes, whole)
+        chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
+        return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])
+
+    def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self.part(name, (0,) * len(shape), shape, shape)
+
+    def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
+        if name not in self._where:
+            raise _user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} makes needed")
+        stored = self._open(self._where[name]).get_slice(name)
+        if tuple(stored.get_shape()) != tuple(whole):
+            raise TrainerError(
+                EndClass.BAD_SPEC,
+                f"{name} in {self._folder} has shape {stored.get_shape()}, its {CONFIG_NAME} makes it {list(whole)}",
+            )
+        return stored[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
+
+    def _open(self, file: str) -> Any:
+        if file not in self._files:
+            try:
+                self._files[file] = safe_open(self._folder / file, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise _user_error(f"{self._folder / file} cannot be read: {error}") from error
+        return self._files[file]
 
 
 def load_exported(folder: Path, sequence_length: int | None = None) -> tuple[Decoder, Tokenizer]:
     """Model (in evaluation mode, on the CPU, in its stored precision) and tokenizer. Raises TrainerError."""
-    for name in ("config.json", "tokenizer.json"):
-        if not (folder / name).is_file():
-            raise TrainerError(EndClass.USER_ERROR, f"{folder} has no {name}: give the folder of an exported model")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_config(folder)
+    if not (folder / "tokenizer.json").is_file():
+        raise _user_error(f"{folder} has no tokenizer.json: give the folder of an exported model")
     shape = shape_of_config(config)
-    model = Decoder(shape, config["vocab_size"], sequence_length or config["max_position_embeddings"])
-    weights = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        weights |= {our_name(name): tensor for name, tensor in load_file(path).items()}
-    if shape.tie_embeddings:
-        weights.pop("head.weight", None)
-    model.to(next(iter(weights.values())).dtype)
-    model.load_state_dict(weights)
-    return model.eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model = load_decoder(folder, shape, config["vocab_size"], sequence_length or config["max_position_embeddings"])
+    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def load_decoder(folder: Path, shape: ModelShape, vocab_size: int, sequence_length: int) -> Decoder:
+    with torch.device("meta"):
+        model = Decoder(shape, vocab_size, sequence_length)
+    stored = StoredWeights(folder, shape)
+    weights = {name: stored.whole(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+    dtype = weights["norm.weight"].dtype
+    model.to_empty(device="cpu")
+    model.zero_buffers()
+    for name, parameter in model.named_parameters():
+        parameter.data = weights.pop(name).to(dtype)
+    model.load_state_dict(weights, strict=False)  # the balance of experts, which stays in fp32
+    return model.eval()
 
 
 def log_probabilities(model: Decoder, tokens: list[int]) -> torch.Tensor:
@@ -36,3 +117,7 @@ def log_probabilities(model: Decoder, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         logits_BSV = model(torch.tensor([tokens]))
     return logits_BSV[0, -1].float().log_softmax(-1)
+
+
+def _user_error(message: str) -> TrainerError:
+    return TrainerError(EndClass.USER_ERROR, message)

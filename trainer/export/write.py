@@ -13,9 +13,11 @@ from torch import Tensor
 
 from trainer.build import Session
 from trainer.contract.manifest import ModelManifest
+from trainer.contract.models import ModelShape
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
-from trainer.export.names import hugging_face_config, hugging_face_name
+from trainer.export.configuration import hugging_face_config
+from trainer.export.names import hugging_face_names, is_stack
 from trainer.parallel.whole import gather_whole
 from trainer.storage.sealed import put_sealed_path
 
@@ -26,9 +28,10 @@ def export_model(session: Session) -> None:
     """Collective: every rank takes part in gathering, the first one writes."""
     begin = time.monotonic()
     dtype = torch.bfloat16 if session.training.precision == "bf16" else torch.float32
+    shape = session.training.model.resolve()
     tensors: dict[str, Tensor] = {}
     for name, whole in gather_whole(session.model.weights):
-        tensors[hugging_face_name(name)] = whole.to("cpu", dtype, copy=True)
+        export_tensors(tensors, name, whole, shape, dtype)
     if session.mesh.rank != 0:
         return
     assignment = session.assignment
@@ -45,11 +48,21 @@ def export_model(session: Session) -> None:
     session.reporter.event("export.finished", seconds=time.monotonic() - begin)
 
 
+def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: ModelShape, dtype: torch.dtype) -> None:
+    """Add copies of one of our tensors under Hugging Face's names, on the CPU. What sways the choice of experts stays
+    in fp32, as `transformers` keeps it."""
+    kept = torch.float32 if name.endswith("mlp.balance") else dtype
+    theirs = hugging_face_names(name, shape)
+    parts = whole.unbind() if is_stack(name) else [whole] * len(theirs)
+    for their_name, part in zip(theirs, parts, strict=True):
+        tensors[their_name] = part.to("cpu", kept, copy=True).contiguous()
+
+
 def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> None:
     """Everything that `transformers` loads a model and its tokenizer from."""
     shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
     end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
-    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    dtype = "bfloat16" if session.training.precision == "bf16" else "float32"
     length = session.training.sequence_length
     config = hugging_face_config(session.training.model.resolve(), session.index.vocab_size, length, dtype, end_of_text)
     write_weights(tensors, folder, LARGEST_FILE_BYTES)

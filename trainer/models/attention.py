@@ -3,6 +3,7 @@
 Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,9 +19,9 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 class Rotary:
     """Cosine and sine of each position, in fp32; made once per device, never saved."""
 
-    def __init__(self, head_size: int, theta: float, sequence_length: int) -> None:
-        powers = torch.arange(0, head_size, 2, dtype=torch.float32, device="cpu") / head_size
-        angles = torch.outer(torch.arange(sequence_length, dtype=torch.float32, device="cpu"), 1.0 / theta**powers)
+    def __init__(self, shape: ModelShape, sequence_length: int) -> None:
+        positions = torch.arange(sequence_length, dtype=torch.float32, device="cpu")
+        angles = torch.outer(positions, rotary_frequencies(shape))
         angles_SE = torch.cat([angles, angles], dim=-1)
         self.sequence_length = sequence_length
         self._tables = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
@@ -34,6 +35,19 @@ class Rotary:
         if positions_BS is None:
             return cosine[None, None, :length].to(like.dtype), sine[None, None, :length].to(like.dtype)
         return cosine[positions_BS][:, None].to(like.dtype), sine[positions_BS][:, None].to(like.dtype)
+
+
+def rotary_frequencies(shape: ModelShape) -> Tensor:
+    """Radians per position of each pair, [head size / 2], in fp32 on the CPU."""
+    powers = torch.arange(0, shape.head_size, 2, dtype=torch.float32, device="cpu") / shape.head_size
+    frequencies = 1.0 / shape.rope_theta**powers
+    scaling = shape.rope_scaling
+    if scaling is None:
+        return frequencies
+    waves = scaling.original_length * frequencies / (2 * math.pi)  # of each pair in the original length
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = ((waves - low) / (high - low)).clamp(0.0, 1.0)
+    return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
 
 
 def rotate(x_BHSE: Tensor, tables: Tables) -> Tensor:

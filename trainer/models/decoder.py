@@ -115,7 +115,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
-        self.rotary = Rotary(shape.head_size, shape.rope_theta, sequence_length)
+        self.rotary = Rotary(shape, sequence_length)
         self.mask_of: Callable[[Tensor | None], Tensor | None] = document_mask
         self.enter: Callable[[Tensor], Tensor] = unchanged
         self.spread = 1

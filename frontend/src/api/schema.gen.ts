@@ -1108,6 +1108,8 @@ export interface components {
             items: components["schemas"]["Cluster"][];
             next_cursor: string | null;
         };
+        /** @enum {string} */
+        ContextAttentionEnum: "ring" | "ulysses";
         CredentialsRequest: {
             username: string;
             password: string;
@@ -1584,8 +1586,55 @@ export interface components {
             points: number;
         };
         /**
+         * MoEShape
+         * @description Mixture of experts in place of the feed-forward of every layer but the first `first_dense_layers`.
+         *
+         *     Each token goes to `experts_per_token` of `num_experts` experts of width `expert_size`, and through
+         *     `shared_experts` more that see every token. `balance_rate` steps a per-expert bias that only the choice of experts
+         *     sees, towards equal load (Wang et al. 2024, auxiliary-loss-free balancing); 0 leaves the choice to the scores.
+         */
+        MoEShape: {
+            /** Num Experts */
+            num_experts: number;
+            /** Experts Per Token */
+            experts_per_token: number;
+            /** Expert Size */
+            expert_size: number;
+            /**
+             * Shared Experts
+             * @default 0
+             */
+            shared_experts: number;
+            /**
+             * First Dense Layers
+             * @default 0
+             */
+            first_dense_layers: number;
+            /**
+             * Scoring
+             * @default softmax
+             */
+            scoring: components["schemas"]["ScoringEnum"];
+            /**
+             * Normalise Weights
+             * @default true
+             */
+            normalise_weights: boolean;
+            /**
+             * Weight Scale
+             * @default 1
+             */
+            weight_scale: number;
+            /**
+             * Balance Rate
+             * @default 0
+             */
+            balance_rate: number;
+        };
+        /**
          * ModelShape
-         * @description A Llama-style decoder. `hidden_size` is a multiple of `num_heads`, `num_heads` of `num_kv_heads`.
+         * @description A Llama-style decoder. `num_heads` is a multiple of `num_kv_heads`; without `head_dim`, `hidden_size` is a
+         *     multiple of `num_heads`. `qk_norm`: queries and keys are normalised per head, as Qwen3 does.
          */
         ModelShape: {
             /** Hidden Size */
@@ -1599,10 +1648,17 @@ export interface components {
             /** Intermediate Size */
             intermediate_size: number;
             /**
+             * Head Dim
+             * @default null
+             */
+            head_dim: number | null;
+            /**
              * Rope Theta
              * @default 10000
              */
             rope_theta: number;
+            /** @default null */
+            rope_scaling: components["schemas"]["RopeScaling"] | null;
             /**
              * Norm Epsilon
              * @default 0.00001
@@ -1613,6 +1669,13 @@ export interface components {
              * @default false
              */
             tie_embeddings: boolean;
+            /**
+             * Qk Norm
+             * @default false
+             */
+            qk_norm: boolean;
+            /** @default null */
+            moe: components["schemas"]["MoEShape"] | null;
         };
         /**
          * ModelSpec
@@ -1623,7 +1686,7 @@ export interface components {
              * Preset
              * @default null
              */
-            preset: ("llama-1m" | "llama-10m" | "llama-100m" | "llama-1b" | "llama-8b" | "llama-70b" | "llama-405b") | null;
+            preset: ("llama-1m" | "llama-10m" | "llama-100m" | "llama-1b" | "llama-8b" | "llama-70b" | "llama-405b" | "moe-1m") | null;
             /** @default null */
             shape: components["schemas"]["ModelShape"] | null;
         };
@@ -1793,8 +1856,11 @@ export interface components {
         };
         /**
          * ParallelismSpec
-         * @description How the ranks divide the work. This version has the data axis: every rank holds 1/`data` of the
-         *     parameters (FSDP2).
+         * @description Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
+         *
+         *     `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
+         *     3 the parameters too; `auto` is 0 for a small state and 3 otherwise. With `replicate` the sharing happens inside
+         *     groups of data / replicate ranks, and only sums cross between them (HSDP).
          */
         ParallelismSpec: {
             /**
@@ -1803,15 +1869,60 @@ export interface components {
              */
             data: number | "auto";
             /**
+             * Replicate
+             * @default auto
+             */
+            replicate: number | "auto";
+            /**
+             * Zero
+             * @default auto
+             */
+            zero: number | "auto";
+            /**
+             * Tensor
+             * @default 1
+             */
+            tensor: number;
+            /**
+             * Context
+             * @default 1
+             */
+            context: number;
+            /**
+             * Context Attention
+             * @default ring
+             */
+            context_attention: components["schemas"]["ContextAttentionEnum"];
+            /**
+             * Pipeline
+             * @default 1
+             */
+            pipeline: number;
+            /**
+             * Pipeline Schedule
+             * @default 1f1b
+             */
+            pipeline_schedule: components["schemas"]["PipelineScheduleEnum"];
+            /**
+             * Stages Per Rank
+             * @default auto
+             */
+            stages_per_rank: number | "auto";
+            /**
+             * Stage Layers
+             * @default null
+             */
+            stage_layers: number[] | null;
+            /**
+             * Expert
+             * @default 1
+             */
+            expert: number;
+            /**
              * Micro Batch Sequences
              * @default auto
              */
             micro_batch_sequences: number | "auto";
-            /**
-             * Reshard After Forward
-             * @default true
-             */
-            reshard_after_forward: boolean;
         };
         /**
          * ParameterGroup
@@ -1858,6 +1969,8 @@ export interface components {
             types?: string[];
             enabled?: boolean;
         };
+        /** @enum {string} */
+        PipelineScheduleEnum: "gpipe" | "1f1b" | "interleaved_1f1b" | "interleaved_zero_bubble" | "zbv_zero_bubble" | "dualpipe_v" | "looped_bfs";
         Plan: {
             resolved_spec: unknown;
             warnings: components["schemas"]["FieldProblem"][];
@@ -2044,6 +2157,27 @@ export interface components {
         };
         /** @enum {string} */
         RoleEnum: "viewer" | "member" | "admin";
+        /**
+         * RopeScaling
+         * @description Rotary positions stretched as Llama 3.1 does: waves longer than `original_length / low_frequency_factor` by
+         *     `factor`, those shorter than `original_length / high_frequency_factor` not at all, smoothly in between.
+         */
+        RopeScaling: {
+            /** Factor */
+            factor: number;
+            /**
+             * Low Frequency Factor
+             * @default 1
+             */
+            low_frequency_factor: number;
+            /**
+             * High Frequency Factor
+             * @default 4
+             */
+            high_frequency_factor: number;
+            /** Original Length */
+            original_length: number;
+        };
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
         /**
@@ -2091,6 +2225,8 @@ export interface components {
         };
         /** @enum {string} */
         ScopesEnum: "read" | "submit" | "artifacts" | "admin" | "platform";
+        /** @enum {string} */
+        ScoringEnum: "softmax" | "sigmoid";
         Secret: {
             id: string;
             name: string;
@@ -2319,8 +2455,17 @@ export interface components {
             /**
              * @default {
              *       "data": "auto",
-             *       "micro_batch_sequences": "auto",
-             *       "reshard_after_forward": true
+             *       "replicate": "auto",
+             *       "zero": "auto",
+             *       "tensor": 1,
+             *       "context": 1,
+             *       "context_attention": "ring",
+             *       "pipeline": 1,
+             *       "pipeline_schedule": "1f1b",
+             *       "stages_per_rank": "auto",
+             *       "stage_layers": null,
+             *       "expert": 1,
+             *       "micro_batch_sequences": "auto"
              *     }
              */
             parallelism: components["schemas"]["ParallelismSpec"];

@@ -383,6 +383,13 @@ class RetryPolicy(TypedDict):
 RoleEnum: TypeAlias = Literal['viewer', 'member', 'admin']
 
 
+class RopeScaling(TypedDict):
+    factor: float
+    low_frequency_factor: NotRequired[float]
+    high_frequency_factor: NotRequired[float]
+    original_length: int
+
+
 ScaleEnum: TypeAlias = Literal['rms', 'spectral']
 
 
@@ -852,6 +859,7 @@ class ModelShape(TypedDict):
     intermediate_size: int
     head_dim: NotRequired[int | None]
     rope_theta: NotRequired[float]
+    rope_scaling: NotRequired[RopeScaling | None]
     norm_epsilon: NotRequired[float]
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]

@@ -1,0 +1,224 @@
+"""A model's `config.json` in Hugging Face's terms, both ways. What this decoder cannot compute is refused by name."""
+
+from typing import Any
+
+from trainer.contract.models import ModelShape, MoEShape, RopeScaling
+from trainer.contract.run import EndClass
+from trainer.errors import TrainerError
+from trainer.export.names import Layout, layout_of
+
+_CLASSES: dict[Layout, str] = {
+    "llama": "LlamaForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+}
+# What a missing entry of each model type means; the rest is the same for all.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {"rms_norm_eps": 1e-6},
+    "mistral": {"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen3": {"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128},
+    "qwen3_moe": {
+        "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "norm_topk_prob": False, "num_experts": 128,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
+    },
+    "glm4_moe": {
+        "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
+        "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
+        "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+    },
+    "mixtral": {
+        "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "rope_theta": 1e6,
+    },
+}  # fmt: skip
+_ONLY: dict[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "partial_rotary_factor": 1.0,
+    "quantization_config": None,
+    "decoder_sparse_step": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+"""Entries that would change what is computed, and the only value for which they do not."""
+
+
+def hugging_face_config(
+    shape: ModelShape, vocab_size: int, sequence_length: int, dtype: str, end_of_text: int
+) -> dict[str, Any]:
+    """`dtype` is a torch name without the prefix. Raises TrainerError (BAD_SPEC) where no layout fits."""
+    layout = layout_of(shape)
+    config: dict[str, Any] = {
+        "architectures": [_CLASSES[layout]],
+        "model_type": layout,
+        "vocab_size": vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_size,
+        "max_position_embeddings": sequence_length,
+        "rms_norm_eps": shape.norm_epsilon,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": _scaling_config(shape.rope_scaling),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": shape.tie_embeddings,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "use_cache": True,
+        "torch_dtype": dtype,
+    }
+    if layout == "llama":
+        config["mlp_bias"] = False
+    if shape.moe is not None:
+        config |= _moe_config(shape, shape.moe, layout)
+    return config
+
+
+def shape_of_config(config: dict[str, Any]) -> ModelShape:
+    """Raises TrainerError (BAD_SPEC) for a configuration that this decoder does not compute, naming the entry."""
+    kind = config.get("model_type")
+    if kind not in _DEFAULTS:
+        raise _refused("model_type", kind, f"it must be one of {', '.join(_DEFAULTS)}")
+    config = {"num_key_value_heads": config.get("num_attention_heads"), **_DEFAULTS[kind], **config}
+    if "num_local_experts" in config:  # newer releases write all types' number of experts so
+        config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    for entry, only in _ONLY.items():
+        if config.get(entry, only) not in (only, None):
+            raise _refused(entry, config[entry], f"only {only!r} is computed")
+    _refuse_windows(config)
+    for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+        if not isinstance(config.get(entry), int):
+            raise _refused(entry, config.get(entry), "it must be a whole number")
+    moe, head_dim = _moe_shape(config), config.get("head_dim")
+    sparse_size = moe.expert_size if moe is not None and kind == "mixtral" else config["intermediate_size"]
+    return ModelShape(
+        hidden_size=config["hidden_size"],
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        num_kv_heads=config["num_key_value_heads"],
+        intermediate_size=sparse_size,
+        head_dim=None if head_dim == config["hidden_size"] / config["num_attention_heads"] else head_dim,
+        rope_theta=rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        rope_scaling=_scaling(rope),
+        norm_epsilon=config["rms_norm_eps"],
+        tie_embeddings=config.get("tie_word_embeddings", False),
+        qk_norm=kind in ("qwen3", "qwen3_moe") or (kind == "glm4_moe" and config.get("use_qk_norm", False)),
+        moe=moe,
+    )
+
+
+def end_of_text_id(config: dict[str, Any]) -> int | None:
+    """The token that ends a text; the first, where there are several."""
+    ids = config.get("eos_token_id")
+    return ids[0] if isinstance(ids, list) and ids else ids if isinstance(ids, int) else None
+
+
+def _moe_config(shape: ModelShape, moe: MoEShape, layout: Layout) -> dict[str, Any]:
+    config: dict[str, Any] = {"num_experts_per_tok": moe.experts_per_token}
+    if layout == "mixtral":
+        return config | {
+            "num_local_experts": moe.num_experts,
+            "intermediate_size": moe.expert_size,
+            "sliding_window": None,
+        }
+    config |= {"moe_intermediate_size": moe.expert_size, "norm_topk_prob": moe.normalise_weights}
+    if layout == "qwen3_moe":
+        return config | {
+            "num_experts": moe.num_experts,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": list(range(moe.first_dense_layers)),
+        }
+    return config | {
+        "n_routed_experts": moe.num_experts,
+        "n_shared_experts": moe.shared_experts,
+        "first_k_dense_replace": moe.first_dense_layers,
+        "routed_scaling_factor": moe.weight_scale,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_nextn_predict_layers": 0,
+        "partial_rotary_factor": 1.0,
+        "use_qk_norm": shape.qk_norm,
+    }
+
+
+def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
+    kind, per_token = config["model_type"], config.get("num_experts_per_tok")
+    if kind == "mixtral":
+        return MoEShape(
+            num_experts=config["num_local_experts"],
+            experts_per_token=per_token,
+            expert_size=config["intermediate_size"],
+        )
+    if kind == "qwen3_moe":
+        dense = config.get("mlp_only_layers") or []
+        if dense != list(range(len(dense))):
+            raise _refused("mlp_only_layers", dense, "only the first layers can be dense")
+        return MoEShape(
+            num_experts=config["num_experts"],
+            experts_per_token=per_token,
+            expert_size=config["moe_intermediate_size"],
+            first_dense_layers=len(dense),
+            normalise_weights=config["norm_topk_prob"],
+        )
+    if kind == "glm4_moe":
+        return MoEShape(
+            num_experts=config["n_routed_experts"],
+            experts_per_token=per_token,
+            expert_size=config["moe_intermediate_size"],
+            shared_experts=config["n_shared_experts"],
+            first_dense_layers=config["first_k_dense_replace"],
+            scoring="sigmoid",
+            normalise_weights=config["norm_topk_prob"],
+            weight_scale=config["routed_scaling_factor"],
+        )
+    return None
+
+
+def _scaling_config(scaling: RopeScaling | None) -> dict[str, Any] | None:
+    if scaling is None:
+        return None
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_length,
+    }
+
+
+def _scaling(rope: dict[str, Any]) -> RopeScaling | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise _refused("rope_scaling", kind, "only default and llama3 are computed")
+    return RopeScaling(
+        factor=rope["factor"],
+        low_frequency_factor=rope["low_freq_factor"],
+        high_frequency_factor=rope["high_freq_factor"],
+        original_length=rope["original_max_position_embeddings"],
+    )
+
+
+def _refuse_windows(config: dict[str, Any]) -> None:
+    """Attention to a few neighbours only: the decoder attends to all that came before."""
+    kinds = set(config.get("layer_types") or [])
+    if kinds - {"full_attention"}:
+        raise _refused("layer_types", ", ".join(sorted(kinds)), "only full_attention is computed")
+    is_used = config.get("use_sliding_window", config["model_type"] in ("mistral", "mixtral"))
+    if is_used and config.get("sliding_window") is not None:
+        raise _refused("sliding_window", config["sliding_window"], "only full attention is computed")
+
+
+def _refused(entry: str, value: object, why: str) -> TrainerError:
+    return TrainerError(EndClass.BAD_SPEC, f"config.json: {entry} is {value!r}; {why}: take another model")
