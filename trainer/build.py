@@ -20,6 +20,7 @@ from trainer.errors import TrainerError
 from trainer.export.names import layout_of
 from trainer.metrics.reporter import Reporter
 from trainer.models.decoder import Decoder
+from trainer.optim.groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh
@@ -73,6 +74,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     index = DatasetIndex.read(assignment.dataset_folder)
     layout_of(training.model.resolve())  # raises now, and not at the end, where no layout can hold the model
     mesh, part = _planned(training, mesh, index.vocab_size)
+    check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)
         model = spread_model(
@@ -106,6 +108,13 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         round_size=part.num_micro_batches(training.step_sizes.full) if part.equal else 1,
         first_step=first_step,
     )
+
+
+def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
+    """Of the whole model, of which a rank may have a stage only."""
+    with torch.device("meta"):
+        whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
+    return [name for name, _ in whole.named_parameters()]
 
 
 def _prepare(stage: Decoder, training: TrainingSpec) -> None:

@@ -1,11 +1,16 @@
 """Updates: equal to plain PyTorch where they are taken, and nothing at all where they are skipped."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from trainer.contract.models import ModelShape
-from trainer.contract.optimisation import OptimizerSpec
+from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
+from trainer.contract.run import EndClass
+from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder, initialise
+from trainer.optim.groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.layout import placement
 from trainer.parallel.mesh import Mesh
@@ -64,10 +69,11 @@ def test_a_step_equals_adamw_with_clip_grad_norm() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("scale", [float("inf"), float("nan")])
-def test_a_step_with_a_gradient_that_is_not_finite_changes_no_bit(scale: float) -> None:
+def test_a_step_with_a_gradient_that_is_not_finite_changes_no_bit(name: Any, scale: float) -> None:
     model = make_model()
-    optimizer = optimizer_of(model, OptimizerSpec())
+    optimizer = optimizer_of(model, OptimizerSpec(name=name))
     backward(model, 1)
     take_step(model, optimizer)
     before = snapshot(model, optimizer)
@@ -79,10 +85,11 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_no_bit(scale: float) 
     assert snapshot(model, optimizer) != before
 
 
-def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it() -> None:
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it(name: Any) -> None:
     disturbed, plain = make_model(), make_model()
-    first = optimizer_of(disturbed, OptimizerSpec())
-    second = optimizer_of(plain, OptimizerSpec())
+    first = optimizer_of(disturbed, OptimizerSpec(name=name))
+    second = optimizer_of(plain, OptimizerSpec(name=name))
     for seed in range(3):
         backward(disturbed, seed, float("nan"))
         take_step(disturbed, first)
@@ -100,3 +107,30 @@ def test_norms_are_not_decayed() -> None:
     take_step(model, optimizer)
     assert torch.equal(model.norm.weight, torch.ones(16))
     assert model.head.weight.abs().sum() < make_model().head.weight.abs().sum()
+
+
+def test_a_group_has_a_decay_and_a_rate_of_its_own() -> None:
+    """Gradients of zero: what is left of a weight after a step tells its decay and rate."""
+    groups = [
+        {"pattern": "embedding.*", "weight_decay_factor": 0.0},
+        {"pattern": "blocks.0.*.weight", "learning_rate_factor": 0.5, "weight_decay_factor": 2.0},
+        {"pattern": "blocks.*", "weight_decay_factor": 7.0},
+    ]
+    spec = OptimizerSpec.model_validate({"weight_decay": 0.5, "groups": groups})
+    model, before = make_model(), dict(make_model().named_parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    take_step(model, optimizer_of(model, spec))
+    left = {"embedding.weight": 1.0, "blocks.0.mlp.up.weight": 1 - 5e-3 * 1.0, "head.weight": 1 - 1e-2 * 0.5,
+            "blocks.0.mlp_norm.weight": 1 - 5e-3 * 1.0, "norm.weight": 1.0}  # fmt: skip
+    found = dict(model.named_parameters())
+    for name, factor in left.items():
+        torch.testing.assert_close(found[name], before[name] * factor)
+
+
+def test_a_pattern_that_matches_no_parameter_is_refused_with_names_that_are_near() -> None:
+    names = [name for name, _ in make_model().named_parameters()]
+    check_patterns([ParameterGroup(pattern="*.norm"), ParameterGroup(pattern="*")], [*names, "a.norm"])
+    with pytest.raises(TrainerError, match=r"'blocks.0.mpl.up.weight'; near are blocks.0.mlp.up.weight") as refused:
+        check_patterns([ParameterGroup(pattern="blocks.0.mpl.up.weight")], names)
+    assert refused.value.end_class is EndClass.BAD_SPEC

@@ -1,0 +1,69 @@
+"""Whole tiny runs with what a spec may say of optimisation: a ramp, Muon, groups, schedules."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
+from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
+from trainer.contract.run import EndClass
+from trainer.contract.sealing import Sealer
+from trainer.local_platform import KEY_FILE
+from trainer.storage.folder import FolderStorage
+
+LOSS = "train/loss"
+RAMP = {"start_tokens_per_step": 64, "steps": 50}
+MUON: dict[str, Any] = {
+    "optimizer": {
+        "name": "muon",
+        "muon": {"learning_rate": 0.01},
+        "groups": [{"pattern": "embedding.*", "weight_decay_factor": 0.0, "learning_rate_factor": 2.0}],
+    },
+    "schedule": {"name": "cosine", "warmup_steps": 4},
+    "batch_ramp": RAMP,
+}
+
+
+def tokens_seen(run: FinishedRun) -> dict[int, int]:
+    """By step, of the checkpoints that are left."""
+    sealer, storage = Sealer((run.output / KEY_FILE).read_text()), FolderStorage(run.output / "store")
+    keys = [f"checkpoints/{folder.name}/{MANIFEST_NAME}" for folder in run.checkpoints]
+    manifests = [CheckpointManifest.model_validate_json(sealer.open_unlisted(storage.get(key), key)) for key in keys]
+    return {manifest.step: manifest.tokens_seen for manifest in manifests}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return run_alone(tmp_path_factory.mktemp("muon") / "run", tiny_training(steps=60, **MUON), processes=2)
+
+
+def test_a_run_with_muon_and_a_ramp_learns_and_counts_its_tokens(undisturbed: FinishedRun) -> None:
+    losses = undisturbed.series(LOSS)
+    assert undisturbed.end_class is EndClass.COMPLETED
+    assert losses[60] < losses[1] - 0.5
+    sizes = [2 + 6 * step // 50 if step < 50 else 8 for step in range(60)]
+    assert tokens_seen(undisturbed) == {50: 32 * sum(sizes[:50]), 60: 32 * sum(sizes)}
+
+
+def test_a_resume_within_a_ramp_is_invisible(undisturbed: FinishedRun, tmp_path: Path) -> None:
+    training, output = tiny_training(steps=60, **MUON), tmp_path / "run"
+    stopped = run_alone(output, training, processes=2, every_steps=3, at_first_checkpoint=stop)
+    assert stopped.end_class is EndClass.STOPPED
+    resumed = run_alone(output, training, processes=2)
+    assert resumed.series(LOSS) == undisturbed.series(LOSS)
+
+
+@pytest.mark.parametrize(("processes", "parallelism"), [(1, {}), (2, {"zero": 3})])
+def test_the_mesh_does_not_change_the_loss(
+    undisturbed: FinishedRun, tmp_path: Path, processes: int, parallelism: dict
+) -> None:
+    other = run_alone(tmp_path / "run", tiny_training(steps=60, parallelism=parallelism, **MUON), processes=processes)
+    assert other.series(LOSS) == pytest.approx(undisturbed.series(LOSS), rel=1e-4)
+
+
+def test_a_pattern_that_matches_nothing_is_a_bad_spec(tmp_path: Path) -> None:
+    groups = [{"pattern": "block.*.mlp.up.weight", "weight_decay_factor": 0.0}]
+    run = run_alone(tmp_path / "run", tiny_training(optimizer={"groups": groups}), processes=2)
+    assert run.end_class is EndClass.BAD_SPEC
+    assert "'block.*.mlp.up.weight'; near are blocks." in run.end["message"]

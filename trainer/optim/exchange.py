@@ -1,0 +1,119 @@
+"""Whole matrices out of shards, and shards out of wholes, with the work on the wholes shared out among the ranks.
+
+Of the ranks that together hold some matrices, each becomes the owner of some. All shards of a matrix travel to its
+owner and the owner's result travels back, each way in one collective for all matrices. So a rank sends and receives
+about what it holds of them, whatever the number of ranks; gathering every matrix on every rank would cost that number
+times as much, and each rank all of the work.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.optim.member import Member
+
+Box = tuple[int, int, int, int]  # first row, first column, rows, columns
+
+
+class Exchange:
+    """Of `members`, each [.., R, C] as a whole, of which every rank of `group` holds a box of rows and columns.
+
+    Dimensions before these two count matrices; all ranks of the group hold parts of the same of them.
+    """
+
+    def __init__(self, members: Sequence[Member], group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
+        """Collective. Without a group this rank holds everything and nothing travels; `dtype` is what travels."""
+        self._group, self._dtype, self._device = group, dtype, members[0].shard.device
+        self._stacks = [_stack_shape(member) for member in members]
+        self._size = dist.get_world_size(group) if group is not None else 1
+        rank = dist.get_rank(group) if group is not None else 0
+        self._boxes: list[list[Box]] = [[_box(member) for member in members]] * self._size
+        if group is not None:
+            dist.all_gather_object(self._boxes, self._boxes[rank], group=group)
+        self._owners = _share_out([_work(stack) for stack in self._stacks], self._size)
+        self._mine = self._of_owner(rank)
+        self._my_boxes = self._boxes[rank]
+
+    def wholes(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """From this rank's shard of each member to the whole [N, R, C] of each that it owns. A collective."""
+        if self._group is None:
+            return [shard.view(stack).to(self._dtype) for shard, stack in zip(shards, self._stacks, strict=True)]
+        outgoing = [[shards[index] for index in self._of_owner(peer)] for peer in range(self._size)]
+        shapes = [[self._shape(index, boxes[index]) for index in self._mine] for boxes in self._boxes]
+        received = self._all_to_all(outgoing, shapes)
+        wholes = [torch.empty(self._stacks[index], dtype=self._dtype, device=self._device) for index in self._mine]
+        for boxes, pieces in zip(self._boxes, received, strict=True):
+            for whole, piece, index in zip(wholes, pieces, self._mine, strict=True):
+                _inside(whole, boxes[index]).copy_(piece)
+        return wholes
+
+    def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
+        """From the whole of each member that this rank owns to its part [N, r, c] of every member. A collective."""
+        if self._group is None:
+            return list(wholes)
+        outgoing = [
+            [_inside(whole, boxes[index]) for whole, index in zip(wholes, self._mine, strict=True)]
+            for boxes in self._boxes
+        ]
+        indices = [self._of_owner(peer) for peer in range(self._size)]
+        shapes = [[self._shape(index, self._my_boxes[index]) for index in owned] for owned in indices]
+        received = self._all_to_all(outgoing, shapes)
+        parts = dict(zip(sum(indices, []), sum(received, []), strict=True))
+        return [parts[index] for index in range(len(self._stacks))]
+
+    def _of_owner(self, peer: int) -> list[int]:
+        return [index for index, owner in enumerate(self._owners) if owner == peer]
+
+    def _shape(self, index: int, box: Box) -> tuple[int, int, int]:
+        return self._stacks[index][0], box[2], box[3]
+
+    def _all_to_all(self, outgoing: list[list[Tensor]], shapes: list[list[tuple[int, int, int]]]) -> list[list[Tensor]]:
+        """For each peer, what it sends: tensors of `shapes`, which it and this rank know beforehand."""
+        flat = [tensor.reshape(-1) for tensors in outgoing for tensor in tensors]
+        sent = torch.cat(flat).to(self._dtype) if flat else torch.empty(0, dtype=self._dtype, device=self._device)
+        sizes = [[prod(shape) for shape in each] for each in shapes]
+        received = torch.empty(sum(map(sum, sizes)), dtype=self._dtype, device=self._device)
+        dist.all_to_all_single(
+            received, sent, [sum(each) for each in sizes],
+            [sum(tensor.numel() for tensor in tensors) for tensors in outgoing], group=self._group,
+        )  # fmt: skip
+        pieces = []
+        for block, peer_sizes, peer_shapes in zip(
+            received.split([sum(each) for each in sizes]), sizes, shapes, strict=True
+        ):
+            pieces.append([part.view(shape) for part, shape in zip(block.split(peer_sizes), peer_shapes, strict=True)])
+        return pieces
+
+
+def _stack_shape(member: Member) -> tuple[int, int, int]:
+    """[N, R, C] of the matrices that this rank has parts of, whole."""
+    rows, columns = member.placement.shape[-2:]
+    return prod(member.placement.local_shape[:-2]), rows, columns
+
+
+def _box(member: Member) -> Box:
+    (row, column), (rows, columns) = member.placement.offsets[-2:], member.placement.local_shape[-2:]
+    return row, column, rows, columns
+
+
+def _inside(whole_NRC: Tensor, box: Box) -> Tensor:
+    row, column, rows, columns = box
+    return whole_NRC[:, row : row + rows, column : column + columns]
+
+
+def _work(stack: tuple[int, int, int]) -> int:
+    """Of an iteration that squares the shorter side, in proportion."""
+    count, rows, columns = stack
+    return count * rows * columns * min(rows, columns)
+
+
+def _share_out(work: Sequence[int], size: int) -> list[int]:
+    """The owner of each: the heaviest first, to whoever has least so far."""
+    owners, loads = [0] * len(work), [0] * size
+    for index in sorted(range(len(work)), key=lambda index: -work[index]):
+        owners[index] = loads.index(min(loads))
+        loads[owners[index]] += work[index]
+    return owners

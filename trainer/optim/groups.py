@@ -1,0 +1,52 @@
+"""Which rule updates which parameter, and with what decay and rate of its own."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
+from trainer.contract.run import EndClass
+from trainer.errors import TrainerError
+
+NO_MATRICES_OF_MUON = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How a parameter is updated. `learning_rate_factor` is a factor of AdamW's rate, also for Muon."""
+
+    rule: Literal["adamw", "muon"]
+    learning_rate_factor: float
+    weight_decay: float
+
+
+def treatment(name: str, num_dimensions: int, spec: OptimizerSpec) -> Treatment:
+    """Of a parameter by its whole name and its dimensions in the undivided model.
+
+    Norms and other one-dimensional parameters are not decayed unless a group says so: shrinking a gain is no
+    regularisation. Embeddings are.
+    """
+    group = next((group for group in spec.groups if fnmatchcase(name, group.pattern)), ParameterGroup(pattern="*"))
+    decay = group.weight_decay_factor
+    if decay is None:
+        decay = 1.0 if num_dimensions > 1 else 0.0
+    is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(NO_MATRICES_OF_MUON)
+    rule: Literal["adamw", "muon"] = "muon" if spec.name == "muon" and is_matrix else "adamw"
+    factor = group.learning_rate_factor
+    if rule == "muon" and spec.muon.learning_rate is not None:
+        factor *= spec.muon.learning_rate / spec.learning_rate
+    return Treatment(rule, factor, spec.weight_decay * decay)
+
+
+def check_patterns(groups: Iterable[ParameterGroup], names: Iterable[str]) -> None:
+    """Raises TrainerError for a group that no parameter of the whole model (`names`) belongs to."""
+    names = list(names)
+    for group in groups:
+        if not any(fnmatchcase(name, group.pattern) for name in names):
+            near = difflib.get_close_matches(group.pattern, names, n=3, cutoff=0.0)
+            raise TrainerError(
+                EndClass.BAD_SPEC,
+                f"training.optimizer.groups: no parameter's name matches {group.pattern!r}; near are {', '.join(near)}",
+            )
