@@ -1,6 +1,7 @@
 """From an assignment to everything the loop needs: model, optimizer, data, checkpoints, restored if there is one."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -13,9 +14,11 @@ from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
+from trainer.data.cache import CorruptShard
+from trainer.data.corpus import Corpus
 from trainer.data.loader import Loader, RankShare, uncounted, validation_batches
-from trainer.data.sampler import Sampler, num_sequences
 from trainer.data.shards import DatasetIndex
+from trainer.data.source import Source
 from trainer.errors import TrainerError
 from trainer.export.names import layout_of
 from trainer.metrics.reporter import Reporter
@@ -73,6 +76,9 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     sealer = Sealer(assignment.job_key)
     index = DatasetIndex.read(assignment.dataset_folder)
     layout_of(training.model.resolve())  # raises now, and not at the end, where no layout can hold the model
+    corpus = Corpus(assignment.sources, training, storage)
+    for source in corpus.sources:
+        source.on_corrupt = shard_skipped(reporter)
     mesh, part = _planned(training, mesh, index.vocab_size)
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
@@ -83,12 +89,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
-            load(run.resume, live_shards(model.weights, optimizer), mesh, storage, sealer, index.fingerprint)
+            load(run.resume, live_shards(model.weights, optimizer), mesh, storage, sealer, corpus.fingerprint)
             model.weights.publish()
     first_step = run.resume.data_position if run.resume is not None else 0
-    sequences = num_sequences(index.train_tokens, training.sequence_length)
-    sampler = Sampler(sequences, training.step_sizes, training.seed, index.fingerprint)
-    identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), index.fingerprint)
+    identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     return Session(
         assignment=assignment,
         mesh=mesh,
@@ -100,10 +104,8 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         model=model,
         optimizer=optimizer,
         balancer=Balancer(model.stages, mesh),
-        loader=Loader(assignment.dataset_folder, sampler, part, training.sequence_length, mesh.device, first_step),
-        validation=validation_batches(
-            assignment.dataset_folder, training.evaluation.sequences, part, training.sequence_length
-        ),
+        loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
+        validation=_validation(assignment, storage, part),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter),
         round_size=part.num_micro_batches(training.step_sizes.full) if part.equal else 1,
         first_step=first_step,
@@ -115,6 +117,26 @@ def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
     with torch.device("meta"):
         whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
     return [name for name, _ in whole.named_parameters()]
+
+
+def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
+    """What to do when a damaged shard is met that may be skipped: say which."""
+
+    def tell(source: str, error: CorruptShard) -> None:
+        reporter.event_once(error.name, "data.shard_skipped", source=source, shard=error.name, because=error.problem)
+
+    return tell
+
+
+def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[MicroBatch]:
+    """Held-out rows of every source."""
+    training = assignment.run.training
+    batches = []
+    for place in assignment.sources:
+        source = Source(place, "validation", training.data, training.sequence_length, storage)
+        batches += validation_batches(source, training.evaluation.sequences, part)
+        source.close()
+    return batches
 
 
 def _prepare(stage: Decoder, training: TrainingSpec) -> None:

@@ -52,6 +52,8 @@ class LocalPlatform:
         self.storage = FolderStorage(output / STORE_FOLDER)
 
     def run(self) -> RunConfig:
+        parts = self._settings.training.data.parts
+        datasets = [DatasetSource(dataset_id="", name=part.source, origin="builtin") for part in parts]
         return RunConfig(
             job_id="standalone",
             attempt_id="standalone",
@@ -60,7 +62,8 @@ class LocalPlatform:
             layout=self._settings.layout,
             training=self._settings.training,
             checkpoint=self._settings.checkpoint,
-            dataset=DatasetSource(dataset_id="", name=self._settings.training.data.source, origin="builtin"),
+            dataset=datasets[0],
+            more_datasets=datasets[1:],
             resume=self._newest_checkpoint(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
         )

@@ -129,8 +129,10 @@ def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable
     def make(**changes: Any) -> Job:
         written = {**copy.deepcopy(spec), **changes}
         parsed = parse_spec(written)
-        dataset = datasets.resolve(team, parsed.training.data.source)
-        request = services.Request(user=user, team=team, pool=pool, dataset_id=dataset.id, written=written, spec=parsed)
+        data = datasets.resolve_all(team, parsed.training.data)
+        request = services.Request(
+            user=user, team=team, pool=pool, dataset_ids=[row.id for row in data], written=written, spec=parsed
+        )
         return services.submit(request).job
 
     return make

@@ -1,102 +1,88 @@
-"""The order of the data is exact, and preparation is deterministic."""
+"""Preparation is deterministic and bounded, and bad input is named."""
 
+import io
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from tests.trainer.runs import tiny_text, tiny_training
-from trainer.contract.data import DataSpec, TokenizerSpec
-from trainer.contract.optimisation import StepSizes
-from trainer.contract.recipe import dataset_recipe
+from tests.trainer.runs import TINY, tiny_text
+from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.recipe import dataset_recipes
 from trainer.data.documents import BUILTIN_TEXT_BYTES, RawObject, builtin_stdlib, read_documents
-from trainer.data.permutation import Permutation
 from trainer.data.prepare import prepare, split_documents
-from trainer.data.sampler import Sampler, num_sequences, share
-from trainer.data.shards import DatasetIndex, open_split, token_dtype
+from trainer.data.shards import DatasetIndex, document_lengths, file_names, token_dtype
+from trainer.data.tokenizer import EvenSample
+from trainer.errors import TrainerError
+
+PART = MixturePart(source="dataset:tiny")
+TOKENIZER = TokenizerSpec.model_validate(TINY["tokenizer"])
 
 
-@given(size=st.integers(1, 3000), key=st.text(max_size=8))
-@settings(max_examples=50, deadline=None)
-def test_a_permutation_takes_every_value_once(size: int, key: str) -> None:
-    assert sorted(Permutation(size, key)(np.arange(size))) == list(range(size))
+def prepared_from(folder: Path, name: str, content: bytes, shard_bytes: int = 8192, **part: Any) -> DatasetIndex:
+    chosen = MixturePart.model_validate({**PART.model_dump(), **part})
+    return prepare(lambda: [RawObject.of(name, content)], chosen, TOKENIZER, folder, shard_bytes)
 
 
-@given(size=st.integers(1, 2**62), data=st.data())
-@settings(max_examples=30, deadline=None)
-def test_a_permutation_of_any_size_stays_inside(size: int, data: st.DataObject) -> None:
-    index = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
-    image = Permutation(size, "k")(np.array(index))
-    assert len(set(image.tolist())) == len(index)
-    assert ((image >= 0) & (image < size)).all()
-
-
-def test_another_key_gives_another_order() -> None:
-    index = np.arange(1000)
-    moved = Permutation(1000, "a")(index) == Permutation(1000, "b")(index)
-    assert moved.sum() < 20
-
-
-@given(sequences=st.integers(1, 200), per_step=st.integers(1, 40), steps=st.integers(1, 20), seed=st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
-def test_every_epoch_sees_each_sequence_once(sequences: int, per_step: int, steps: int, seed: int) -> None:
-    sampler = Sampler(sequences, StepSizes(per_step), seed, "fingerprint")
-    order = np.concatenate([sampler.sequences(step, 0, per_step) for step in range(steps)])
-    for start in range(0, len(order) - sequences + 1, sequences):
-        assert sorted(order[start : start + sequences]) == list(range(sequences))
-
-
-@given(per_step=st.integers(8, 40), worlds=st.lists(st.integers(1, 8), min_size=1, max_size=6), seed=st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
-def test_no_sample_is_lost_or_repeated_when_the_number_of_ranks_changes(
-    per_step: int, worlds: list[int], seed: int
-) -> None:
-    """Each entry of `worlds` is the number of ranks that computes one step."""
-    sampler = Sampler(97, StepSizes(per_step), seed, "fingerprint")
-    for step, world in enumerate(worlds):
-        shares = [sampler.sequences(step, *share(per_step, world, rank)) for rank in range(world)]
-        assert np.array_equal(np.concatenate(shares), sampler.sequences(step, 0, per_step))
-
-
-@given(count=st.integers(0, 1000), shares=st.integers(1, 50))
-def test_shares_cover_everything_and_differ_by_one_at_most(count: int, shares: int) -> None:
-    bounds = [share(count, shares, which) for which in range(shares)]
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] == count
-    assert all(left[1] == right[0] for left, right in zip(bounds, bounds[1:], strict=False))
-    sizes = {stop - start for start, stop in bounds}
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_the_data_set_decides_the_order_too() -> None:
-    first = Sampler(1000, StepSizes(100), 1, "one").sequences(0, 0, 100)
-    assert not np.array_equal(first, Sampler(1000, StepSizes(100), 1, "other").sequences(0, 0, 100))
+def all_tokens(folder: Path, split: str) -> list[int]:
+    index = DatasetIndex.read(folder)
+    return np.concatenate([np.fromfile(folder / s.name, index.dtype) for s in index.shards[split]]).tolist()
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
-    prepare([RawObject("a.txt", tiny_text().encode())], tiny_training(), folder)
+    lines = "".join(json.dumps({"text": line}) + "\n" for line in tiny_text().splitlines())
+    prepared_from(folder, "a.jsonl", lines.encode())
     return folder
 
 
-def test_preparing_twice_gives_the_same_fingerprint(prepared: Path, tmp_path: Path) -> None:
-    again = prepare([RawObject("a.txt", tiny_text().encode())], tiny_training(), tmp_path)
-    assert again == DatasetIndex.read(prepared)
-    other = prepare([RawObject("a.txt", tiny_text()[1:].encode())], tiny_training(), tmp_path / "other")
+def test_preparing_twice_gives_the_same_fingerprint(tmp_path: Path) -> None:
+    first = prepared_from(tmp_path / "one", "a.txt", tiny_text().encode())
+    again = prepared_from(tmp_path / "two", "a.txt", tiny_text().encode())
+    assert again == first == DatasetIndex.read(tmp_path / "one")
+    other = prepared_from(tmp_path / "other", "a.txt", tiny_text()[1:].encode())
     assert other.fingerprint != again.fingerprint
+    fewer_shards = prepared_from(tmp_path / "large", "a.txt", tiny_text().encode(), shard_bytes=2**20)
+    assert fewer_shards.fingerprint == first.fingerprint
+    assert len(fewer_shards.shards["train"]) == 1 < len(first.shards["train"])
 
 
-def test_tokens_decode_to_the_text_they_came_from(prepared: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(prepared / "tokenizer.json"))
-    index = DatasetIndex.read(prepared)
-    both = "".join(tokenizer.decode(open_split(prepared, split).tolist()) for split in ("train", "validation"))
+def test_tokens_decode_to_the_text_they_came_from(tmp_path: Path) -> None:
+    index = prepared_from(tmp_path, "a.txt", tiny_text().encode())
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    both = "".join(tokenizer.decode(all_tokens(tmp_path, split)) for split in ("train", "validation"))
     assert sorted(both) == sorted(tiny_text())
-    assert index.train_tokens == len(open_split(prepared, "train"))
-    assert open_split(prepared, "train").max() < index.vocab_size
+    assert index.train_tokens == len(all_tokens(tmp_path, "train"))
+    assert max(all_tokens(tmp_path, "train")) < index.vocab_size
+    assert sum(index.text_bytes.values()) == len(tiny_text().encode())
+
+
+def test_shards_hold_whole_documents_and_say_where_each_ends(prepared: Path) -> None:
+    index = DatasetIndex.read(prepared)
+    shards = index.shards["train"]
+    assert len(shards) > 3
+    assert [shard.first_token for shard in shards] == [0, *np.cumsum([shard.tokens for shard in shards[:-1]])]
+    for shard, lengths in zip(shards, document_lengths(prepared, index, "train"), strict=True):
+        tokens = np.fromfile(prepared / shard.name, index.dtype)
+        assert len(tokens) == shard.tokens <= 4096
+        assert np.flatnonzero(tokens == 0).tolist() == (np.cumsum(lengths) - 1).tolist()  # an end of text, no other
+    assert sorted(file_names(index)) == sorted(path.name for path in prepared.iterdir())
+
+
+def test_a_document_longer_than_a_shard_is_cut(tmp_path: Path) -> None:
+    index = prepared_from(tmp_path, "a.jsonl", (json.dumps({"text": tiny_text()}) + "\n").encode())
+    assert {shard.tokens for shard in index.shards["train"][:-1]} == {4096}
+    assert index.documents == 1
 
 
 def test_any_text_survives_the_tokenizer(prepared: Path) -> None:
@@ -113,9 +99,21 @@ def test_tokens_are_stored_in_the_smallest_fitting_type() -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_split_loses_no_document_and_holds_some_out(lengths: list[int], fraction: float) -> None:
     documents = [f"{number}\n" * length for number, length in enumerate(lengths)]
-    train, validation = split_documents(documents, fraction)
-    assert sorted("".join(train + validation)) == sorted("".join(documents))
-    assert train and validation
+    split = list(split_documents(documents, len(documents), fraction))
+    assert sorted("".join(text for _, text in split)) == sorted("".join(documents))
+    assert {name for name, _ in split} == {"train", "validation"} or lengths == [1]
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400))
+@settings(max_examples=40, deadline=None)
+def test_a_sample_of_any_text_is_even_and_bounded(lengths: list[int]) -> None:
+    sample = EvenSample(100)
+    for number, length in enumerate(lengths):
+        sample.add(chr(number) * length)
+    chosen = [ord(document[0]) for document in sample.documents]
+    assert sum(map(len, sample.documents)) <= 100
+    assert chosen == list(range(len(lengths)))[:: sample._stride]
+    assert sample.seen == len(lengths)
 
 
 def test_the_builtin_corpus_is_sorted_bounded_python_source() -> None:
@@ -123,22 +121,102 @@ def test_the_builtin_corpus_is_sorted_bounded_python_source() -> None:
     assert names == sorted(names)
     assert "abc.py" in names
     assert not any("site-packages" in name or "/test" in name for name in names)
-    assert sum(len(raw.content) for raw in builtin_stdlib()) <= BUILTIN_TEXT_BYTES
+    assert sum(len(block) for raw in builtin_stdlib() for block in raw.read()) <= BUILTIN_TEXT_BYTES
 
 
 def test_jsonl_lines_end_at_newlines_only() -> None:
-    raw = RawObject("a.jsonl", '{"text": "one\u2028still one"}\n\n{"text": "two"}'.encode())
-    assert list(read_documents([raw], DataSpec(source="dataset:x"))) == ["one\u2028still one", "two"]
+    raw = RawObject.of("a.jsonl", '{"text": "one\u2028still one"}\n\n{"text": "two"}'.encode())
+    assert list(read_documents([raw], PART)) == ["one\u2028still one", "two"]
 
 
-def test_a_sequence_needs_the_token_after_it() -> None:
-    assert [num_sequences(tokens, 8) for tokens in (8, 9, 16, 17)] == [0, 1, 1, 2]
+@given(text=st.text(max_size=60), size=st.integers(1, 7), form=st.sampled_from(["text", "jsonl"]))
+@settings(max_examples=80, deadline=None)
+def test_how_a_file_is_cut_into_blocks_changes_nothing(text: str, size: int, form: str) -> None:
+    texts = text.split("x")
+    content = text if form == "text" else "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts)
+    whole = content.encode()
+
+    def blocks() -> Iterator[bytes]:
+        return (whole[start : start + size] for start in range(0, len(whole), size))
+
+    part = PART.model_copy(update={"format": form})
+    found = list(read_documents([RawObject("a", blocks)], part))
+    assert found == list(read_documents([RawObject.of("a", whole)], part))
+    assert found == [piece for piece in (texts if form == "jsonl" else [text]) if piece.strip()]
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl"])
+def test_a_byte_that_is_not_text_is_named_with_its_place_in_the_file(form: str) -> None:
+    whole = b'{"text": "a"}\n' * 3 + b'{"text": "caf\xe9"}\n'
+    raw = RawObject("b.txt", lambda: iter([whole[:20], whole[20:44], whole[44:]]))
+    with pytest.raises(TrainerError, match=rf"b.txt is not UTF-8: byte 0xe9 at offset {whole.index(0xE9)};"):
+        list(read_documents([raw], PART.model_copy(update={"format": form})))
+
+
+def parquet(**columns: list[Any]) -> bytes:
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink, row_group_size=2)
+    return sink.getvalue()
+
+
+def test_a_parquet_column_gives_its_rows_without_the_empty() -> None:
+    raw = RawObject.of("a.parquet", parquet(body=["one", None, "two", " ", "drei"], other=[1, 2, 3, 4, 5]))
+    assert list(read_documents([raw], PART.model_copy(update={"text_field": "body"}))) == ["one", "two", "drei"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (parquet(body=["x"]), "a.parquet has no column 'text' \\(it has: body\\)"),
+        (parquet(text=[1]), "a.parquet column 'text' is of int64; it must be of strings"),
+        (b"PAR1 but no more", "a.parquet is no readable parquet file"),
+    ],
+)
+def test_a_parquet_file_that_cannot_be_used_is_named(content: bytes, message: str) -> None:
+    with pytest.raises(TrainerError, match=message):
+        list(read_documents([RawObject.of("a.parquet", content)], PART))
+
+
+def recipes(*sources: str, trained_on: str | None = None, ids: list[str] | None = None, **part: Any) -> list[str]:
+    parts = [MixturePart(source=source, **part) for source in sources]
+    return dataset_recipes(parts, TokenizerSpec(trained_on=trained_on), ids or [f"id of {s}" for s in sources])
 
 
 def test_a_recipe_follows_what_decides_the_tokens_and_nothing_else() -> None:
-    data, tokenizer = DataSpec(source="dataset:a"), TokenizerSpec()
-    recipe = dataset_recipe(data, tokenizer, "dset_1")
-    assert dataset_recipe(DataSpec(source="dataset:renamed"), tokenizer, "dset_1") == recipe
-    assert dataset_recipe(data, tokenizer, "dset_2") != recipe
-    assert dataset_recipe(data, TokenizerSpec(vocab_size=300), "dset_1") != recipe
-    assert dataset_recipe(DataSpec(source="dataset:a", text_field="body"), tokenizer, "dset_1") != recipe
+    (recipe,) = recipes("dataset:a", ids=["dset_1"])
+    assert recipes("dataset:renamed", ids=["dset_1"]) == [recipe]
+    assert recipes("dataset:a", ids=["dset_1"], weight=7) == [recipe]
+    assert recipes("dataset:a", ids=["dset_2"]) != [recipe]
+    assert recipes("dataset:a", ids=["dset_1"], text_field="body") != [recipe]
+    assert dataset_recipes([MixturePart(source="dataset:a")], TokenizerSpec(vocab_size=300), ["dset_1"]) != [recipe]
+
+
+def test_a_part_of_a_mixture_is_named_after_whose_text_trained_its_tokenizer() -> None:
+    (alone,) = recipes("dataset:b")
+    by_a = recipes("dataset:a", "dataset:b")
+    by_b = recipes("dataset:a", "dataset:b", trained_on="dataset:b")
+    assert by_b[1] == alone  # its own tokenizer: the preparation of the source alone
+    assert by_a[0] == recipes("dataset:a")[0]
+    assert len({*by_a, *by_b}) == 4
+    assert recipes("dataset:c", "dataset:b")[1] not in {*by_a, *by_b}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "either source or mixture"),
+        ({"source": "dataset:a", "mixture": [{"source": "dataset:b"}]}, "either source or mixture"),
+        ({"mixture": [{"source": "dataset:b"}, {"source": "dataset:b"}]}, "names dataset:b more than once"),
+        ({"mixture": [{"source": "dataset:b"}], "format": "text"}, "format belongs to each part"),
+        ({"mixture": [{"source": "dataset:b", "weight": 0}]}, "greater than 0"),
+    ],
+)
+def test_a_contradicting_description_of_data_is_refused(fields: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        DataSpec.model_validate(fields)
+
+
+def test_what_was_resolved_is_read_again_as_it_was() -> None:
+    for fields in ({"source": "dataset:a"}, {"mixture": [{"source": "dataset:a", "weight": 2}]}):
+        spec = DataSpec.model_validate(fields)
+        assert DataSpec.model_validate(spec.model_dump(mode="json")) == spec

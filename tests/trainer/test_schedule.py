@@ -76,8 +76,9 @@ def test_every_epoch_of_a_ramp_sees_each_sequence_once(
     sequences: int, full: int, data: st.DataObject, ramp: int
 ) -> None:
     sizes = StepSizes(full, data.draw(st.integers(1, full)), ramp)
-    sampler = Sampler(sequences, sizes, 3, "fingerprint")
-    order = np.concatenate([sampler.sequences(step, 0, sizes.at(step)) for step in range(25)])
+    sampler = Sampler([sequences], 3, "fingerprint", 1)
+    steps = [sizes.before(step) + np.arange(sizes.at(step)) for step in range(25)]
+    order = sampler(np.concatenate(steps))[1]
     for start in range(0, len(order) - sequences + 1, sequences):
         assert sorted(order[start : start + sequences]) == list(range(sequences))
 

@@ -21,7 +21,7 @@ def assignment(tmp_path: Path, **secrets: str) -> Assignment:
     run: Any = None  # nothing that is tested here asks for it
     return Assignment(
         run=run, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"), generation=0, rank=0, local_rank=0,
-        store=StoreAddress("127.0.0.1", 0), dataset_folder=tmp_path, work=tmp_path, stamp="s", model_folder=None,
+        store=StoreAddress("127.0.0.1", 0), sources=[], work=tmp_path, stamp="s", model_folder=None,
         secrets=secrets,
     )  # fmt: skip
 

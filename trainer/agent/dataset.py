@@ -3,22 +3,24 @@
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainer.contract.manifest import DatasetManifest
-from trainer.contract.recipe import dataset_recipe
-from trainer.contract.run import DataKeys, RunConfig
+from trainer.contract.data import MixturePart
+from trainer.contract.manifest import DatasetManifest, StoredFile
+from trainer.contract.recipe import dataset_recipes
+from trainer.contract.run import DataKeys, DatasetSource, RunConfig
 from trainer.contract.sealing import Sealer
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
-from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex
+from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
+from trainer.data.source import SourcePlace
 from trainer.platform_client import Platform
 from trainer.storage.base import Storage
-from trainer.storage.sealed import get_sealed, get_sealed_path, put_sealed_path
+from trainer.storage.sealed import get_sealed_path, open_parts, put_sealed_path
 
-_FILES = ("train.bin", "validation.bin", TOKENIZER_NAME, INDEX_NAME)
 _ASK_SECONDS = 1.0
 
 
@@ -26,97 +28,131 @@ class DatasetRoom:
     """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
 
     def __init__(self, root: Path, run: RunConfig, keys: DataKeys, platform: Platform, storage: Storage) -> None:
-        self._run, self._platform, self._storage = run, platform, storage
-        self._sealer = Sealer(keys.dataset)
-        self.recipe = dataset_recipe(run.training.data, run.training.tokenizer, run.dataset.dataset_id)
-        self._root = root
-        self.folder = root / self.recipe
+        self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
+        self._parts = run.training.data.parts
+        self._recipes = dataset_recipes(
+            self._parts, run.training.tokenizer, [source.dataset_id for source in run.datasets]
+        )
+        self.prepared_here: list[int] = []
+        self.places: list[SourcePlace] = []
 
-    def obtain(self, local_files: list[Path]) -> DatasetIndex:
-        """Prepared data in `self.folder`. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
-        prepared = self._run.dataset.prepared
-        if local_files:
-            # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
-            self.folder = self._root / f"{self.recipe}-local"
-        if not (self.folder / INDEX_NAME).exists() or local_files:
-            if prepared is not None:
-                self._download(prepared)
-            else:
-                self._prepare(local_files)
-        index = DatasetIndex.read(self.folder)
-        check_enough(index, self._run.training)
-        return index
+    def obtain(self, local_files: list[Path]) -> None:
+        """Fills `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
+        trainer = self._run.training.tokenizer.trainer_among(self._parts)
+        # The part that trains the tokenizer comes first; the others need what it trained.
+        order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
+        found: dict[int, SourcePlace] = {}
+        for number in order:
+            tokenizer = None if number == trainer else found[trainer].folder / TOKENIZER_NAME
+            found[number] = self._obtain_part(number, tokenizer, _files_of(self._parts, number, local_files))
+        self.places = [found[number] for number in range(len(self._parts))]
 
     def wait_for_prepared(self, stopped: threading.Event) -> None:
-        """On nodes other than the first: until the first node's agent has registered the data set."""
-        while not self._run.dataset.prepared and not stopped.wait(_ASK_SECONDS):
+        """On nodes other than the first: until the first node's agent has registered the data sets."""
+        while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_ASK_SECONDS):
             self._run = self._platform.run()
 
-    def upload(self, index: DatasetIndex) -> None:
+    def upload(self) -> None:
         """Seal, store and register what was prepared here, so that no later attempt does the work again."""
-        prefix = f"{self._run.prefix}dataset/"
-        files = [put_sealed_path(self._storage, self._sealer, prefix, name, self.folder / name) for name in _FILES]
-        manifest = DatasetManifest(
-            recipe=self.recipe,
+        for number in self.prepared_here:
+            folder, recipe = self.places[number].folder, self._recipes[number]
+            index = DatasetIndex.read(folder)
+            prefix = f"{self._run.prefix}dataset/{recipe[:16]}/"
+            sealer = Sealer(self.places[number].key)
+            names = file_names(index)
+            files = [put_sealed_path(self._storage, sealer, prefix, name, folder / name) for name in names]
+            self._platform.register_dataset(self._manifest(number, index, files))
+
+    def _manifest(self, number: int, index: DatasetIndex, files: list[StoredFile]) -> DatasetManifest:
+        return DatasetManifest(
+            dataset_id=self._run.datasets[number].dataset_id,
+            recipe=self._recipes[number],
             fingerprint=index.fingerprint,
             vocab_size=index.vocab_size,
             train_tokens=index.train_tokens,
             validation_tokens=index.validation_tokens,
             documents=index.documents,
-            details={"dtype": index.dtype},
+            details={"dtype": index.dtype, "shards": {split: len(found) for split, found in index.shards.items()}},
             created_at=datetime.now(UTC),
             files=files,
         )
-        self._platform.register_dataset(manifest)
 
-    def _prepare(self, local_files: list[Path]) -> None:
-        building = self._new_folder()
-        prepare(self._raw_objects(local_files), self._run.training, building)
-        self._adopt(building)
-
-    def _download(self, manifest: DatasetManifest) -> None:
-        building = self._new_folder()
-        for file in manifest.files:
-            get_sealed_path(self._storage, self._sealer, file, building / file.path)
-        self._adopt(building)
-
-    def _new_folder(self) -> Path:
-        """Of this process alone: attempts that share a cache may prepare the same data at the same time."""
-        building = self.folder.with_name(f"{self.folder.name}.{os.getpid()}.building")
-        shutil.rmtree(building, ignore_errors=True)
-        return building
-
-    def _adopt(self, building: Path) -> None:
-        if self.folder.name.endswith("-local") or not (self.folder / INDEX_NAME).exists():
-            shutil.rmtree(self.folder, ignore_errors=True)
-        try:
-            building.rename(self.folder)
-        except OSError:
-            # Another attempt was quicker: equal recipes give equal tokens, so its work is as good.
-            if not (self.folder / INDEX_NAME).exists():
-                raise
-            shutil.rmtree(building)
-
-    def _raw_objects(self, local_files: list[Path]) -> Iterator[RawObject]:
-        source = self._run.dataset
-        if local_files:
-            yield from (_read_local(path) for path in local_files)
-        elif source.origin == "builtin" and self._run.training.data.source.startswith("builtin:"):
-            yield from builtin_stdlib()
-        elif not source.raw:
-            raise data_error(
-                f"training.data.source {self._run.training.data.source!r} has no objects here; "
-                "give files with --data in a standalone run, or upload the data set to the platform"
-            )
-        for file in source.raw:
-            if source.origin == "sealed":
-                yield RawObject(file.path, get_sealed(self._storage, self._sealer, file))
+    def _obtain_part(self, number: int, tokenizer: Path | None, local_files: list[Path]) -> SourcePlace:
+        part, source = self._parts[number], self._run.datasets[number]
+        # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
+        suffix = "-local" if local_files else ""
+        folder = self._root / f"{self._recipes[number]}{suffix}"
+        place = SourcePlace(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
+        if source.prepared is None:
+            self.prepared_here.append(number)
+        if not (folder / INDEX_NAME).exists() or local_files:
+            building = folder.with_name(f"{folder.name}.{os.getpid()}.building")
+            shutil.rmtree(building, ignore_errors=True)
+            if source.prepared is not None and not local_files:
+                self._download(place, building)
             else:
-                yield RawObject(file.path, b"".join(self._storage.get(part.key) for part in file.parts))
+                objects = _RawObjects(part, source, self._storage, Sealer(place.key), local_files)
+                prepare(objects, part, tokenizer or self._run.training.tokenizer, building)
+                place = replace(place, manifest=None)
+            _adopt(building, folder)
+        check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
+        return place
+
+    def _download(self, place: SourcePlace, building: Path) -> None:
+        """All but the shards, which are streamed."""
+        assert place.manifest is not None
+        sealer = Sealer(place.key)
+        for file in place.manifest.files:
+            if not file.path.endswith(".tokens"):
+                get_sealed_path(self._storage, sealer, file, building / file.path)
 
 
-def _read_local(path: Path) -> RawObject:
+def _adopt(building: Path, folder: Path) -> None:
+    """`building` was of this process alone: attempts that share a cache may prepare the same data at the same time."""
+    if folder.name.endswith("-local") or not (folder / INDEX_NAME).exists():
+        shutil.rmtree(folder, ignore_errors=True)
     try:
-        return RawObject(path.name, path.read_bytes())
-    except OSError as error:
-        raise data_error(f"--data {path}: {error.strerror}; give a readable file") from error
+        building.rename(folder)
+    except OSError:
+        # Another attempt was quicker: equal recipes give equal tokens, so its work is as good.
+        if not (folder / INDEX_NAME).exists():
+            raise
+        shutil.rmtree(building)
+
+
+def _files_of(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:
+    """Of a mixture, the part dataset:NAME takes the files NAME.*; a lone source takes all."""
+    if len(parts) == 1 or not local_files:
+        return local_files
+    return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
+
+
+class _RawObjects:
+    """The objects of a data set, as often as they are asked for."""
+
+    def __init__(
+        self, part: MixturePart, source: DatasetSource, storage: Storage, sealer: Sealer, local_files: list[Path]
+    ) -> None:
+        self._part, self._source, self._storage = part, source, storage
+        self._sealer, self._local_files = sealer, local_files
+
+    def __call__(self) -> Iterable[RawObject]:
+        if self._local_files:
+            return map(RawObject.file, self._local_files)
+        if self._source.origin == "builtin" and self._part.source.startswith("builtin:"):
+            return builtin_stdlib()
+        if not self._source.raw:
+            raise data_error(
+                f"training.data.source {self._part.source!r} has no objects here; give files with --data in a "
+                "standalone run, or upload the data set to the platform"
+            )
+        return (self._stored(file) for file in self._source.raw)
+
+    def _stored(self, file: StoredFile) -> RawObject:
+        def read() -> Iterator[bytes]:
+            if self._source.origin == "sealed":
+                yield from open_parts(self._storage, self._sealer, file)
+            else:
+                yield from (self._storage.get(part.key) for part in file.parts)
+
+        return RawObject(file.path, read)

@@ -15,7 +15,7 @@ from trainer.agent.logs import LogFollower
 from trainer.agent.shipper import Shipper
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer
-from trainer.data.shards import DatasetIndex
+from trainer.data.source import SourcePlace
 from trainer.errors import TrainerError
 from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
@@ -92,12 +92,11 @@ class Supervisor:
         room = DatasetRoom(self._place.cache or self._place.work / "datasets", run, keys, self._platform, storage)
         if self._place.node_rank > 0:
             room.wait_for_prepared(self._over)
-        index = room.obtain(self._place.local_files)
+        room.obtain(self._place.local_files)
         self._tell("phase.finished", phase="data", seconds=time.monotonic() - begin)
-        is_new = run.dataset.prepared is None and isinstance(self._connection, HttpConnection)
-        if is_new and self._place.node_rank == 0:
+        if room.prepared_here and self._place.node_rank == 0 and isinstance(self._connection, HttpConnection):
             # Beside the training: the first step does not wait for a copy that only later attempts need.
-            self._upload = threading.Thread(target=self._upload_dataset, args=(room, index), daemon=True)
+            self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
             self._upload.start()
         address = StoreAddress(self._place.store_host, self._place.store_port)
         while True:
@@ -105,7 +104,7 @@ class Supervisor:
                 return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
             if self._place.node_rank == 0:
                 address = self._serving_store(address)
-            outcome = self._run_generation(run, keys, room.folder, address)
+            outcome = self._run_generation(run, keys, room.places, address)
             may_restart = self._number < run.max_restarts_in_place and run.layout.nodes == 1
             if outcome.end_class not in RESTARTABLE or not may_restart or self._over.is_set():
                 return outcome
@@ -121,7 +120,9 @@ class Supervisor:
             self._logs.follow(self._store, -1)
         return address
 
-    def _run_generation(self, run: RunConfig, keys: DataKeys, dataset: Path, address: StoreAddress) -> Outcome:
+    def _run_generation(
+        self, run: RunConfig, keys: DataKeys, sources: list[SourcePlace], address: StoreAddress
+    ) -> Outcome:
         first = self._place.node_rank * run.layout.processes_per_node
         model_folder = None
         if isinstance(self._connection, FolderConnection):
@@ -135,7 +136,7 @@ class Supervisor:
                 rank=first + local_rank,
                 local_rank=local_rank,
                 store=address,
-                dataset_folder=dataset,
+                sources=sources,
                 work=self._place.work,
                 stamp=self._stamp,
                 model_folder=model_folder,
@@ -156,9 +157,9 @@ class Supervisor:
             self.request_stop(StopRequest.DEADLINE)
         return self._stop
 
-    def _upload_dataset(self, room: DatasetRoom, index: DatasetIndex) -> None:
+    def _upload_datasets(self, room: DatasetRoom) -> None:
         try:
-            room.upload(index)
+            room.upload()
         except TrainerError as error:
             # Nothing of this run depends on it; a later attempt prepares the data again.
             self._logs.say(f"the prepared data set was not stored: {error}")

@@ -80,10 +80,12 @@ class ModelManifest(WireModel):
 
 
 class DatasetManifest(WireModel):
-    """Tokenised shards of one data set under one tokenizer. `fingerprint` digests the tokens and the tokenizer."""
+    """Tokenised shards of one data set under one tokenizer. `fingerprint` digests the tokens and the tokenizer;
+    `dataset_id` is empty where the job has but one data set."""
 
     kind: Literal["dataset"] = "dataset"
     format: int = 1
+    dataset_id: str = ""
     recipe: str
     fingerprint: str
     vocab_size: int

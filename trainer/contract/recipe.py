@@ -2,23 +2,39 @@
 
 import hashlib
 import json
+from typing import Any
 
-from trainer.contract.data import DataSpec, TokenizerSpec
+from trainer.contract.data import MixturePart, TokenizerSpec
 
-RECIPE_VERSION = 1  # raised whenever preparation changes the tokens it makes from the same text
+RECIPE_VERSION = 2  # raised whenever preparation changes the tokens, or the files, it makes from the same text
 
 
-def dataset_recipe(data: DataSpec, tokenizer: TokenizerSpec, dataset_id: str) -> str:
-    """Hex digest of all that decides the tokens. `dataset_id` is empty for text that the node makes itself.
+def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_ids: list[str]) -> list[str]:
+    """For each part the hex digest of all that decides its tokens.
 
-    An uploaded data set is known by its id, since its name can be given to another text later.
+    `dataset_ids`, one a part, are empty for text that the node makes itself. An uploaded data set is known by its id,
+    since its name can be given to another text later. A part whose tokenizer another part trained is named after both;
+    so a source alone, and as the part that trains the tokenizer, is one preparation.
     """
-    identity = {
+    trainer = tokenizer.trainer_among(parts)
+    own = [_identity(part, tokenizer, ids) for part, ids in zip(parts, dataset_ids, strict=True)]
+    trained_by = _digest(own[trainer])
+    return [
+        _digest(identity if number == trainer else {**identity, "tokenizer_of": trained_by})
+        for number, identity in enumerate(own)
+    ]
+
+
+def _identity(part: MixturePart, tokenizer: TokenizerSpec, dataset_id: str) -> dict[str, Any]:
+    return {
         "version": RECIPE_VERSION,
-        "source": data.source if data.source.startswith("builtin:") else (dataset_id or data.source),
-        "format": data.format,
-        "text_field": data.text_field,
-        "validation_fraction": data.validation_fraction,
-        "tokenizer": tokenizer.model_dump(mode="json"),
+        "source": part.source if part.source.startswith("builtin:") else (dataset_id or part.source),
+        "format": part.format,
+        "text_field": part.text_field,
+        "validation_fraction": part.validation_fraction,
+        "tokenizer": tokenizer.model_dump(mode="json", exclude={"trained_on"}),
     }
+
+
+def _digest(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

@@ -33,19 +33,29 @@ class RunConfig(WireModel):
     training: TrainingSpec
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
+    more_datasets: list[DatasetSource] = []
     resume: CheckpointManifest | None = None
     max_restarts_in_place: int = 0
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
 
+    @property
+    def datasets(self) -> list[DatasetSource]:
+        """One for each part of `training.data`, in order."""
+        return [self.dataset, *self.more_datasets]
+
 
 class DataKeys(WireModel):
-    """GET /keys. Tink streaming keysets (JSON, base64): of the job, and of its data set; and the team's secrets that
-    the job names, by name."""
+    """GET /keys. Tink streaming keysets (JSON, base64): of the job, of its (first) data set, of those of a mixture by
+    their ids; and the team's secrets that the job names, by name."""
 
     job: Annotated[str, Field(repr=False)]
     dataset: Annotated[str, Field(repr=False)]
+    more_datasets: Annotated[dict[str, str], Field(repr=False)] = {}
     secrets: Annotated[dict[str, str], Field(repr=False)] = {}
+
+    def of_dataset(self, dataset_id: str) -> str:
+        return self.more_datasets.get(dataset_id, self.dataset)
 
 
 class StopRequest(StrEnum):

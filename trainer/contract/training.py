@@ -84,6 +84,7 @@ class TrainingSpec(SpecModel):
                     f"batch_ramp.start_tokens_per_step {start} exceeds tokens_per_step {self.tokens_per_step}; "
                     "a ramp goes up: exchange the two"
                 )
+        self.tokenizer.trainer_among(self.data.parts)
         return self
 
     @property

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-IGNORED = -100
-"""A target that no loss is counted for: padding, a prompt, the last token of a packed document."""
+from trainer.data.packing import IGNORED
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,20 @@
-"""Batches for one rank: micro-batches of (inputs, targets), gathered ahead of need by a thread."""
+"""Micro-batches for one rank, gathered ahead of need by a thread."""
 
 import queue
 import threading
+import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from trainer.contract.optimisation import StepSizes
 from trainer.contract.plan import num_micro_batches
 from trainer.data.batch import IGNORED, MicroBatch
-from trainer.data.sampler import Sampler, num_sequences, share
-from trainer.data.shards import open_split
+from trainer.data.corpus import Corpus, stacked
+from trainer.data.packing import Rows
+from trainer.data.sampler import share
+from trainer.data.source import Source, evenly_spaced
 
 _AHEAD = 2  # steps gathered ahead
 
@@ -40,35 +42,43 @@ class RankShare:
         return batch.joined(uncounted(batch.each(lambda tensor: tensor[:1].expand(missing, -1))))
 
 
+@dataclass(frozen=True)
+class _Gathered:
+    step: int
+    batches: list[MicroBatch]
+    skipped_sequences: int
+
+
 class Loader:
-    """`next_step(step)` gives the rank's micro-batches of a step; asked in order, they are ready beforehand."""
+    """`next_step(step)` gives the rank's micro-batches of a step; asked in order, they are ready beforehand.
+
+    Of the step asked for last: `stall_seconds`, what the asker waited for; and `skipped_sequences`, how many of this
+    rank's sequences were in damaged shards, and replaced.
+    """
 
     def __init__(
-        self,
-        folder: Path,
-        sampler: Sampler,
-        part: RankShare,
-        sequence_length: int,
-        device: torch.device,
-        first_step: int,
+        self, corpus: Corpus, sizes: StepSizes, part: RankShare, device: torch.device, first_step: int
     ) -> None:
-        self.counts_vary = False
+        self.counts_vary = corpus.is_packed
         """Whether some targets of a step are not counted, so that their number must be found out."""
-        self._tokens = open_split(folder, "train")
-        self._sampler, self._part, self._length, self._device = sampler, part, sequence_length, device
-        self._ready: queue.Queue[tuple[int, list[MicroBatch]] | BaseException] = queue.Queue(maxsize=_AHEAD)
+        self._corpus, self._sizes, self._part, self._device = corpus, sizes, part, device
+        self.stall_seconds = 0.0
+        self.skipped_sequences = 0
+        self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(first_step,), name="prefetch", daemon=True)
         self._thread.start()
 
     def next_step(self, step: int) -> list[MicroBatch]:
         """Micro-batches on the device. Steps are asked for one after another."""
+        begin = time.monotonic()
         item = self._ready.get()
+        self.stall_seconds = time.monotonic() - begin
         if isinstance(item, BaseException):
             raise item
-        prepared, batches = item
-        assert prepared == step, f"step {step} asked for, {prepared} prepared"
-        return [batch.to(self._device) for batch in batches]
+        assert item.step == step, f"step {step} asked for, {item.step} prepared"
+        self.skipped_sequences = item.skipped_sequences
+        return [batch.to(self._device) for batch in item.batches]
 
     def close(self) -> None:
         self._closed.set()
@@ -77,32 +87,33 @@ class Loader:
                 self._ready.get_nowait()
             except queue.Empty:
                 self._thread.join(0.05)
+        self._corpus.close()
 
     def _fill(self, step: int) -> None:
         try:
             while not self._closed.is_set():
-                self._ready.put((step, self._gather(step)))
+                self._ready.put(self._gather(step))
                 step += 1
         except Exception as error:  # noqa: BLE001 - raised again where the batch is asked for
             self._ready.put(error)
 
-    def _gather(self, step: int) -> list[MicroBatch]:
-        sequences = self._sampler.sizes.at(step)
+    def _gather(self, step: int) -> _Gathered:
+        first, sequences = self._sizes.before(step), self._sizes.at(step)
+        self._corpus.expect(first)
+        skipped = self._corpus.skipped_rows
         start, stop = share(sequences, self._part.world_size, self._part.rank)
         batches, count = [], self._part.num_micro_batches(sequences)
         for number in range(count):
             low, high = share(stop - start, count, number)
-            chosen = self._sampler.sequences(step, start + low, start + high)
-            batch = self._part.filled(gather_sequences(self._tokens, chosen, self._length))
+            rows = self._corpus.rows(np.arange(first + start + low, first + start + high, dtype=np.int64))
+            batch = self._part.filled(micro_batch(rows))
             batches.append(batch.pinned() if self._device.type == "cuda" else batch)
-        return batches
+        return _Gathered(step, batches, self._corpus.skipped_rows - skipped)
 
 
-def gather_sequences(tokens: NDArray[np.integer], chosen: NDArray[np.int64], length: int) -> MicroBatch:
-    """Sequences `chosen` with their next tokens as targets, each [len(chosen), length], on the CPU."""
-    offsets = chosen[:, None] * length + np.arange(length + 1, dtype=np.int64)
-    batch = torch.from_numpy(tokens[offsets].astype(np.int64))
-    return MicroBatch(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+def micro_batch(rows: Rows) -> MicroBatch:
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in vars(rows).items() if a is not None}
+    return MicroBatch(**tensors)
 
 
 def uncounted(batch: MicroBatch) -> MicroBatch:
@@ -110,21 +121,18 @@ def uncounted(batch: MicroBatch) -> MicroBatch:
     return replace(batch, targets_BS=torch.full_like(batch.targets_BS, IGNORED))
 
 
-def validation_batches(folder: Path, count: int, part: RankShare, sequence_length: int) -> list[MicroBatch]:
-    """This rank's share of `count` evenly spaced validation sequences.
+def validation_batches(source: Source, count: int, part: RankShare) -> list[MicroBatch]:
+    """This rank's share of `count` evenly spaced rows of a source.
 
     Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences has some in which
     nothing is counted.
     """
-    tokens = open_split(folder, "validation")
-    available = num_sequences(len(tokens), sequence_length)
-    count = min(count, available)
-    chosen = (np.arange(count, dtype=np.int64) * available) // count
-    start, stop = share(count, part.world_size, part.rank)
-    mine, longest = chosen[start:stop], -(-count // part.world_size)
+    chosen = evenly_spaced(source, count)
+    start, stop = share(len(chosen), part.world_size, part.rank)
+    mine, longest = chosen[start:stop], -(-len(chosen) // part.world_size)
     batches = []
     for low in range(0, longest, part.micro_batch):
         wanted = mine[low : min(low + part.micro_batch, longest)]
-        batch = gather_sequences(tokens, wanted if len(wanted) else chosen[:1], sequence_length)
-        batches.append(part.filled(batch if len(wanted) else uncounted(batch)))
+        batch = micro_batch(stacked([source.row(shard, row) for shard, row in wanted or chosen[:1]]))
+        batches.append(part.filled(batch if wanted else uncounted(batch)))
     return batches

@@ -1,84 +1,98 @@
-"""Documents to a prepared folder: tokenizer, train and validation tokens, index with fingerprint."""
+"""Documents to a prepared folder: tokenizer, shards of both splits, index with fingerprint. Memory stays bounded."""
 
 import hashlib
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 
+from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.training import TrainingSpec
 from trainer.data.documents import RawObject, data_error, read_documents
-from trainer.data.shards import TOKENIZER_NAME, DatasetIndex, token_dtype
-from trainer.data.tokenizer import END_OF_TEXT, train_tokenizer
+from trainer.data.shards import LARGEST_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
+from trainer.data.source import row_counts
+from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, train_tokenizer
 
-_ENCODE_BATCH = 256  # documents given to the tokenizer's threads at once
+_BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # given to the tokenizer's threads at once
 
 
-def prepare(objects: Iterable[RawObject], training: TrainingSpec, folder: Path) -> DatasetIndex:
-    """Tokenise into `folder` (made if need be). Raises TrainerError (DATA_ERROR) for bad or too little data."""
-    documents = list(read_documents(objects, training.data))
-    if not documents:
-        raise data_error(f"{training.data.source} has no text: every object is empty; give it some")
+def prepare(
+    objects: Callable[[], Iterable[RawObject]],
+    part: MixturePart,
+    tokenizer: TokenizerSpec | Path,
+    folder: Path,
+    shard_bytes: int = LARGEST_SHARD_BYTES,
+) -> DatasetIndex:
+    """Tokenise into `folder` (made if need be), with a tokenizer trained here or one that is in a file.
+
+    Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for bad data.
+    """
+    sample = EvenSample(TRAINING_CHARACTERS)
+    for document in read_documents(objects(), part):
+        sample.add(document)
+    if not sample.seen:
+        raise data_error(f"{part.source} has no text: every object is empty; give it some")
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(documents, training.tokenizer)
-    tokenizer.save(str(folder / TOKENIZER_NAME))
-    documents, validation = split_documents(documents, training.data.validation_fraction)
+    made = Tokenizer.from_file(str(tokenizer)) if isinstance(tokenizer, Path) else None
+    made = made or train_tokenizer(sample.documents, tokenizer)
+    made.save(str(folder / TOKENIZER_NAME))
+    dtype = token_dtype(made.get_vocab_size())
+    writers = {split: ShardWriter(folder, split, dtype, shard_bytes) for split in SPLITS}
+    text_bytes = dict.fromkeys(SPLITS, 0)
+    end_of_text = made.token_to_id(END_OF_TEXT)
+    texts = split_documents(read_documents(objects(), part), sample.seen, part.validation_fraction)
+    for batch in _batches(texts):
+        encodings = made.encode_batch_fast([text for _, text in batch], add_special_tokens=False)
+        for (split, text), encoding in zip(batch, encodings, strict=True):
+            writers[split].add([*encoding.ids, end_of_text])
+            text_bytes[split] += len(text.encode())
+    shards = {split: writer.close() for split, writer in writers.items()}
     digest = hashlib.sha256((folder / TOKENIZER_NAME).read_bytes())
-    counts = {}
-    dtype = token_dtype(tokenizer.get_vocab_size())
-    for split, texts in (("train", documents), ("validation", validation)):
-        counts[split] = _write_tokens(tokenizer, texts, folder / f"{split}.bin", dtype, digest)
-    index = DatasetIndex(
-        fingerprint=digest.hexdigest(),
-        vocab_size=tokenizer.get_vocab_size(),
-        train_tokens=counts["train"],
-        validation_tokens=counts["validation"],
-        documents=len(documents) + len(validation),
-        dtype=dtype,
-    )
-    check_enough(index, training)
+    for name in (shard.name for split in SPLITS for shard in shards[split]):
+        digest.update((folder / name).read_bytes())
+    index = DatasetIndex(digest.hexdigest(), made.get_vocab_size(), sample.seen, dtype, shards, text_bytes)
     index.write(folder)
     return index
 
 
-def split_documents(documents: list[str], fraction: float) -> tuple[list[str], list[str]]:
-    """Every k-th document is held out, so that both splits see the whole range of the data.
+def split_documents(documents: Iterable[str], count: int, fraction: float) -> Iterator[tuple[str, str]]:
+    """(split, text) of `count` documents: every k-th is held out, so that both splits see the whole range of the data.
 
     A lone document is cut in two at a line end near `1 - fraction`.
     """
-    if len(documents) == 1:
-        text = documents[0]
-        cut = max(1, int(len(text) * (1 - fraction)))
-        cut = text.rfind("\n", 0, cut) + 1 or cut
-        return [text[:cut]], [text[cut:]]
-    every = min(len(documents), max(2, round(1 / fraction)))
-    validation = documents[every - 1 :: every]
-    train = [text for number, text in enumerate(documents, start=1) if number % every]
-    return train, validation
+    every = min(count, max(2, round(1 / fraction)))
+    for number, text in enumerate(documents, start=1):
+        if count == 1:
+            cut = max(1, int(len(text) * (1 - fraction)))
+            cut = text.rfind("\n", 0, cut) + 1 or cut
+            yield "train", text[:cut]
+            if cut < len(text):
+                yield "validation", text[cut:]
+        else:
+            yield "train" if number % every else "validation", text
 
 
-def check_enough(index: DatasetIndex, training: TrainingSpec) -> None:
-    """Each split must fill one sequence and the token after it."""
-    needed = training.sequence_length + 1
-    for split, tokens in (("train", index.train_tokens), ("validation", index.validation_tokens)):
-        if tokens < needed:
+def check_enough(folder: Path, index: DatasetIndex, source: str, training: TrainingSpec) -> None:
+    """Each split must fill one row. Raises TrainerError (DATA_ERROR) that says what is missing."""
+    for split in SPLITS:
+        tokens = sum(shard.tokens for shard in index.shards[split])
+        rows = sum(row_counts(folder, index, split, training.data.packing, training.sequence_length)) if tokens else 0
+        if not rows:
             raise data_error(
-                f"the {split} split of {training.data.source} has {tokens} tokens; training.sequence_length "
-                f"{training.sequence_length} needs at least {needed}: give more text, a shorter sequence"
-                + (" or a larger training.data.validation_fraction" if split == "validation" else "")
+                f"the {split} split of {source} has {tokens} tokens; training.sequence_length "
+                f"{training.sequence_length} needs at least {training.sequence_length + 1}: give more text, "
+                "a shorter sequence" + (" or a larger validation_fraction" if split == "validation" else "")
             )
 
 
-def _write_tokens(tokenizer: Tokenizer, texts: list[str], path: Path, dtype: str, digest: "hashlib._Hash") -> int:
-    end_of_text = tokenizer.token_to_id(END_OF_TEXT)
-    remaining, count = iter(texts), 0
-    with path.open("wb") as file:
-        while batch := list(islice(remaining, _ENCODE_BATCH)):
-            for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
-                tokens = np.asarray([*encoding.ids, end_of_text], dtype=dtype).tobytes()
-                file.write(tokens)
-                digest.update(tokens)
-                count += len(encoding.ids) + 1
-    return count
+def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    batch: list[tuple[str, str]] = []
+    characters = 0
+    for split, text in texts:
+        batch.append((split, text))
+        characters += len(text)
+        if len(batch) == _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,36 +1,79 @@
-"""Which sequence is sample i of step s: a pure function of (seed, fingerprint, s, i), whatever the world size.
+"""Which row of which shard is the n-th sample of a data set: a pure function of (seed, fingerprint, n).
 
-The state of the data order is one integer, the step. Each epoch is its own permutation of all sequences.
+Each epoch shuffles the shards, cuts that order into windows, and shuffles the rows of each window; so a node needs the
+shards of one window at a time, and no sample is lost or repeated within an epoch. The state of the data order is one
+integer, the step, whatever the number of ranks.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.contract.optimisation import StepSizes
 from trainer.data.permutation import Permutation
 
 
+@dataclass(frozen=True)
+class _Epoch:
+    shards: NDArray[np.int64]  # in this epoch's order
+    first_row: NDArray[np.int64]  # of each shard in that order, and the total: [num_shards + 1]
+    windows: NDArray[np.int64]  # first row of each window, and the total: [num_windows + 1]
+
+
 class Sampler:
-    def __init__(self, num_sequences: int, sizes: StepSizes, seed: int, fingerprint: str) -> None:
-        self.num_sequences, self.sizes = num_sequences, sizes
-        self._seed, self._fingerprint = seed, fingerprint
-        self._epoch_order = lru_cache(maxsize=4)(self._make_epoch_order)
+    def __init__(self, rows: Sequence[int], seed: int, fingerprint: str, shards_per_window: int) -> None:
+        """`rows`: how many each shard has; at least one has some."""
+        self._rows = np.asarray(rows, dtype=np.int64)
+        self.num_rows = int(self._rows.sum())
+        self._per_window = shards_per_window
+        self._key = f"{seed}/{fingerprint}"
+        self._epoch = lru_cache(maxsize=4)(self._make_epoch)
+        self._order = lru_cache(maxsize=16)(self._make_order)
 
-    def sequences(self, step: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Sequence numbers of samples `start` .. `stop`-1 of step `step` (0-based)."""
-        assert 0 <= start <= stop <= self.sizes.at(step)
-        positions = self.sizes.before(step) + np.arange(start, stop, dtype=np.int64)
-        epochs, offsets = np.divmod(positions, self.num_sequences)
-        chosen = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            of_epoch = epochs == epoch
-            chosen[of_epoch] = self._epoch_order(int(epoch))(offsets[of_epoch])
-        return chosen
+    def __call__(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(shard, row in it) of each of `samples`, numbered from 0 on through all epochs."""
+        epochs, positions = np.divmod(samples, self.num_rows)
+        shards, rows = np.empty_like(samples), np.empty_like(samples)
+        for number in np.unique(epochs).tolist():
+            epoch = self._epoch(number)
+            of_epoch = np.flatnonzero(epochs == number)
+            windows = np.searchsorted(epoch.windows, positions[of_epoch], side="right") - 1
+            for window in np.unique(windows).tolist():
+                chosen = of_epoch[windows == window]
+                start = epoch.windows[window]
+                place = start + self._order(number, window)(positions[chosen] - start)
+                which = np.searchsorted(epoch.first_row, place, side="right") - 1
+                shards[chosen], rows[chosen] = epoch.shards[which], place - epoch.first_row[which]
+        return shards, rows
 
-    def _make_epoch_order(self, epoch: int) -> Permutation:
-        return Permutation(self.num_sequences, f"{self._seed}/{self._fingerprint}/{epoch}")
+    def coming_shards(self, sample: int) -> list[int]:
+        """Shards of the window that `sample` lies in and of the one after, in the order in which windows come."""
+        number, position = divmod(sample, self.num_rows)
+        epoch = self._epoch(number)
+        window = int(np.searchsorted(epoch.windows, position, side="right")) - 1
+        this = self._shards_of(epoch, window)
+        if window + 2 < len(epoch.windows):
+            return this + self._shards_of(epoch, window + 1)
+        return this + self._shards_of(self._epoch(number + 1), 0)
+
+    def _shards_of(self, epoch: _Epoch, window: int) -> list[int]:
+        start = window * self._per_window
+        return [int(shard) for shard in epoch.shards[start : start + self._per_window]]
+
+    def _make_epoch(self, number: int) -> _Epoch:
+        usable = np.flatnonzero(self._rows)
+        order = usable[Permutation(len(usable), f"{self._key}/{number}/shards")(np.arange(len(usable)))]
+        first_row = np.concatenate([[0], np.cumsum(self._rows[order])])
+        starts = first_row[np.arange(0, len(order), self._per_window)]
+        return _Epoch(order, first_row, np.append(starts, first_row[-1]))
+
+    def _make_order(self, epoch: int, window: int) -> Permutation:
+        bounds = self._epoch(epoch).windows
+        # The first window's key is the epoch's own: a data set of one shard keeps the order it always had.
+        key = f"{self._key}/{epoch}" if window == 0 else f"{self._key}/{epoch}/{window}"
+        return Permutation(int(bounds[window + 1] - bounds[window]), key)
 
 
 def share(count: int, num_shares: int, which: int) -> tuple[int, int]:
@@ -38,8 +81,3 @@ def share(count: int, num_shares: int, which: int) -> tuple[int, int]:
     size, longer = divmod(count, num_shares)
     start = which * size + min(which, longer)
     return start, start + size + (which < longer)
-
-
-def num_sequences(num_tokens: int, sequence_length: int) -> int:
-    """Sequences of `sequence_length` inputs, each with the token after it as last target."""
-    return (num_tokens - 1) // sequence_length

@@ -1,44 +1,135 @@
-"""Tokens on disk: one flat file per split plus an index; read by memory map, never parsed."""
+"""A prepared data set on disk: shards of tokens, the lengths of their documents, the tokenizer, and the index.
 
+`dataset.json`                  the index, written last
+`tokenizer.json`                the tokenizer
+`<split>.documents`             tokens of each document, uint32, in order of the shards
+`<split>-00000.tokens` ...      shards: tokens of whole documents, one after another, each with its end of text
+
+A document longer than a shard is cut into several. Shards are as large as one sealed part, so that a shard is one
+object in the store. Only the shards are streamed; the rest is small and on every node.
+"""
+
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES
+
 INDEX_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "validation")
+LARGEST_SHARD_BYTES = PART_PLAINTEXT_BYTES
+
+
+@dataclass(frozen=True)
+class Shard:
+    """`first_token` counts from the start of the split; `sha256` is of the file."""
+
+    name: str
+    first_token: int
+    tokens: int
+    documents: int
+    sha256: str
 
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """What a prepared folder holds. `dtype` is uint16 where every id fits, else uint32."""
+    """What a prepared folder holds. `dtype` is uint16 where every id fits, else uint32. `documents` counts those of the
+    text, before any was cut; `text_bytes` its UTF-8 bytes, by split."""
 
     fingerprint: str
     vocab_size: int
-    train_tokens: int
-    validation_tokens: int
     documents: int
     dtype: str
+    shards: dict[str, list[Shard]]
+    text_bytes: dict[str, int]
+
+    @property
+    def train_tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards["train"])
+
+    @property
+    def validation_tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards["validation"])
 
     def write(self, folder: Path) -> None:
         """Written last: a folder without it is not a data set."""
         partial = folder / f".{INDEX_NAME}.partial"
-        partial.write_text(json.dumps(asdict(self), indent=2))
+        partial.write_text(json.dumps(asdict(self)))
         partial.replace(folder / INDEX_NAME)
 
     @classmethod
     def read(cls, folder: Path) -> "DatasetIndex":
-        return cls(**json.loads((folder / INDEX_NAME).read_text()))
+        fields = json.loads((folder / INDEX_NAME).read_text())
+        shards = {split: [Shard(**shard) for shard in found] for split, found in fields.pop("shards").items()}
+        return cls(shards=shards, **fields)
 
 
 def token_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-def open_split(folder: Path, split: str) -> NDArray[np.integer]:
-    """All tokens of a split as a read-only memory map, [num_tokens]."""
-    assert split in SPLITS, split
-    return np.memmap(folder / f"{split}.bin", dtype=DatasetIndex.read(folder).dtype, mode="r")
+def documents_name(split: str) -> str:
+    return f"{split}.documents"
+
+
+def file_names(index: DatasetIndex) -> list[str]:
+    """Every file of the folder, the index last."""
+    shards = [shard.name for split in SPLITS for shard in index.shards[split]]
+    return [*shards, *map(documents_name, SPLITS), TOKENIZER_NAME, INDEX_NAME]
+
+
+def document_lengths(folder: Path, index: DatasetIndex, split: str) -> list[NDArray[np.int64]]:
+    """For each shard the tokens of its documents. Raises ValueError when the file does not fit the index."""
+    shards = index.shards[split]
+    lengths = np.fromfile(folder / documents_name(split), dtype="<u4").astype(np.int64)
+    ends = np.cumsum([shard.documents for shard in shards])
+    if not shards or len(lengths) != ends[-1]:
+        raise ValueError(f"{documents_name(split)} lists {len(lengths)} documents where the index counts {ends[-1:]}")
+    return np.split(lengths, ends[:-1])
+
+
+class ShardWriter:
+    """Writes the shards of one split; at most one shard of tokens is in memory."""
+
+    def __init__(self, folder: Path, split: str, dtype: str, shard_bytes: int = LARGEST_SHARD_BYTES) -> None:
+        self._folder, self._split, self._dtype = folder, split, np.dtype(dtype).newbyteorder("<")
+        self._capacity = shard_bytes // self._dtype.itemsize
+        self._pending: list[NDArray[np.integer]] = []
+        self._pending_tokens = 0
+        self._lengths: IO[bytes] = (folder / documents_name(split)).open("wb")
+        self.shards: list[Shard] = []
+
+    def add(self, ids: Sequence[int]) -> None:
+        """One document, its end of text included."""
+        tokens = np.asarray(ids, dtype=self._dtype)
+        if self._pending_tokens + len(tokens) > self._capacity:
+            self._finish_shard()
+        for start in range(0, len(tokens), self._capacity):
+            if start:
+                self._finish_shard()
+            self._pending.append(tokens[start : start + self._capacity])
+            self._pending_tokens += len(self._pending[-1])
+
+    def close(self) -> list[Shard]:
+        self._finish_shard()
+        self._lengths.close()
+        return self.shards
+
+    def _finish_shard(self) -> None:
+        if not self._pending:
+            return
+        content = np.concatenate(self._pending).tobytes()
+        name = f"{self._split}-{len(self.shards):05d}.tokens"
+        (self._folder / name).write_bytes(content)
+        self._lengths.write(np.array([len(document) for document in self._pending], dtype="<u4").tobytes())
+        first = self.shards[-1].first_token + self.shards[-1].tokens if self.shards else 0
+        digest = hashlib.sha256(content).hexdigest()
+        self.shards.append(Shard(name, first, self._pending_tokens, len(self._pending), digest))
+        self._pending, self._pending_tokens = [], 0

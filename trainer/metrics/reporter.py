@@ -24,6 +24,8 @@ class Reporter:
     def __init__(self, assignment: Assignment) -> None:
         self._generation = assignment.generation
         self._slot = assignment.local_rank
+        self._folder = assignment.folder
+        self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that tell nothing else
         self._board = Board(assignment.board, assignment.run.layout.processes_per_node)
         resume = assignment.run.resume
         self._step, self._phase = resume.step if resume is not None else -1, "starting"
@@ -55,6 +57,17 @@ class Reporter:
             self._events.add(event)
             if self._narrator is not None:
                 self._narrator.event(event)
+
+    def event_once(self, subject: str, kind: str, **data: str) -> None:
+        """An event that any rank may be the first to see; told once by each node for each `subject`."""
+        try:
+            (self._folder / f"told-{kind}-{subject}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        _to_error_log(f"{kind}: {data}")
+        writer = self._events or self._rare
+        writer.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=dict(data)))
+        writer.flush()
 
     @contextmanager
     def phase(self, name: str, shown: str | None = None) -> Iterator[None]:
@@ -99,6 +112,11 @@ class Reporter:
     def _flush_often(self) -> None:
         while not self._closed.wait(_FLUSH_SECONDS):
             self.flush()
+
+
+def _to_error_log(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 def _to_log(text: str) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.contract.run import RunConfig
+from trainer.data.source import SourcePlace
 from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.platform_client import Platform, PlatformClient
 from trainer.resilience.rendezvous import StoreAddress
@@ -42,11 +43,16 @@ class Assignment:
     rank: int
     local_rank: int
     store: StoreAddress
-    dataset_folder: Path
+    sources: list[SourcePlace]
     work: Path
     stamp: str  # of the agent's process: tells its files and writers from those of an earlier agent
     model_folder: Path | None  # where a standalone run leaves its export in the clear
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def dataset_folder(self) -> Path:
+        """Of the first source; all have the same tokenizer."""
+        return self.sources[0].folder
 
     @property
     def folder(self) -> Path:

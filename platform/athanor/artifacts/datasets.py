@@ -3,6 +3,7 @@
 import codecs
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 
 from django.conf import settings
@@ -14,12 +15,28 @@ from athanor.artifacts import keys, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core import ids
 from athanor.core.errors import Conflict, FieldProblem, Invalid
+from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, DatasetManifest, StoredFile, StoredPart
-from trainer.contract.recipe import dataset_recipe
+from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DatasetSource
-from trainer.contract.training import TrainingSpec
 
 POINTER = "/training/data/source"
+
+
+def resolve_all(team: Team, data: DataSpec) -> list[Dataset]:
+    """The data sets of a spec's data, one a part. Raises Invalid with every one that cannot be used."""
+    found: list[Dataset] = []
+    problems: list[FieldProblem] = []
+    for number, part in enumerate(data.parts):
+        try:
+            found.append(resolve(team, part.source))
+        except Invalid as error:
+            pointer = f"/training/data/mixture/{number}/source" if data.mixture else POINTER
+            problems += [replace(problem, pointer=pointer) for problem in error.problems]
+    if problems:
+        detail = problems[0].detail
+        raise Invalid("invalid_spec", detail, remedy=detail, problems=tuple(problems))
+    return found
 
 
 def resolve(team: Team, source: str) -> Dataset:
@@ -39,9 +56,14 @@ def resolve(team: Team, source: str) -> Dataset:
     raise _refused("dataset_missing", f"team {team.name} has no data set {name!r}; {hint}")
 
 
-def source_for(dataset: Dataset, training: TrainingSpec) -> DatasetSource:
-    """What an attempt is told of its data. Lists an S3 prefix anew, so it may raise Unavailable."""
-    recipe = dataset_recipe(training.data, training.tokenizer, dataset.id)
+def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> list[DatasetSource]:
+    """What an attempt is told of its data. Lists S3 prefixes anew, so it may raise Unavailable."""
+    rows = Dataset.objects.in_bulk(dataset_ids)
+    recipes = dataset_recipes(data.parts, tokenizer, dataset_ids)
+    return [_source(rows[identifier], recipe) for identifier, recipe in zip(dataset_ids, recipes, strict=True)]
+
+
+def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     prepared = PreparedDataset.objects.filter(dataset=dataset, recipe=recipe).first()
     files = dataset.files
     if dataset.origin == Dataset.Origin.PLAIN:

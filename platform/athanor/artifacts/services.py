@@ -80,8 +80,11 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
 
 def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDataset:
     _check_is_whole(attempt.job_id, manifest)
+    dataset_id = manifest.dataset_id or attempt.job.dataset_id
+    if dataset_id not in attempt.job.dataset_ids:
+        raise Forbidden("foreign_dataset", f"{dataset_id} is no data set of {attempt.job_id}")
     row, _ = PreparedDataset.objects.get_or_create(
-        dataset_id=attempt.job.dataset_id,
+        dataset_id=dataset_id,
         recipe=manifest.recipe,
         defaults={"manifest": manifest.model_dump(mode="json"), "job_id": attempt.job_id},
     )
@@ -124,17 +127,17 @@ def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
 
 
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
-    """Its own job's objects, and those of the data set that the job names."""
+    """Its own job's objects, and those of the data sets that the job names."""
     prefix = job_prefix(attempt.job_id)
     foreign = [key for key in keys_asked if not _is_below(key, prefix)]
     if not foreign:
         return
-    dataset = Dataset.objects.get(pk=attempt.job.dataset_id)
-    granted = {part["key"] for file in dataset.files for part in file["parts"]}
-    for prepared in PreparedDataset.objects.filter(dataset=dataset):
+    rows = list(Dataset.objects.filter(pk__in=attempt.job.dataset_ids))
+    granted = {part["key"] for dataset in rows for file in dataset.files for part in file["parts"]}
+    for prepared in PreparedDataset.objects.filter(dataset__in=rows):
         granted |= {part["key"] for file in prepared.manifest["files"] for part in file["parts"]}
-    if dataset.origin == Dataset.Origin.PLAIN:
-        foreign = [key for key in foreign if not _is_below(key, dataset.name)]
+    prefixes = [dataset.name for dataset in rows if dataset.origin == Dataset.Origin.PLAIN]
+    foreign = [key for key in foreign if not any(_is_below(key, prefix) for prefix in prefixes)]
     for key in foreign:
         if key not in granted:
             raise Forbidden("outside_prefix", f"{key!r} is not this job's", remedy="read your own job's objects")

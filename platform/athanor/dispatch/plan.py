@@ -30,7 +30,7 @@ def run_config(
     attempt_id: str,
     attempt_number: int,
     prefix: str,
-    dataset: DatasetSource,
+    datasets: list[DatasetSource],
     resume: CheckpointManifest | None,
     launched_at: datetime,
 ) -> RunConfig:
@@ -42,7 +42,8 @@ def run_config(
         layout=ProcessLayout(nodes=spec.resources.nodes, processes_per_node=spec.resources.processes_per_node),
         training=spec.training,
         checkpoint=spec.checkpoint,
-        dataset=dataset,
+        dataset=datasets[0],
+        more_datasets=datasets[1:],
         resume=resume,
         max_restarts_in_place=spec.retry.restarts_in_place,
         deadline=launched_at + timedelta(seconds=spec.time_limit_seconds),

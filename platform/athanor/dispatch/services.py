@@ -9,7 +9,6 @@ from django.db.models.functions import Now
 
 from athanor.artifacts import datasets
 from athanor.artifacts import services as artifacts
-from athanor.artifacts.models import Dataset
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
 from athanor.clusters.models import Cluster
@@ -67,14 +66,13 @@ def run_config_of(attempt: Attempt) -> RunConfig:
     """GET /run. May raise Unavailable, when the data is an S3 prefix that cannot be listed now."""
     job = attempt.job
     spec = spec_of(job)
-    dataset = Dataset.objects.get(pk=job.dataset_id)
     return plan.run_config(
         spec,
         job_id=job.id,
         attempt_id=attempt.id,
         attempt_number=attempt.number,
         prefix=artifacts.job_prefix(job.id),
-        dataset=datasets.source_for(dataset, spec.training),
+        datasets=datasets.sources_for(job.dataset_ids, spec.training.data, spec.training.tokenizer),
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.submitted_at or attempt.created_at,
     )

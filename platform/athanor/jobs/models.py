@@ -57,6 +57,7 @@ class Job(LeasedModel):
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="jobs")
     slots = models.PositiveIntegerField()
     dataset_id = models.CharField(max_length=40)
+    more_dataset_ids = models.JSONField(default=list)  # of a mixture, in the order of its parts
     forked_from = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="forks")
 
     desired = models.CharField(max_length=10, choices=_choices(Desired), default=Desired.RUN.value)
@@ -87,6 +88,11 @@ class Job(LeasedModel):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id})"
+
+    @property
+    def dataset_ids(self) -> list[str]:
+        """One for each part of the spec's data, in order."""
+        return [self.dataset_id, *self.more_dataset_ids]
 
 
 class Label(models.Model):

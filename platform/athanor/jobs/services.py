@@ -26,7 +26,7 @@ class Request:
     user: User
     team: Team
     pool: Pool
-    dataset_id: str
+    dataset_ids: list[str]
     written: dict[str, Any]
     spec: JobSpec
     forked_from: Job | None = None
@@ -177,7 +177,8 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         warnings=[vars(warning) for warning in found_warnings],
         pool=request.pool,
         slots=spec.resources.world_size,
-        dataset_id=request.dataset_id,
+        dataset_id=request.dataset_ids[0],
+        more_dataset_ids=request.dataset_ids[1:],
         forked_from=request.forked_from,
         event_seq=1,
     )

@@ -13,7 +13,7 @@ from athanor.jobs.models import Job
 from tests.control_plane import drive
 from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.manifest import StoredPart
-from trainer.contract.recipe import dataset_recipe
+from trainer.contract.recipe import dataset_recipes
 
 pytestmark = pytest.mark.django_db
 
@@ -123,7 +123,8 @@ def test_an_s3_prefix_is_used_when_it_is_allowed_and_not_empty(
 def test_a_prepared_data_set_is_given_to_later_jobs_of_the_same_recipe(submit: Any, bucket: str) -> None:
     first, second = submit(), submit(name="second")
     assert first.dataset_id == second.dataset_id
-    recipe = dataset_recipe(DataSpec(source="builtin:python-stdlib"), TokenizerSpec(), first.dataset_id)
+    data = DataSpec(source="builtin:python-stdlib")
+    (recipe,) = dataset_recipes(data.parts, TokenizerSpec(), [first.dataset_id])
     manifest = {
         "recipe": recipe, "fingerprint": "f", "vocab_size": 2048, "train_tokens": 1, "validation_tokens": 1,
         "documents": 1, "created_at": "2026-01-01T00:00:00Z", "files": [],

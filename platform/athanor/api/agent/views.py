@@ -11,7 +11,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.artifacts import keys, services, storage, team_secrets
-from athanor.artifacts.models import Dataset
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
@@ -84,10 +83,11 @@ class RunView(AgentView):
 class KeysView(AgentView):
     def get(self, request: Request) -> Response:
         job = self.attempt(request).job
-        dataset = Dataset.objects.select_related("team").get(pk=job.dataset_id)
+        first, *others = job.dataset_ids
         answer = DataKeys(
             job=keys.data_key(job.id, job.team),
-            dataset=keys.data_key(dataset.id, dataset.team),
+            dataset=keys.data_key(first, job.team),
+            more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
             secrets=team_secrets.delivered(job),
         )
         return Response(answer.model_dump(mode="json"))

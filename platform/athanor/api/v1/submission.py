@@ -6,6 +6,7 @@ from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.api.access import team_to_write
 from athanor.artifacts import datasets, team_secrets
+from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
@@ -23,7 +24,8 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     """Raises Invalid with every problem that can be seen at once."""
     spec = parse_spec(written)
     problems = []
-    pool = dataset = None
+    pool = None
+    data: list[Dataset] = []
     found = {job.id: job for job in jobs_of(who).filter(id__in=spec.after, team=team)} if spec.after else {}
     for number, job_id in enumerate(spec.after):
         if job_id not in found:
@@ -37,10 +39,10 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     except Invalid as error:
         problems += error.problems
     try:
-        dataset = datasets.resolve(team, spec.training.data.source)
+        data = datasets.resolve_all(team, spec.training.data)
     except Invalid as error:
         problems += error.problems
-    if problems or pool is None or dataset is None:
+    if problems or pool is None:
         raise Invalid(
             "invalid_spec", problems[0].detail, remedy="mend the fields listed in errors", problems=tuple(problems)
         )
@@ -48,7 +50,7 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
         user=who.user,
         team=team,
         pool=pool,
-        dataset_id=dataset.id,
+        dataset_ids=[row.id for row in data],
         written=written,
         spec=spec,
         forked_from=forked_from,

@@ -1,0 +1,74 @@
+"""The samples of a run: which source gives the n-th, which of its rows that is, and the row itself."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.contract.training import TrainingSpec
+from trainer.data.mixture import Mixture
+from trainer.data.packing import Rows
+from trainer.data.source import Source, SourcePlace
+from trainer.storage.base import Storage
+
+
+class Corpus:
+    """The n-th sample of a run is a pure function of (seed, data, n), whoever asks for it, and when."""
+
+    def __init__(self, places: Sequence[SourcePlace], training: TrainingSpec, storage: Storage) -> None:
+        data, length = training.data, training.sequence_length
+        self.sources = [Source(place, "train", data, length, storage) for place in places]
+        self._samplers = [source.sampler(training.seed) for source in self.sources]
+        self._packing = data.packing
+        self._mixture = Mixture([part.weight for part in data.parts])
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows have padding, so that not every target is counted."""
+        return self._packing != "none"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that was tokenised: a checkpoint is resumed only with the same."""
+        found = [source.index.fingerprint for source in self.sources]
+        return found[0] if len(found) == 1 else hashlib.sha256("/".join(found).encode()).hexdigest()
+
+    @property
+    def skipped_rows(self) -> int:
+        """Of the samples asked for so far, those that a damaged shard had and another gave."""
+        return sum(source.skipped_rows for source in self.sources)
+
+    def places(self, samples: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """(source, shard, row) of each of `samples`, numbered from 0 over the whole run."""
+        sources, numbers = self._mixture(samples)
+        shards, rows = np.empty_like(samples), np.empty_like(samples)
+        for which in np.unique(sources).tolist():
+            chosen = sources == which
+            shards[chosen], rows[chosen] = self._samplers[which](numbers[chosen])
+        return list(zip(sources.tolist(), shards.tolist(), rows.tolist(), strict=True))
+
+    def rows(self, samples: NDArray[np.int64]) -> Rows:
+        """[len(samples), S]. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
+        return stacked([self.sources[source].row(shard, row) for source, shard, row in self.places(samples)])
+
+    def expect(self, sample: int) -> None:
+        """Have the shards on their way that samples from `sample` on will need."""
+        numbers = self._mixture.before(sample)
+        for source, sampler, number in zip(self.sources, self._samplers, numbers, strict=True):
+            source.expect(sampler.coming_shards(number))
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+
+def stacked(rows: Sequence[Rows]) -> Rows:
+    """Rows of one way of packing as one batch."""
+    is_packed = rows[0].documents_BS is not None
+    return Rows(
+        np.concatenate([row.tokens_BS for row in rows]),
+        np.concatenate([row.targets_BS for row in rows]),
+        np.concatenate([row.documents_BS for row in rows]) if is_packed else None,
+        np.concatenate([row.positions_BS for row in rows]) if is_packed else None,
+    )

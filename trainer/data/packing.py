@@ -1,0 +1,117 @@
+"""How the tokens of one shard become rows of `length` (input, target) pairs.
+
+A row is a list of pieces, a piece a run of targets in the shard: the input of each target is the token before it, and
+the first token of a document has the end of text (or the end of the piece before) for its input. Rows never cross
+shards, so a shard is all that is needed to compute its rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORED = -100
+"""A target that no loss is counted for: padding, a prompt."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """[b, S] each, int64 tokens, targets and positions, int32 documents; the last two None without packing."""
+
+    tokens_BS: NDArray[np.int64]
+    targets_BS: NDArray[np.int64]
+    documents_BS: NDArray[np.int32] | None
+    positions_BS: NDArray[np.int64] | None
+
+
+class StreamRows:
+    """The shard as one stream, cut every `length` tokens; attention crosses documents."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def count(self, num_tokens: int) -> int:
+        """Rows, each with the token after it as last target; the rest of a shard, shorter than a row, is left out."""
+        return max(0, num_tokens - 1) // self._length
+
+    def read(self, tokens: NDArray[np.integer], row: int) -> Rows:
+        start = row * self._length
+        stretch = tokens[start : start + self._length + 1].astype(np.int64)
+        return Rows(stretch[None, :-1], stretch[None, 1:], None, None)
+
+
+class DocumentRows:
+    """Whole documents packed into rows: the longest first, each where the least room is left (best-fit decreasing).
+
+    A document longer than a row is first cut into pieces; the rest of a row is padding that no loss is counted for.
+    """
+
+    def __init__(self, lengths: NDArray[np.int64], length: int) -> None:
+        """`lengths`: tokens of the shard's documents, in order."""
+        self._length = length
+        self._starts, self._sizes, self._is_start = _pieces(lengths, length)
+        rows = best_fit(self._sizes, length)
+        self._order = np.argsort(rows, kind="stable")  # the pieces of a row keep the order of the shard
+        self._bounds = np.searchsorted(rows[self._order], np.arange(rows.max(initial=-1) + 2))
+
+    @property
+    def count(self) -> int:
+        return len(self._bounds) - 1
+
+    def read(self, tokens: NDArray[np.integer], row: int, end_of_text: int) -> Rows:
+        inputs = np.full(self._length, end_of_text, dtype=np.int64)
+        targets = np.full(self._length, IGNORED, dtype=np.int64)
+        documents = np.empty(self._length, dtype=np.int32)
+        positions = np.empty(self._length, dtype=np.int64)
+        filled = 0
+        pieces = self._order[self._bounds[row] : self._bounds[row + 1]]
+        for number, piece in enumerate(pieces):
+            start, size = self._starts[piece], self._sizes[piece]
+            here = slice(filled, filled + size)
+            targets[here] = tokens[start : start + size]
+            inputs[filled + 1 : filled + size] = targets[filled : filled + size - 1]
+            if not self._is_start[piece]:
+                inputs[filled] = tokens[start - 1]
+            documents[here] = number
+            positions[here] = np.arange(size)
+            filled += size
+        documents[filled:] = len(pieces)
+        positions[filled:] = np.arange(self._length - filled)
+        return Rows(inputs[None], targets[None], documents[None], positions[None])
+
+
+def _pieces(lengths: NDArray[np.int64], longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """(start in the shard, tokens, begins a document) of the pieces that documents are cut into, in order."""
+    counts = -(-lengths // longest)
+    document = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = (np.cumsum(lengths) - lengths)[document] + number * longest
+    sizes = np.minimum(lengths[document] - number * longest, longest)
+    return starts, sizes, number == 0
+
+
+def best_fit(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
+    """For each piece the bin it goes to: pieces from large to small, each into the fullest bin that has room.
+
+    `room` is a set of integers, bit r set where some bin has r left, so that the least sufficient room is found by
+    one shift; bins of equal room are taken last made, first used.
+    """
+    bins = np.empty(len(sizes), dtype=np.int64)
+    by_room: dict[int, list[int]] = {}
+    room, num_bins = 0, 0
+    for piece in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[piece])
+        enough = room >> size
+        if enough:
+            left = size + (enough & -enough).bit_length() - 1
+            chosen = by_room[left].pop()
+            if not by_room[left]:
+                room &= ~(1 << left)
+        else:
+            left, chosen = capacity, num_bins
+            num_bins += 1
+        bins[piece] = chosen
+        if left > size:
+            by_room.setdefault(left - size, []).append(chosen)
+            room |= 1 << (left - size)
+    return bins

@@ -1,0 +1,148 @@
+"""A prepared data set, opened to train on: its rows by sample number, from whole shards."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.contract.data import DataSpec
+from trainer.contract.manifest import DatasetManifest
+from trainer.contract.run import EndClass
+from trainer.contract.sealing import Sealer, SealError
+from trainer.data.cache import CorruptShard, Fetch, ShardCache
+from trainer.data.packing import DocumentRows, Rows, StreamRows
+from trainer.data.sampler import Sampler
+from trainer.data.shards import DatasetIndex, document_lengths
+from trainer.errors import TrainerError
+from trainer.storage.base import MissingObject, Storage
+from trainer.storage.sealed import get_sealed
+
+OnCorrupt = Callable[[str, CorruptShard], None]
+END_OF_TEXT_ID = 0
+
+
+@dataclass(frozen=True)
+class SourcePlace:
+    """Where a worker finds a prepared data set: a folder of the node, and what is not there, in the store."""
+
+    name: str
+    folder: Path
+    manifest: DatasetManifest | None  # None: the folder holds all of it
+    key: str = field(repr=False)
+
+    def fetcher(self, storage: Storage) -> Fetch | None:
+        if self.manifest is None:
+            return None
+        files = {file.path: file for file in self.manifest.files}
+        sealer = Sealer(self.key)
+
+        def fetch(name: str) -> bytes:
+            try:
+                return get_sealed(storage, sealer, files[name])
+            except (SealError, MissingObject) as error:
+                raise CorruptShard(name, str(error)) from error
+
+        return fetch
+
+
+class Source:
+    """One split of a prepared data set under one way of packing."""
+
+    def __init__(self, place: SourcePlace, split: str, data: DataSpec, length: int, storage: Storage) -> None:
+        self.name, self.split = place.name, split
+        self.index = DatasetIndex.read(place.folder)
+        self._data, self._length = data, length
+        self.rows = row_counts(place.folder, self.index, split, data.packing, length)
+        shards = self.index.shards[split]
+        limit = data.cache_bytes // len(data.parts)
+        fetch = place.fetcher(storage)
+        self._cache = ShardCache(place.folder, shards, self.index.dtype, fetch, limit, 2 * data.shuffle_shards)
+        self._lengths = document_lengths(place.folder, self.index, split) if data.packing == "documents" else []
+        self._packed = lru_cache(maxsize=2 * data.shuffle_shards)(self._pack)
+        self._skipped_shards: set[int] = set()
+        self.on_corrupt: OnCorrupt = lambda source, error: None
+        self.skipped_rows = 0
+
+    @property
+    def num_rows(self) -> int:
+        return sum(self.rows)
+
+    def sampler(self, seed: int) -> Sampler:
+        return Sampler(self.rows, seed, self.index.fingerprint, self._data.shuffle_shards)
+
+    def row(self, shard: int, row: int) -> Rows:
+        """One row, [1, S]. Raises TrainerError (DATA_ERROR) for a shard that is damaged in the store, unless such are
+        skipped: then row `row` (modulo its rows) of the next shard of the index that has rows and is whole stands in,
+        a choice that follows from the state of the store alone, and `skipped_rows` counts it.
+        """
+        for offset in range(len(self.rows)):
+            chosen = (shard + offset) % len(self.rows)
+            if not self.rows[chosen]:
+                continue
+            try:
+                found = self._read(chosen, row % self.rows[chosen])
+            except CorruptShard as error:
+                self._tell(chosen, error)
+                continue
+            self.skipped_rows += offset > 0
+            return found
+        raise TrainerError(
+            EndClass.DATA_ERROR, f"every shard of the {self.split} split of {self.name} is damaged in the store"
+        )
+
+    def expect(self, shards: list[int]) -> None:
+        """Shards that will be needed, in order; fetched ahead."""
+        self._cache.expect(shards)
+
+    def close(self) -> None:
+        self._cache.close()
+
+    def _read(self, shard: int, row: int) -> Rows:
+        tokens = self._cache.tokens(shard)
+        if self._data.packing == "documents":
+            return self._packed(shard).read(tokens, row, END_OF_TEXT_ID)
+        return StreamRows(self._length).read(tokens, row)
+
+    def _pack(self, shard: int) -> DocumentRows:
+        return DocumentRows(self._lengths[shard], self._length)
+
+    def _tell(self, shard: int, error: CorruptShard) -> None:
+        if self._data.on_corrupt == "fail":
+            raise TrainerError(
+                EndClass.DATA_ERROR,
+                f"shard {error.name} of {self.name} is damaged: {error.problem}; "
+                "set training.data.on_corrupt: skip to train without it",
+            ) from error
+        if shard not in self._skipped_shards:
+            self._skipped_shards.add(shard)
+            self.on_corrupt(self.name, error)
+
+
+def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, length: int) -> list[int]:
+    """Rows of each shard. Packing documents takes some time for many shards, so its counts are kept in the folder."""
+    if packing == "none":
+        return [StreamRows(length).count(shard.tokens) for shard in index.shards[split]]
+    path = folder / f"{split}-rows-{length}.json"
+    try:
+        return [int(count) for count in json.loads(path.read_text())]
+    except FileNotFoundError:
+        counts = [DocumentRows(lengths, length).count for lengths in document_lengths(folder, index, split)]
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(counts))
+    partial.replace(path)
+    return counts
+
+
+def evenly_spaced(source: Source, count: int) -> list[tuple[int, int]]:
+    """(shard, row) of `count` rows spread over the whole split; all of them when there are fewer."""
+    total = source.num_rows
+    count = min(count, total)
+    first_row: NDArray[np.int64] = np.concatenate([[0], np.cumsum(source.rows)])
+    chosen = (np.arange(count, dtype=np.int64) * total) // max(1, count)
+    shards = np.searchsorted(first_row, chosen, side="right") - 1
+    return [(int(shard), int(row)) for shard, row in zip(shards, chosen - first_row[shards], strict=True)]
