@@ -1126,11 +1126,22 @@ export interface components {
         };
         /**
          * DataSpec
-         * @description Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`.
+         * @description Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`; either
+         *     one `source` or a `mixture` of several.
+         *
+         *     `packing`: `none` cuts the documents' stream into sequences, and attention crosses documents; `documents` fills
+         *     each sequence with whole documents (longer ones are cut), and attention stays inside each.
+         *     `on_corrupt`: whether a shard that is damaged in the store ends the run or is skipped; its samples are then
+         *     taken from the next shard that is whole.
+         *     Samples are shuffled over `shuffle_shards` shards (32 MiB of tokens each) at a time, so that a node needs to hold
+         *     no more than twice as many; it keeps up to `cache_bytes` of them on its disk.
          */
         DataSpec: {
-            /** Source */
-            source: string;
+            /**
+             * Source
+             * @default null
+             */
+            source: string | null;
             /**
              * Format
              * @default auto
@@ -1146,6 +1157,31 @@ export interface components {
              * @default 0.02
              */
             validation_fraction: number;
+            /**
+             * Mixture
+             * @default []
+             */
+            mixture: components["schemas"]["MixturePart"][];
+            /**
+             * Packing
+             * @default none
+             */
+            packing: components["schemas"]["PackingEnum"];
+            /**
+             * On Corrupt
+             * @default fail
+             */
+            on_corrupt: components["schemas"]["OnCorruptEnum"];
+            /**
+             * Shuffle Shards
+             * @default 8
+             */
+            shuffle_shards: number;
+            /**
+             * Cache Bytes
+             * @default 17179869184
+             */
+            cache_bytes: number;
         };
         Dataset: {
             id: string;
@@ -1252,7 +1288,7 @@ export interface components {
             changes?: unknown;
         };
         /** @enum {string} */
-        FormatEnum: "auto" | "text" | "jsonl";
+        FormatEnum: "auto" | "text" | "jsonl" | "parquet";
         FullDelivery: {
             id: string;
             webhook_id: string;
@@ -1586,6 +1622,34 @@ export interface components {
             points: number;
         };
         /**
+         * MixturePart
+         * @description One source of several. Of the samples it gives `weight` divided by the sum of all weights.
+         */
+        MixturePart: {
+            /** Source */
+            source: string;
+            /**
+             * Weight
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Format
+             * @default auto
+             */
+            format: components["schemas"]["FormatEnum"];
+            /**
+             * Text Field
+             * @default text
+             */
+            text_field: string;
+            /**
+             * Validation Fraction
+             * @default 0.02
+             */
+            validation_fraction: number;
+        };
+        /**
          * MoEShape
          * @description Mixture of experts in place of the feed-forward of every layer but the first `first_dense_layers`.
          *
@@ -1787,6 +1851,8 @@ export interface components {
             cluster_id: string;
             backend_name: string;
         };
+        /** @enum {string} */
+        OnCorruptEnum: "fail" | "skip";
         /**
          * OptimizerSpec
          * @description `adamw` for all parameters, or `muon` for the matrices of the blocks and AdamW for the rest: embedding, head,
@@ -1854,6 +1920,8 @@ export interface components {
             /** @description clusters that could not say what they run */
             unlisted: components["schemas"]["Unlisted"][];
         };
+        /** @enum {string} */
+        PackingEnum: "none" | "documents";
         /**
          * ParallelismSpec
          * @description Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
@@ -2374,6 +2442,9 @@ export interface components {
         /**
          * TokenizerSpec
          * @description A byte-level BPE trained on the data itself; every text is representable, so there is no unknown token.
+         *
+         *     All parts of a mixture share it. It is trained on the text of `trained_on`, a source of the mixture, by default
+         *     the first.
          */
         TokenizerSpec: {
             /**
@@ -2387,6 +2458,11 @@ export interface components {
              * @default 2048
              */
             vocab_size: number;
+            /**
+             * Trained On
+             * @default null
+             */
+            trained_on: string | null;
         };
         /** TrainingSpec */
         TrainingSpec: {
@@ -2395,7 +2471,8 @@ export interface components {
             /**
              * @default {
              *       "kind": "bpe",
-             *       "vocab_size": 2048
+             *       "vocab_size": 2048,
+             *       "trained_on": null
              *     }
              */
             tokenizer: components["schemas"]["TokenizerSpec"];

@@ -134,7 +134,7 @@ class ForkRequest(TypedDict):
     changes: NotRequired[Any]
 
 
-FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl']
+FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet']
 
 
 HealthEnum: TypeAlias = Literal['ok', 'degraded', 'unknown', 'hung', 'straggling']
@@ -194,6 +194,14 @@ class LostObject(TypedDict):
     why: str
 
 
+class MixturePart(TypedDict):
+    source: str
+    weight: NotRequired[float]
+    format: NotRequired[FormatEnum]
+    text_field: NotRequired[str]
+    validation_fraction: NotRequired[float]
+
+
 class Named(TypedDict):
     id: str
     name: str
@@ -230,7 +238,13 @@ class ObjectRequest(TypedDict):
     backend_name: str
 
 
+OnCorruptEnum: TypeAlias = Literal['fail', 'skip']
+
+
 OptimizerSpecNameEnum: TypeAlias = Literal['adamw', 'muon']
+
+
+PackingEnum: TypeAlias = Literal['none', 'documents']
 
 
 class ParameterGroup(TypedDict):
@@ -538,6 +552,7 @@ class TokenRotationRequest(TypedDict):
 class TokenizerSpec(TypedDict):
     kind: NotRequired[Literal['bpe']]
     vocab_size: NotRequired[int]
+    trained_on: NotRequired[str | None]
 
 
 class Try(TypedDict):
@@ -634,10 +649,15 @@ class ClusterPage(TypedDict):
 
 
 class DataSpec(TypedDict):
-    source: str
+    source: NotRequired[str | None]
     format: NotRequired[FormatEnum]
     text_field: NotRequired[str]
     validation_fraction: NotRequired[float]
+    mixture: NotRequired[list[MixturePart]]
+    packing: NotRequired[PackingEnum]
+    on_corrupt: NotRequired[OnCorruptEnum]
+    shuffle_shards: NotRequired[int]
+    cache_bytes: NotRequired[int]
 
 
 class Dataset(TypedDict):
