@@ -158,4 +158,6 @@ def _planned(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> tuple[Mesh,
         raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
     mesh = mesh.spread(sizes)
     size = micro_batch_size(training, sizes, vocab_size)
-    return mesh, RankShare(mesh.coordinate("replicate", "shard"), sizes.data, size, equal=sizes.pipeline > 1)
+    return mesh, RankShare(
+        mesh.coordinate("replicate", "shard"), sizes.data, size, sizes.pipeline > 1, mesh.world_size // sizes.data
+    )

@@ -67,16 +67,18 @@ def counted_tokens(session: Session, batches: list[MicroBatch], step: int) -> fl
 
 
 def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """([loss, gradient norm, is finite, ranks that want to stop], gradient norm, is finite), over all ranks.
+    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences], gradient norm, is finite), over
+    all ranks.
 
     One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
     """
     wants_stop = torch.full((), float(session.reporter.stop_requested()), device=loss.device)
-    sums = torch.stack([loss, session.optimizer.gradient_square_sum(), wants_stop])
-    loss, square_sum, stopping = sum_over_ranks(sums, session.mesh).unbind()
+    skipped = torch.full((), session.loader.skipped_sequences, device=loss.device)
+    sums = torch.stack([loss, session.optimizer.gradient_square_sum(), wants_stop, skipped])
+    loss, square_sum, stopping, skipped = sum_over_ranks(sums, session.mesh).unbind()
     gradient_norm = square_sum.sqrt()
     is_finite = gradient_norm.isfinite() & loss.isfinite()
-    return torch.stack([loss, gradient_norm, is_finite.float(), stopping]), gradient_norm, is_finite
+    return torch.stack([loss, gradient_norm, is_finite.float(), stopping, skipped]), gradient_norm, is_finite
 
 
 def compile_ahead(session: Session) -> None:
@@ -113,6 +115,7 @@ class Monitor:
         self._reporter, self._training, self._mesh = session.reporter, session.training, session.mesh
         self._vocab_size = session.index.vocab_size
         self._peak = peak_of(session.mesh.device)
+        self._stalls = session.loader.stalls
         self._skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
@@ -143,6 +146,7 @@ class Monitor:
             "train/learning_rate": learning_rate(self._training, stats.step),
             "train/gradient_norm": stats.gradient_norm,
             "time/step_seconds": seconds,
+            "time/data_stall_seconds": self._stalls.popleft(),
             "throughput/tokens_per_second": tokens_per_second,
             "memory/peak_bytes": float(peak_memory_bytes(self._mesh.device)),
         }
@@ -150,6 +154,8 @@ class Monitor:
             self._training.model.resolve(), self._vocab_size, self._training.sequence_length,
             tokens_per_second, self._mesh.world_size, self._peak,
         )  # fmt: skip
+        if self._training.data.on_corrupt == "skip":
+            values["data/skipped_sequences"] = stats.skipped_sequences
         self._reporter.metrics(stats.step + 1, values)
         self.latest["train/loss"] = stats.loss
         self._count_skips(stats)

@@ -107,8 +107,12 @@ class AgentApi:
             self.models.append(manifest)
         else:
             self.datasets.append(manifest)
-            dataset = {**self.run.dataset.model_dump(), "prepared": manifest}
-            self.run = RunConfig.model_validate({**self.run.model_dump(), "dataset": dataset})
+            sources = [source.model_dump() for source in self.run.datasets]
+            for source in sources:
+                if manifest["dataset_id"] == source["dataset_id"]:
+                    source["prepared"] = manifest
+            changed = {"dataset": sources[0], "more_datasets": sources[1:]}
+            self.run = RunConfig.model_validate({**self.run.model_dump(), **changed})
         return 201, {}
 
 

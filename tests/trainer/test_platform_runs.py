@@ -6,15 +6,18 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.agent_api import TOKEN, AgentApi
-from tests.trainer.runs import platform_run, tiny_training
+from tests.trainer.runs import platform_run, tiny_text, tiny_training
 from trainer.agent.supervisor import NodePlace, Supervisor
-from trainer.contract.manifest import DatasetManifest
+from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.run import DatasetSource, EndClass, ProcessLayout, RunConfig
+from trainer.contract.sealing import Sealer, new_keyset
+from trainer.data.prepare import prepare
 from trainer.platform_client import PlatformClient
 from trainer.resilience.assignment import HttpConnection
 
@@ -63,6 +66,82 @@ def test_a_prepared_data_set_is_used_as_it_is_and_gives_the_same_losses(tmp_path
         assert supervisor_for(api, tmp_path / "second").run() is EndClass.COMPLETED
         assert api.losses() == first
         assert len(api.datasets) == 1
+
+
+def prepared_with_small_shards(api: AgentApi, work: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """The run for another attempt, after one whose data was put into shards of 4 KiB."""
+    monkeypatch.setattr("trainer.agent.dataset.prepare", partial(prepare, shard_bytes=4096))
+    assert supervisor_for(api, work).run() is EndClass.COMPLETED
+    fields = {**api.run.model_dump(), "resume": None, "attempt_number": 2}
+    return RunConfig.model_validate(fields)
+
+
+@pytest.mark.parametrize("packing", ["none", "documents"])
+def test_a_later_attempt_streams_the_shards_and_computes_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str
+) -> None:
+    data = {"source": "dataset:tiny", "packing": packing, "shuffle_shards": 2}
+    run, keys, objects = platform_run(tiny_training(data=data), processes=2)
+    with AgentApi(run, keys, objects) as api:
+        api.run = prepared_with_small_shards(api, tmp_path / "first", monkeypatch)
+        first = api.losses()
+        assert len(api.datasets[0]["files"]) > 10
+        api.received.clear()
+        assert supervisor_for(api, tmp_path / "second").run() is EndClass.COMPLETED
+        assert api.losses() == first
+        steps = [point["values"] for point in api.points() if "train/loss" in point["values"]]
+        assert [values["time/data_stall_seconds"] >= 0 for values in steps] == [True] * 20
+
+
+@pytest.mark.parametrize("choice", ["fail", "skip"])
+def test_a_damaged_shard_ends_the_run_or_is_skipped_by_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str
+) -> None:
+    training = tiny_training(data={"source": "dataset:tiny", "on_corrupt": choice, "shuffle_shards": 64})
+    run, keys, objects = platform_run(training, processes=2)
+    with AgentApi(run, keys, objects) as api:
+        api.run = prepared_with_small_shards(api, tmp_path / "first", monkeypatch)
+        api.received.clear()
+        (part,) = next(f["parts"] for f in api.datasets[0]["files"] if f["path"] == "train-00002.tokens")
+        api.objects[part["key"]] = api.objects[part["key"]][:-1]
+        ended = supervisor_for(api, tmp_path / "second").run()
+        if choice == "fail":
+            assert ended is EndClass.DATA_ERROR
+            assert "shard train-00002.tokens of dataset:tiny is damaged" in api.ends[-1]["message"]
+            return
+        assert ended is EndClass.COMPLETED
+        (event,) = api.events("data.shard_skipped")
+        assert (event["source"], event["shard"]) == ("dataset:tiny", "train-00002.tokens")
+        skipped = [p["values"]["data/skipped_sequences"] for p in api.points() if "train/loss" in p["values"]]
+        assert sum(skipped) > 0
+        assert all(count == int(count) for count in skipped)
+
+
+def test_a_mixture_is_prepared_once_with_one_tokenizer_and_each_part_under_its_own_key(tmp_path: Path) -> None:
+    parts = [{"source": "dataset:tiny", "weight": 3}, {"source": "dataset:other"}]
+    training = tiny_training(data={"mixture": parts, "packing": "documents"})
+    run, keys, objects = platform_run(training)
+    other_key = new_keyset()
+    text = "".join(f"{line[::-1]}\n" for line in tiny_text().splitlines())
+    ciphertext, part = Sealer(other_key).seal(text.encode(), "datasets/dset_other/raw-000.part")
+    raw = [StoredFile(path="other.txt", parts=[part])]
+    other = DatasetSource(dataset_id="dset_other", name="other", origin="sealed", raw=raw)
+    run = run.model_copy(update={"more_datasets": [other]})
+    keys = keys.model_copy(update={"more_datasets": {"dset_other": other_key}})
+    with AgentApi(run, keys, {**objects, part.key: ciphertext}) as api:
+        assert supervisor_for(api, tmp_path / "first").run() is EndClass.COMPLETED
+        first = api.losses()
+        assert [manifest["dataset_id"] for manifest in api.datasets] == ["dset_tiny", "dset_other"]
+        assert len({manifest["recipe"] for manifest in api.datasets}) == 2
+        stored = next(file for file in api.datasets[1]["files"] if file["path"] == "tokenizer.json")
+        opened = Sealer(other_key).open_unlisted(api.objects[stored["parts"][0]["key"]], stored["parts"][0]["key"])
+        (folder,) = (tmp_path / "first/datasets").glob(f"{api.datasets[0]['recipe']}*")
+        assert opened == (folder / "tokenizer.json").read_bytes()
+        api.run = RunConfig.model_validate({**api.run.model_dump(), "resume": None, "attempt_number": 2})
+        api.received.clear()
+        assert supervisor_for(api, tmp_path / "second").run() is EndClass.COMPLETED
+        assert api.losses() == first
+        assert len(api.datasets) == 2
 
 
 def test_a_later_attempt_goes_on_from_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""From text to batches: documents -> tokenizer -> shards -> sampler -> loader.
+"""From text to batches: documents -> tokenizer -> shards -> source (cache, packing, sampler) -> corpus -> loader.
 
-May import: `trainer.contract`, `trainer.errors`, numpy, tokenizers; only `loader` imports torch, since the
-agent, which prepares the data, must stay free of it. The order of the data is arithmetic, never state.
+May import: `trainer.contract`, `trainer.errors`, `trainer.storage`, numpy, tokenizers, pyarrow; only `loader` and
+`batch` import torch, since the agent, which prepares the data, must stay free of it. The order of the data is
+arithmetic, never state.
 """

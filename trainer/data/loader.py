@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from trainer.data.sampler import share
 from trainer.data.source import Source, evenly_spaced
 
 _AHEAD = 2  # steps gathered ahead
+_REMEMBERED = 1024  # steps whose wait is kept until it is read
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class RankShare:
     """What part of each step a data rank computes, in micro-batches of `micro_batch` sequences at most.
 
     `equal`: every micro-batch has this size, as a pipeline needs, filled up with sequences that no loss is counted for.
+    `copies`: ranks that are given the same sequences.
     """
 
     rank: int
     world_size: int
     micro_batch: int
     equal: bool = False
+    copies: int = 1
 
     def num_micro_batches(self, sequences: int) -> int:
         """Of a step of so many."""
@@ -52,8 +56,9 @@ class _Gathered:
 class Loader:
     """`next_step(step)` gives the rank's micro-batches of a step; asked in order, they are ready beforehand.
 
-    Of the step asked for last: `stall_seconds`, what the asker waited for; and `skipped_sequences`, how many of this
-    rank's sequences were in damaged shards, and replaced.
+    `stalls`: seconds that each step's asker waited, for a reader that takes them out, oldest first.
+    `skipped_sequences`: this rank's share of how many sequences of the step asked for last were in damaged shards, and
+    replaced; the sum over all ranks is their number.
     """
 
     def __init__(
@@ -62,8 +67,8 @@ class Loader:
         self.counts_vary = corpus.is_packed
         """Whether some targets of a step are not counted, so that their number must be found out."""
         self._corpus, self._sizes, self._part, self._device = corpus, sizes, part, device
-        self.stall_seconds = 0.0
-        self.skipped_sequences = 0
+        self.stalls: deque[float] = deque(maxlen=_REMEMBERED)
+        self.skipped_sequences = 0.0
         self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(first_step,), name="prefetch", daemon=True)
@@ -73,11 +78,11 @@ class Loader:
         """Micro-batches on the device. Steps are asked for one after another."""
         begin = time.monotonic()
         item = self._ready.get()
-        self.stall_seconds = time.monotonic() - begin
+        self.stalls.append(time.monotonic() - begin)
         if isinstance(item, BaseException):
             raise item
         assert item.step == step, f"step {step} asked for, {item.step} prepared"
-        self.skipped_sequences = item.skipped_sequences
+        self.skipped_sequences = item.skipped_sequences / self._part.copies
         return [batch.to(self._device) for batch in item.batches]
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ class StepStats:
     gradient_norm: float
     is_finite: bool
     ranks_stopping: float
+    skipped_sequences: float
 
 
 class StatsPipe:
@@ -28,7 +29,7 @@ class StatsPipe:
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def push(self, step: int, values: Tensor) -> list[StepStats]:
-        """`values`: loss, gradient norm, is finite (0 or 1), ranks that want to stop; fp32, [4], on the device."""
+        """`values`: in the order of `StepStats`' fields after `step`; fp32, on the device."""
         event = None
         if self._is_accelerator:
             values = values.to("cpu", non_blocking=True)
@@ -45,5 +46,5 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, stopping = values.tolist()
-        return StepStats(step, loss, norm, bool(finite), stopping)
+        loss, norm, finite, stopping, skipped = values.tolist()
+        return StepStats(step, loss, norm, bool(finite), stopping, skipped)
