@@ -1,12 +1,13 @@
 """Whole matrices out of shards, and shards out of wholes, with the work on the wholes shared out among the ranks.
 
-Of the ranks that together hold some matrices, each becomes the owner of some. All shards of a matrix travel to its
-owner and the owner's result travels back, each way in one collective for all matrices. So a rank sends and receives
-about what it holds of them, whatever the number of ranks; gathering every matrix on every rank would cost that number
-times as much, and each rank all of the work.
+Of the ranks that together hold some matrices, each becomes the owner of some. What the owner of a matrix lacks travels
+to it, and its result travels back, each way in one collective for all matrices. So a rank sends and receives about what
+it holds of them, whatever the number of ranks; gathering every matrix on every rank would cost that number times as
+much, and each rank all of the work.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
 
 import torch
@@ -21,7 +22,8 @@ Box = tuple[int, int, int, int]  # first row, first column, rows, columns
 class Exchange:
     """Of `members`, each [.., R, C] as a whole, of which every rank of `group` holds a box of rows and columns.
 
-    Dimensions before these two count matrices; all ranks of the group hold parts of the same of them.
+    Dimensions before these two count matrices; all ranks of the group hold parts of the same of them. Several ranks may
+    hold the same box.
     """
 
     def __init__(self, members: Sequence[Member], group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
@@ -29,26 +31,31 @@ class Exchange:
         self._group, self._dtype, self._device = group, dtype, members[0].shard.device
         self._stacks = [_stack_shape(member) for member in members]
         self._size = dist.get_world_size(group) if group is not None else 1
-        rank = dist.get_rank(group) if group is not None else 0
+        self._rank = dist.get_rank(group) if group is not None else 0
         self._boxes: list[list[Box]] = [[_box(member) for member in members]] * self._size
         if group is not None:
-            dist.all_gather_object(self._boxes, self._boxes[rank], group=group)
+            dist.all_gather_object(self._boxes, self._boxes[self._rank], group=group)
         self._owners = _share_out([_work(stack) for stack in self._stacks], self._size)
-        self._mine = self._of_owner(rank)
-        self._my_boxes = self._boxes[rank]
+        self._owned = [self._of_owner(peer) for peer in range(self._size)]
+        self._mine = self._owned[self._rank]
+        senders = [self._senders(index) for index in range(len(members))]
+        self._sent = [[index for index in owned if self._rank in senders[index]] for owned in self._owned]
+        self._received = [[index for index in self._mine if peer in senders[index]] for peer in range(self._size)]
 
     def wholes(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """From this rank's shard of each member to the whole [N, R, C] of each that it owns. A collective."""
         if self._group is None:
             return [shard.view(stack).to(self._dtype) for shard, stack in zip(shards, self._stacks, strict=True)]
-        outgoing = [[shards[index] for index in self._of_owner(peer)] for peer in range(self._size)]
-        shapes = [[self._shape(index, boxes[index]) for index in self._mine] for boxes in self._boxes]
+        outgoing = [[shards[index] for index in indices] for indices in self._sent]
+        shapes = [[self._shape(index, peer) for index in indices] for peer, indices in enumerate(self._received)]
         received = self._all_to_all(outgoing, shapes)
-        wholes = [torch.empty(self._stacks[index], dtype=self._dtype, device=self._device) for index in self._mine]
-        for boxes, pieces in zip(self._boxes, received, strict=True):
-            for whole, piece, index in zip(wholes, pieces, self._mine, strict=True):
-                _inside(whole, boxes[index]).copy_(piece)
-        return wholes
+        wholes = {
+            index: torch.empty(self._stacks[index], dtype=self._dtype, device=self._device) for index in self._mine
+        }
+        for peer, (indices, pieces) in enumerate(zip(self._received, received, strict=True)):
+            for index, piece in zip(indices, pieces, strict=True):
+                _inside(wholes[index], self._boxes[peer][index]).copy_(piece)
+        return list(wholes.values())
 
     def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """From the whole of each member that this rank owns to its part [N, r, c] of every member. A collective."""
@@ -58,17 +65,24 @@ class Exchange:
             [_inside(whole, boxes[index]) for whole, index in zip(wholes, self._mine, strict=True)]
             for boxes in self._boxes
         ]
-        indices = [self._of_owner(peer) for peer in range(self._size)]
-        shapes = [[self._shape(index, self._my_boxes[index]) for index in owned] for owned in indices]
-        received = self._all_to_all(outgoing, shapes)
-        parts = dict(zip(sum(indices, []), sum(received, []), strict=True))
-        return [parts[index] for index in range(len(self._stacks))]
+        shapes = [[self._shape(index, self._rank) for index in owned] for owned in self._owned]
+        pieces = dict(zip(chain(*self._owned), chain(*self._all_to_all(outgoing, shapes)), strict=True))
+        return [pieces[index] for index in range(len(self._stacks))]
 
     def _of_owner(self, peer: int) -> list[int]:
         return [index for index, owner in enumerate(self._owners) if owner == peer]
 
-    def _shape(self, index: int, box: Box) -> tuple[int, int, int]:
-        return self._stacks[index][0], box[2], box[3]
+    def _senders(self, index: int) -> set[int]:
+        """The ranks that give the owner of a member its boxes, each box once; what it has it keeps."""
+        senders: dict[Box, int] = {self._boxes[self._owners[index]][index]: self._owners[index]}
+        for peer, boxes in enumerate(self._boxes):
+            senders.setdefault(boxes[index], peer)
+        return set(senders.values())
+
+    def _shape(self, index: int, peer: int) -> tuple[int, int, int]:
+        """Of what `peer` holds of a member."""
+        _, _, rows, columns = self._boxes[peer][index]
+        return self._stacks[index][0], rows, columns
 
     def _all_to_all(self, outgoing: list[list[Tensor]], shapes: list[list[tuple[int, int, int]]]) -> list[list[Tensor]]:
         """For each peer, what it sends: tensors of `shapes`, which it and this rank know beforehand."""

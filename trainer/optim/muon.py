@@ -24,7 +24,7 @@ class Muon:
         self._momentum = {member.name: torch.zeros_like(member.shard) for member in members}
         by_axes: dict[tuple[str, ...], list[Member]] = {}
         for member in members:
-            by_axes.setdefault(_axes_that_cut(member), []).append(member)
+            by_axes.setdefault(_axes_that_share(member), []).append(member)
         self._exchanges = []
         for axes, some in by_axes.items():
             group = some[0].placement.mesh.group(*axes) if axes else None
@@ -67,10 +67,15 @@ class Muon:
         return 0.2 * math.sqrt(max(rows, columns))
 
 
-def _axes_that_cut(member: Member) -> tuple[str, ...]:
-    """The mesh axes whose ranks hold parts of the same matrices; a stack of experts cut between experts has none."""
-    first = len(member.placement.shape) - 2
-    return tuple(axis for cut in member.placement.cuts if cut.dimension >= first for axis in cut.axes)
+def _axes_that_share(member: Member) -> tuple[str, ...]:
+    """The mesh axes whose ranks hold parts of the same matrices, or where nothing is sharded all of them.
+
+    Replicas of sharded matrices have slow ways between them, and work for themselves. A stack of experts that is cut
+    between experts needs nobody.
+    """
+    first, mesh = len(member.placement.shape) - 2, member.placement.mesh
+    axes = [axis for cut in member.placement.cuts if cut.dimension >= first for axis in cut.axes]
+    return tuple(axes) if mesh.sizes.zero or first else ("replicate", "context", *axes)
 
 
 def _alike(wholes: Sequence[Tensor]) -> Iterator[list[int]]:
