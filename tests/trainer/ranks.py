@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
 
@@ -32,17 +32,20 @@ class RankPool:
         self._runs += 1
         for _, to_rank, _ in self._ranks[:world_size]:
             to_rank.send((self._runs, world_size, function, arguments))
-        answers = []
-        for rank, (forked, _, from_rank) in enumerate(self._ranks[:world_size]):
-            while not from_rank.poll(0.5):
-                if not forked.process.is_alive():
-                    raise RuntimeError(f"rank {rank} died: {_rest(forked.stderr)}")
-            answers.append(from_rank.recv())
-        failures = [answer for is_good, answer in answers if not is_good]
-        if failures:
-            self.close()
-            raise RuntimeError("\n".join(failures))
-        return [answer for _, answer in answers]
+        waiting = {from_rank: rank for rank, (_, _, from_rank) in enumerate(self._ranks[:world_size])}
+        answers: dict[int, Any] = {}
+        while waiting:
+            for from_rank in wait(list(waiting)):
+                rank = waiting.pop(from_rank)
+                try:
+                    is_good, answer = from_rank.recv()
+                except EOFError:
+                    is_good, answer = False, f"rank {rank} died: {_rest(self._ranks[rank][0].stderr)}"
+                if not is_good:  # the others would wait for it
+                    self.close()
+                    raise RuntimeError(answer)
+                answers[rank] = answer
+        return [answers[rank] for rank in range(world_size)]
 
     def close(self) -> None:
         for forked, _, _ in self._ranks:
