@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tests.trainer.equality import VOCABULARY, Case, Outcome, compare
+from tests.trainer.equality import VOCABULARY, Case, compare
 from tests.trainer.ranks import RankPool
 from trainer.contract.plan import plan_mesh
 
@@ -71,7 +71,6 @@ def main() -> int:
             wrong = compare(pool, case, references)
         except RuntimeError as error:
             wrong = [str(error)]
-            pool = RankPool(arguments.ranks)
         passed += not wrong
         if wrong:
             failed.append({"case": asdict(case), "wrong": wrong[:5]})

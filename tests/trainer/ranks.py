@@ -13,14 +13,16 @@ from trainer.resilience.rendezvous import StoreAddress, start_store
 class RankPool:
     """`run(4, function, *arguments)` calls `function(mesh, *arguments)` on ranks 0 .. 3 of a new process group and
     returns their results in order. Functions, arguments and results are pickled; a function is one that an import
-    finds. An exception on a rank is raised here, with the rank's own traceback, and ends the pool."""
+    finds. An exception on a rank is raised here, with the rank's own traceback; the next run begins with new ones."""
 
     def __init__(self, size: int) -> None:
-        start_fork_server()
-        self._store, self._address = start_store("127.0.0.1", 0)
-        self._runs = 0
+        self._size, self._runs = size, 0
         self._ranks: list[tuple[Forked, Connection, Connection]] = []
-        for rank in range(size):
+        start_fork_server()
+
+    def _start(self) -> None:
+        self._store, self._address = start_store("127.0.0.1", 0)
+        for rank in range(self._size):
             orders, to_rank = make_pipe()
             from_rank, results = make_pipe()
             forked = fork(f"rank{rank}", serve, rank, self._address, orders, results)
@@ -30,6 +32,8 @@ class RankPool:
 
     def run(self, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self._runs += 1
+        if not self._ranks:
+            self._start()
         for _, to_rank, _ in self._ranks[:world_size]:
             to_rank.send((self._runs, world_size, function, arguments))
         waiting = {from_rank: rank for rank, (_, _, from_rank) in enumerate(self._ranks[:world_size])}
@@ -48,10 +52,12 @@ class RankPool:
         return [answers[rank] for rank in range(world_size)]
 
     def close(self) -> None:
-        for forked, _, _ in self._ranks:
-            forked.process.kill()
-            forked.process.join()
-        self._store.process.kill()
+        if self._ranks:
+            for forked, _, _ in self._ranks:
+                forked.process.kill()
+                forked.process.join()
+            self._store.process.kill()
+            self._ranks = []
 
     def __enter__(self) -> "RankPool":
         return self
