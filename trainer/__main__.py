@@ -17,6 +17,7 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, help="folder of the run (default: the job's name); again: resume")
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="train on these text or JSONL files instead")
+    parser.add_argument("--model", type=Path, help="go on from this model (Hugging Face's layout) instead")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     keep_only_known()
@@ -31,7 +32,7 @@ def main() -> int:
     from trainer.terminal import Terminal  # noqa: PLC0415
 
     try:
-        name, settings = read_job(arguments.job)
+        name, settings = read_job(arguments.job, arguments.model)
     except TrainerError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_STATUS[EndClass.BAD_SPEC]

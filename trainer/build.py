@@ -20,7 +20,7 @@ from trainer.data.loader import Loader, RankShare, uncounted, validation_batches
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import Source
 from trainer.errors import TrainerError
-from trainer.export.names import layout_of
+from trainer.export.read import StoredWeights
 from trainer.metrics.reporter import Reporter
 from trainer.models.decoder import Decoder
 from trainer.optim.groups import check_patterns
@@ -75,7 +75,6 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     platform, storage = assignment.connection.connect(run)
     sealer = Sealer(assignment.job_key)
     index = DatasetIndex.read(assignment.dataset_folder)
-    layout_of(training.model.resolve())  # raises now, and not at the end, where no layout can hold the model
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
         source.on_corrupt = shard_skipped(reporter)
@@ -83,9 +82,14 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)
+        base = _base(assignment) if run.resume is None else None
         model = spread_model(
-            training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training)
-        )
+            training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training),
+            base.part_of if base is not None else None,
+        )  # fmt: skip
+        if base is not None:
+            for name, balance in model.weights.balances.items():
+                balance.copy_(base.whole(name, tuple(balance.shape)))
         optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
@@ -137,6 +141,12 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
         batches += validation_batches(source, training.evaluation.sequences, part)
         source.close()
     return batches
+
+
+def _base(assignment: Assignment) -> StoredWeights | None:
+    if assignment.base_folder is None:
+        return None
+    return StoredWeights(assignment.base_folder, assignment.run.training.model.resolve())
 
 
 def _prepare(stage: Decoder, training: TrainingSpec) -> None:

@@ -9,11 +9,15 @@ from pydantic import BaseModel, ValidationError
 from trainer.contract.run import EndClass
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.errors import TrainerError
+from trainer.export.folder import with_base
 from trainer.local_platform import LocalSettings
 
 
-def read_job(path: Path) -> tuple[str, LocalSettings]:
-    """(name, settings). Raises TrainerError (BAD_SPEC) that names each wrong field and its value."""
+def read_job(path: Path, base: Path | None = None) -> tuple[str, LocalSettings]:
+    """(name, settings). `base`: the model to go on from, whatever the file says of the model.
+
+    Raises TrainerError (BAD_SPEC) that names each wrong field and its value.
+    """
     try:
         job = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -22,6 +26,8 @@ def read_job(path: Path) -> tuple[str, LocalSettings]:
         raise _bad(f"{path} is not YAML: {error}") from error
     if not isinstance(job, dict) or "training" not in job:
         raise _bad(f"{path} has no field `training`: it must be a job file, a mapping with what to train below it")
+    if base is not None and isinstance(job["training"], dict):
+        job["training"]["model"] = {"base": str(base.absolute())}
     problems: list[str] = []
     training = _section(TrainingSpec, "training", job["training"], problems)
     resources, retry = (_mapping(job, name, problems) for name in ("resources", "retry"))
@@ -36,6 +42,8 @@ def read_job(path: Path) -> tuple[str, LocalSettings]:
     if problems:
         raise _bad("\n".join([f"{path} cannot be run:", *(f"  {problem}" for problem in problems)]))
     assert training is not None and layout is not None and checkpoint is not None
+    if training.model.base is not None:
+        training = with_base(training, path.absolute().parent / training.model.base)
     return str(job.get("name") or path.stem), LocalSettings(training, layout, checkpoint, restarts)
 
 

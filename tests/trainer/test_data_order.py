@@ -27,6 +27,7 @@ from trainer.data.prepare import prepare
 from trainer.data.sampler import Sampler, share
 from trainer.data.shards import DatasetIndex, document_lengths
 from trainer.data.source import Source, SourcePlace
+from trainer.data.tokenizer import GivenTokenizer
 from trainer.storage.folder import FolderStorage
 
 LENGTH = 32
@@ -173,7 +174,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[SourcePlace]:
         documents = [" ".join(lines[start : start + 1 + start % 5]) for start in range(number, len(lines), 3 + number)]
         content = "".join(json.dumps({"text": text}) + "\n" for text in documents).encode()
         part = MixturePart(source=f"dataset:{name}", validation_fraction=0.1)
-        tokenizer: Any = found[0].folder / "tokenizer.json" if found else TokenizerSpec(vocab_size=300)
+        tokenizer: Any = (
+            GivenTokenizer.of_part(found[0].folder / "tokenizer.json") if found else TokenizerSpec(vocab_size=300)
+        )
         raw = RawObject.of("x.jsonl", content)
         prepare(lambda raw=raw: [raw], part, tokenizer, root / name, shard_bytes=4096)
         found.append(SourcePlace(part.source, root / name, None, ""))

@@ -8,15 +8,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainer.contract.data import MixturePart
+from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.recipe import dataset_recipes
-from trainer.contract.run import DataKeys, DatasetSource, RunConfig
+from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
 from trainer.contract.sealing import Sealer
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
 from trainer.data.source import SourcePlace
+from trainer.data.tokenizer import GivenTokenizer
+from trainer.errors import TrainerError
 from trainer.platform_client import Platform
 from trainer.storage.base import Storage
 from trainer.storage.sealed import get_sealed_path, open_parts, put_sealed_path
@@ -27,7 +29,11 @@ _ASK_SECONDS = 1.0
 class DatasetRoom:
     """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
 
-    def __init__(self, root: Path, run: RunConfig, keys: DataKeys, platform: Platform, storage: Storage) -> None:
+    def __init__(
+        self, root: Path, run: RunConfig, keys: DataKeys, platform: Platform, storage: Storage, base: Path | None = None
+    ) -> None:
+        """`base`: folder of the model that training goes on from, whose tokenizer is used."""
+        self._base = base
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.training.data.parts
         self._recipes = dataset_recipes(
@@ -43,8 +49,8 @@ class DatasetRoom:
         order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
         found: dict[int, SourcePlace] = {}
         for number in order:
-            tokenizer = None if number == trainer else found[trainer].folder / TOKENIZER_NAME
-            found[number] = self._obtain_part(number, tokenizer, _files_of(self._parts, number, local_files))
+            trained = None if number == trainer else found[trainer].folder
+            found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
         self.places = [found[number] for number in range(len(self._parts))]
 
     def wait_for_prepared(self, stopped: threading.Event) -> None:
@@ -77,7 +83,17 @@ class DatasetRoom:
             files=files,
         )
 
-    def _obtain_part(self, number: int, tokenizer: Path | None, local_files: list[Path]) -> SourcePlace:
+    def _tokenizer(self, trained: Path | None) -> TokenizerSpec | GivenTokenizer:
+        """`trained`: folder of the part that trained it, where that is another one."""
+        spec = self._run.training.tokenizer
+        if self._base is not None:
+            try:
+                return GivenTokenizer.of_model(self._base, spec.vocab_size)
+            except ValueError as error:
+                raise TrainerError(EndClass.BAD_SPEC, str(error)) from error
+        return spec if trained is None else GivenTokenizer.of_part(trained / TOKENIZER_NAME)
+
+    def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> SourcePlace:
         part, source = self._parts[number], self._run.datasets[number]
         # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
         suffix = "-local" if local_files else ""
@@ -92,7 +108,7 @@ class DatasetRoom:
                 self._download(place, building)
             else:
                 objects = _RawObjects(part, source, self._storage, Sealer(place.key), local_files)
-                prepare(objects, part, tokenizer or self._run.training.tokenizer, building)
+                prepare(objects, part, self._tokenizer(trained), building)
                 place = replace(place, manifest=None)
             _adopt(building, folder)
         check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 
+from trainer.agent.base_model import obtain_base
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.generation import Generation, Outcome
 from trainer.agent.logs import LogFollower
@@ -89,7 +90,12 @@ class Supervisor:
     def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
         _, storage = self._connection.connect(run)
         begin = time.monotonic()
-        room = DatasetRoom(self._place.cache or self._place.work / "datasets", run, keys, self._platform, storage)
+        cache = self._place.cache or self._place.work / "datasets"
+        base = obtain_base(cache / "models", run, keys, storage)
+        if base is not None:
+            self._tell("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
+            begin = time.monotonic()
+        room = DatasetRoom(cache, run, keys, self._platform, storage, base)
         if self._place.node_rank > 0:
             room.wait_for_prepared(self._over)
         room.obtain(self._place.local_files)
@@ -104,7 +110,7 @@ class Supervisor:
                 return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
             if self._place.node_rank == 0:
                 address = self._serving_store(address)
-            outcome = self._run_generation(run, keys, room.places, address)
+            outcome = self._run_generation(run, keys, room.places, base, address)
             may_restart = self._number < run.max_restarts_in_place and run.layout.nodes == 1
             if outcome.end_class not in RESTARTABLE or not may_restart or self._over.is_set():
                 return outcome
@@ -121,7 +127,7 @@ class Supervisor:
         return address
 
     def _run_generation(
-        self, run: RunConfig, keys: DataKeys, sources: list[SourcePlace], address: StoreAddress
+        self, run: RunConfig, keys: DataKeys, sources: list[SourcePlace], base: Path | None, address: StoreAddress
     ) -> Outcome:
         first = self._place.node_rank * run.layout.processes_per_node
         model_folder = None
@@ -140,6 +146,7 @@ class Supervisor:
                 work=self._place.work,
                 stamp=self._stamp,
                 model_folder=model_folder,
+                base_folder=base,
                 secrets=keys.secrets,
             )
             for local_rank in range(run.layout.processes_per_node)

@@ -82,11 +82,12 @@ class TokenizerSpec(SpecModel):
     """A byte-level BPE trained on the data itself; every text is representable, so there is no unknown token.
 
     All parts of a mixture share it. It is trained on the text of `trained_on`, a source of the mixture, by default
-    the first."""
+    the first. `kind` model: that of `model.base`, filled in with `digest` by whoever looks the model up."""
 
-    kind: Literal["bpe"] = "bpe"
+    kind: Literal["bpe", "model"] = "bpe"
     vocab_size: Annotated[int, Field(ge=258, le=262_144)] = 2048
     trained_on: Source | None = None
+    digest: str = ""
 
     def trainer_among(self, parts: list[MixturePart]) -> int:
         """Which of `parts` the tokenizer is trained on. Raises ValueError when it is none of them."""

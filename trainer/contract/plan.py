@@ -3,6 +3,7 @@
 Asked by the platform when a spec is validated, and by the trainer when it starts, with the same words.
 """
 
+from trainer.contract.hugging_face import layout_of
 from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, mesh_sizes, pipeline_problem
 from trainer.contract.training import TrainingSpec
 
@@ -16,6 +17,10 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
     sizes = mesh_sizes(spec, shape, vocab_size, world)
     if isinstance(sizes, MeshProblem):
         return [sizes, *_too_few(training, world)] if spec.data == "auto" else [sizes, *_too_few(training, spec.data)]
+    try:
+        layout_of(shape)  # a model that could not be exported is refused now, not at its end
+    except ValueError as error:
+        return [MeshProblem("model/shape/moe", "no_layout", str(error))]
     length, compiles = training.sequence_length, training.compile
     problems = [
         *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),

@@ -22,6 +22,15 @@ class DatasetSource(WireModel):
     prepared: DatasetManifest | None = None
 
 
+class BaseModelSource(WireModel):
+    """The model to go on from: its files in Hugging Face's layout. `sealed`: by the key of the job that made it;
+    `plain`: objects of the user's own bucket."""
+
+    name: str
+    origin: Literal["sealed", "plain"]
+    files: list[StoredFile]
+
+
 class RunConfig(WireModel):
     """GET /run. `prefix` is the only part of the store in which this attempt may write."""
 
@@ -34,6 +43,7 @@ class RunConfig(WireModel):
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
+    base: BaseModelSource | None = None
     resume: CheckpointManifest | None = None
     max_restarts_in_place: int = 0
     heartbeat_seconds: float = 5.0
@@ -47,11 +57,12 @@ class RunConfig(WireModel):
 
 class DataKeys(WireModel):
     """GET /keys. Tink streaming keysets (JSON, base64): of the job, of its (first) data set, of those of a mixture by
-    their ids; and the team's secrets that the job names, by name."""
+    their ids, and of the job that made its base model; and the team's secrets that the job names, by name."""
 
     job: Annotated[str, Field(repr=False)]
     dataset: Annotated[str, Field(repr=False)]
     more_datasets: Annotated[dict[str, str], Field(repr=False)] = {}
+    base: Annotated[str, Field(repr=False)] = ""
     secrets: Annotated[dict[str, str], Field(repr=False)] = {}
 
     def of_dataset(self, dataset_id: str) -> str:

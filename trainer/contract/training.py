@@ -21,21 +21,29 @@ PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8
 
 
 class ModelSpec(SpecModel):
-    """A named shape (`preset`) or a shape of one's own (`shape`); exactly one of the two."""
+    """A named shape (`preset`), a shape of one's own (`shape`), or a trained model to go on from (`base`).
+
+    `base` is `model:NAME` (the team's newest of that name) or `model:art_...`, or `s3://bucket/prefix` with a model in
+    Hugging Face's layout; in a standalone run a folder. Its shape and its tokenizer come with it.
+    """
 
     preset: PresetName | None = None
     shape: ModelShape | None = None
+    base: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "ModelSpec":
-        if (self.preset is None) == (self.shape is None):
-            raise ValueError("give either preset or shape, not both and not neither")
+        if self.base is not None and self.preset is not None:
+            raise ValueError("base comes with its own shape; give either preset or base")
+        if self.base is None and (self.preset is None) == (self.shape is None):
+            raise ValueError("give either preset or shape, not both and not neither; or base, to go on from a model")
         return self
 
     def resolve(self) -> ModelShape:
+        """Of a base it is known once `TrainingSpec.with_base` has filled it in."""
         if self.shape is not None:
             return self.shape
-        assert self.preset is not None
+        assert self.preset is not None, f"base {self.base} was not looked up"
         return MODELS[self.preset]
 
 
@@ -86,6 +94,22 @@ class TrainingSpec(SpecModel):
                 )
         self.tokenizer.trainer_among(self.data.parts)
         return self
+
+    @model_validator(mode="after")
+    def _own_tokenizer(self) -> "TrainingSpec":
+        if self.tokenizer.kind == "model" and self.model.base is None:
+            raise ValueError("tokenizer.kind `model` is that of model.base, which is missing")
+        if self.model.base is not None and self.tokenizer.kind != "model" and self.tokenizer != TokenizerSpec():
+            raise ValueError("model.base comes with its own tokenizer; leave tokenizer out")
+        return self
+
+    def with_base(self, base: str, shape: ModelShape, vocab_size: int, tokenizer_digest: str) -> "TrainingSpec":
+        """With all that follows from `model.base`, now known as `base`. Raises ValueError for a shape that differs."""
+        if self.model.shape is not None and self.model.shape != shape:
+            raise ValueError("model.shape is not that of model.base; leave shape out")
+        model = {"base": base, "shape": shape.model_dump()}
+        tokenizer = {"kind": "model", "vocab_size": vocab_size, "digest": tokenizer_digest}
+        return TrainingSpec.model_validate({**self.model_dump(), "model": model, "tokenizer": tokenizer})
 
     @property
     def step_sizes(self) -> StepSizes:

@@ -1,6 +1,7 @@
 """Documents to a prepared folder: tokenizer, shards of both splits, index with fingerprint. Memory stays bounded."""
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.documents import RawObject, data_error, read_documents
 from trainer.data.shards import LARGEST_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, train_tokenizer
+from trainer.data.tokenizer import TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
 
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # given to the tokenizer's threads at once
 
@@ -19,7 +20,7 @@ _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # given to the tokenizer's
 def prepare(
     objects: Callable[[], Iterable[RawObject]],
     part: MixturePart,
-    tokenizer: TokenizerSpec | Path,
+    tokenizer: TokenizerSpec | GivenTokenizer,
     folder: Path,
     shard_bytes: int = LARGEST_SHARD_BYTES,
 ) -> DatasetIndex:
@@ -33,24 +34,26 @@ def prepare(
     if not sample.seen:
         raise data_error(f"{part.source} has no text: every object is empty; give it some")
     folder.mkdir(parents=True, exist_ok=True)
-    made = Tokenizer.from_file(str(tokenizer)) if isinstance(tokenizer, Path) else None
-    made = made or train_tokenizer(sample.documents, tokenizer)
-    made.save(str(folder / TOKENIZER_NAME))
-    dtype = token_dtype(made.get_vocab_size())
+    if isinstance(tokenizer, TokenizerSpec):
+        train_tokenizer(sample.documents, tokenizer).save(str(folder / TOKENIZER_NAME))
+        tokenizer = GivenTokenizer.of_part(folder / TOKENIZER_NAME)
+    else:
+        shutil.copy(tokenizer.file, folder / TOKENIZER_NAME)
+    made = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
+    dtype = token_dtype(tokenizer.vocab_size)
     writers = {split: ShardWriter(folder, split, dtype, shard_bytes) for split in SPLITS}
     text_bytes = dict.fromkeys(SPLITS, 0)
-    end_of_text = made.token_to_id(END_OF_TEXT)
     texts = split_documents(read_documents(objects(), part), sample.seen, part.validation_fraction)
     for batch in _batches(texts):
         encodings = made.encode_batch_fast([text for _, text in batch], add_special_tokens=False)
         for (split, text), encoding in zip(batch, encodings, strict=True):
-            writers[split].add([*encoding.ids, end_of_text])
+            writers[split].add([*encoding.ids, tokenizer.end_of_text])
             text_bytes[split] += len(text.encode())
     shards = {split: writer.close() for split, writer in writers.items()}
     digest = hashlib.sha256((folder / TOKENIZER_NAME).read_bytes())
     for name in (shard.name for split in SPLITS for shard in shards[split]):
         digest.update((folder / name).read_bytes())
-    index = DatasetIndex(digest.hexdigest(), made.get_vocab_size(), sample.seen, dtype, shards, text_bytes)
+    index = DatasetIndex(digest.hexdigest(), tokenizer.vocab_size, sample.seen, dtype, shards, text_bytes)
     index.write(folder)
     return index
 

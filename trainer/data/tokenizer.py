@@ -1,13 +1,46 @@
 """A byte-level BPE trained on the data itself: every text is representable and decodes to itself."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.contract.data import TokenizerSpec
+from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, end_of_text_id
 
 END_OF_TEXT = "<|endoftext|>"
 TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text only costs start-up time
+
+
+@dataclass(frozen=True)
+class GivenTokenizer:
+    """One that is in a file. `vocab_size`: words of the model that it comes with, which may have some to spare;
+    `end_of_text`: the id of the token that ends a text."""
+
+    file: Path
+    vocab_size: int
+    end_of_text: int
+
+    @classmethod
+    def of_model(cls, folder: Path, vocab_size: int) -> "GivenTokenizer":
+        """That of a model in Hugging Face's layout. Raises ValueError where the two do not fit."""
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
+        if tokenizer.get_vocab_size() > vocab_size:
+            raise ValueError(f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} words, the model {vocab_size}")
+        end_of_text = end_of_text_id(json.loads((folder / CONFIG_NAME).read_text()))
+        if end_of_text is None:
+            end_of_text = tokenizer.token_to_id(END_OF_TEXT)
+        if end_of_text is None:
+            raise ValueError(f"{folder / CONFIG_NAME} has no eos_token_id: name the token that ends a text")
+        return cls(folder / TOKENIZER_NAME, vocab_size, end_of_text)
+
+    @classmethod
+    def of_part(cls, file: Path) -> "GivenTokenizer":
+        """That which was trained on another part of the data."""
+        tokenizer = Tokenizer.from_file(str(file))
+        return cls(file, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT))
 
 
 def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:

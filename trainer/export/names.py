@@ -1,15 +1,10 @@
 """Our parameter names and those of Hugging Face's layouts, both ways.
 
-A layout is a model type of `transformers`. Experts are stacked in one tensor here and a tensor each there.
+Experts are stacked in one tensor here and a tensor each there.
 """
 
-from typing import Literal
-
+from trainer.contract.hugging_face import layout_of
 from trainer.contract.models import ModelShape
-from trainer.contract.run import EndClass
-from trainer.errors import TrainerError
-
-Layout = Literal["llama", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
 
 _OUTER = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -49,26 +44,6 @@ _MIXTRAL = {
 }
 
 
-def layout_of(shape: ModelShape) -> Layout:
-    """The layout that says all of a shape. Raises TrainerError (BAD_SPEC) that names the field no layout has."""
-    moe = shape.moe
-    if moe is None:
-        return "qwen3" if shape.qk_norm else "llama"
-    if moe.scoring == "sigmoid":
-        if moe.shared_experts == 0:
-            raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
-        return "glm4_moe"
-    name: Layout = "qwen3_moe" if shape.qk_norm else "mixtral"
-    for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
-        if getattr(moe, field) != only:
-            raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
-    if name == "mixtral":
-        for field, only in (("first_dense_layers", 0), ("normalise_weights", True)):
-            if getattr(moe, field) != only:
-                raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; with qk_norm there is one")
-    return name
-
-
 def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     """`blocks.3.mlp.up.weight` -> [`model.layers.3.mlp.up_proj.weight`]; a stack of experts has one name for each.
     Empty: the layout has no such tensor, and it is always zero."""
@@ -89,9 +64,3 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
 def is_stack(name: str) -> bool:
     """Whether the tensor stacks one matrix for each expert along its first dimension."""
     return ".experts." in name
-
-
-def _no_layout(field: str, value: object, why: str) -> TrainerError:
-    return TrainerError(
-        EndClass.BAD_SPEC, f"training.model.shape.moe.{field} {value} cannot be exported to Hugging Face: {why}"
-    )

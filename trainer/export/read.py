@@ -12,28 +12,16 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME
 from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
-from trainer.export.configuration import shape_of_config
+from trainer.export.folder import read_config, read_shape, user_error
 from trainer.export.names import hugging_face_names, is_stack
 from trainer.models.decoder import Decoder
+from trainer.parallel.layout import Placement
 
-CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Raises TrainerError (USER_ERROR) where there is none."""
-    try:
-        config = json.loads((folder / CONFIG_NAME).read_text())
-    except FileNotFoundError as error:
-        raise _user_error(f"{folder} has no {CONFIG_NAME}: give the folder of an exported model") from error
-    except (OSError, ValueError) as error:
-        raise _user_error(f"{folder / CONFIG_NAME} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise _user_error(f"{folder / CONFIG_NAME} is no JSON object: give the folder of an exported model")
-    return config
 
 
 class StoredWeights:
@@ -50,7 +38,7 @@ class StoredWeights:
             paths = sorted(path.name for path in folder.glob("*.safetensors"))
             self._where = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
         if not self._where:
-            raise _user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
+            raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
     def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
         """The box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
@@ -65,12 +53,16 @@ class StoredWeights:
         chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
         return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])
 
+    def part_of(self, place: Placement) -> Tensor:
+        """What a rank holds of a tensor."""
+        return self.part(place.name, place.offsets, place.local_shape, place.shape)
+
     def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.part(name, (0,) * len(shape), shape, shape)
 
     def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
         if name not in self._where:
-            raise _user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} makes needed")
+            raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} makes needed")
         stored = self._open(self._where[name]).get_slice(name)
         if tuple(stored.get_shape()) != tuple(whole):
             raise TrainerError(
@@ -84,18 +76,17 @@ class StoredWeights:
             try:
                 self._files[file] = safe_open(self._folder / file, framework="pt")
             except (OSError, SafetensorError) as error:
-                raise _user_error(f"{self._folder / file} cannot be read: {error}") from error
+                raise user_error(f"{self._folder / file} cannot be read: {error}") from error
         return self._files[file]
 
 
 def load_exported(folder: Path, sequence_length: int | None = None) -> tuple[Decoder, Tokenizer]:
     """Model (in evaluation mode, on the CPU, in its stored precision) and tokenizer. Raises TrainerError."""
-    config = read_config(folder)
-    if not (folder / "tokenizer.json").is_file():
-        raise _user_error(f"{folder} has no tokenizer.json: give the folder of an exported model")
-    shape = shape_of_config(config)
+    config, shape = read_config(folder), read_shape(folder)
+    if not (folder / TOKENIZER_NAME).is_file():
+        raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model")
     model = load_decoder(folder, shape, config["vocab_size"], sequence_length or config["max_position_embeddings"])
-    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return model, Tokenizer.from_file(str(folder / TOKENIZER_NAME))
 
 
 def load_decoder(folder: Path, shape: ModelShape, vocab_size: int, sequence_length: int) -> Decoder:
@@ -117,7 +108,3 @@ def log_probabilities(model: Decoder, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         logits_BSV = model(torch.tensor([tokens]))
     return logits_BSV[0, -1].float().log_softmax(-1)
-
-
-def _user_error(message: str) -> TrainerError:
-    return TrainerError(EndClass.USER_ERROR, message)

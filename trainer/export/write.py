@@ -5,6 +5,7 @@ import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -12,16 +13,22 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from trainer.build import Session
+from trainer.contract.hugging_face import CONFIG_NAME, hugging_face_config
 from trainer.contract.manifest import ModelManifest
 from trainer.contract.models import ModelShape
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
-from trainer.export.configuration import hugging_face_config
+from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_stack
 from trainer.parallel.whole import gather_whole
 from trainer.storage.sealed import put_sealed_path
 
 LARGEST_FILE_BYTES = 4 * 2**30
+BASE_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
+"""What a model's tokenizer and its use are described by: kept as they were when training goes on from it."""
 
 
 def export_model(session: Session) -> None:
@@ -65,8 +72,25 @@ def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> N
     dtype = "bfloat16" if session.training.precision == "bf16" else "float32"
     length = session.training.sequence_length
     config = hugging_face_config(session.training.model.resolve(), session.index.vocab_size, length, dtype, end_of_text)
+    base = session.assignment.base_folder
+    if base is None:
+        _write_tokenizer_settings(folder, end_of_text, length)
+    else:
+        config |= _kept_of(read_config(base), length)
+        for name in BASE_FILES:
+            if (base / name).exists():
+                shutil.copy(base / name, folder / name)
     write_weights(tensors, folder, LARGEST_FILE_BYTES)
-    _write_json(folder / "config.json", config)
+    _write_json(folder / CONFIG_NAME, config)
+
+
+def _kept_of(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
+    """What a model's configuration keeps of the one that it began from."""
+    kept = {name: base[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in base}
+    return kept | {"max_position_embeddings": max(sequence_length, base.get("max_position_embeddings", 0))}
+
+
+def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> None:
     _write_json(
         folder / "tokenizer_config.json",
         {

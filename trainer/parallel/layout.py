@@ -173,10 +173,7 @@ def cut_parameters(model: nn.Module, mesh: Mesh) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def fill(placements: dict[str, Placement], tensors: dict[str, Tensor], num_layers: int, seed: int) -> None:
-    """First values into this rank's shards: the same model on any mesh."""
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            # A head that shares the embedding's weight on another stage begins as the embedding does.
-            whole = initial_value(placements[name].name, placements[name].shape, num_layers, seed)
-            tensor.copy_(placements[name].part_of(whole))
+def initial_part(placement: Placement, num_layers: int, seed: int) -> Tensor:
+    """The first value of a rank's shard: the same model on any mesh. A head that shares the embedding's weight on
+    another stage begins as the embedding does."""
+    return placement.part_of(initial_value(placement.name, placement.shape, num_layers, seed))

@@ -13,7 +13,7 @@ from trainer.models.decoder import Decoder
 from trainer.parallel.context import ContextCut
 from trainer.parallel.data import local_tensor, shard_over_data
 from trainer.parallel.expert import spread_over_expert_ranks
-from trainer.parallel.layout import cut_parameters, fill, placement
+from trainer.parallel.layout import Placement, cut_parameters, initial_part, placement
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline, stage_numbers
 from trainer.parallel.tensor import spread_over_tensor_ranks
@@ -76,8 +76,10 @@ def spread_model(
     mesh: Mesh,
     micro_batch: int,
     prepare: Callable[[Decoder], None] = lambda stage: None,
+    first_part: Callable[[Placement], Tensor] | None = None,
 ) -> SpreadModel:
-    """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded."""
+    """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded;
+    `first_part` gives the values that a shard begins with (None: random ones by the spec's seed)."""
     spec, shape = training.parallelism, training.model.resolve()
     context = ContextCut(mesh, spec)
     layers = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
@@ -106,9 +108,10 @@ def spread_model(
         is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
         stored = "embedding.weight" if is_tied else name
         placements[name] = placement(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
-    fill(
-        placements, {name: local_tensor(p.detach()) for name, p in parameters.items()}, shape.num_layers, training.seed
-    )
+    first_part = first_part or (lambda place: initial_part(place, shape.num_layers, training.seed))
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            local_tensor(parameter).copy_(first_part(placements[name]))
     weights = (
         ShardedWeights(stages, placements, mesh)
         if mesh.sizes.zero

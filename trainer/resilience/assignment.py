@@ -47,6 +47,7 @@ class Assignment:
     work: Path
     stamp: str  # of the agent's process: tells its files and writers from those of an earlier agent
     model_folder: Path | None  # where a standalone run leaves its export in the clear
+    base_folder: Path | None = None  # of the model that training goes on from
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property

@@ -965,7 +965,7 @@ export interface components {
             };
             /** Format: date-time */
             created_at: string;
-            kind: components["schemas"]["KindEnum"];
+            kind: components["schemas"]["ArtifactKindEnum"];
             name: string;
         };
         ArtifactDownload: {
@@ -976,6 +976,8 @@ export interface components {
             expires_at: string;
             artifact: components["schemas"]["Artifact"];
         };
+        /** @enum {string} */
+        ArtifactKindEnum: "model" | "log";
         ArtifactPage: {
             items: components["schemas"]["Artifact"][];
             next_cursor: string | null;
@@ -1513,8 +1515,6 @@ export interface components {
             warnings: components["schemas"]["FieldProblem"][];
             readonly links: components["schemas"]["Links"];
         };
-        /** @enum {string} */
-        KindEnum: "model" | "log";
         Links: {
             self: string;
             events: string;
@@ -1743,7 +1743,10 @@ export interface components {
         };
         /**
          * ModelSpec
-         * @description A named shape (`preset`) or a shape of one's own (`shape`); exactly one of the two.
+         * @description A named shape (`preset`), a shape of one's own (`shape`), or a trained model to go on from (`base`).
+         *
+         *     `base` is `model:NAME` (the team's newest of that name) or `model:art_...`, or `s3://bucket/prefix` with a model in
+         *     Hugging Face's layout; in a standalone run a folder. Its shape and its tokenizer come with it.
          */
         ModelSpec: {
             /**
@@ -1753,6 +1756,11 @@ export interface components {
             preset: ("llama-1m" | "llama-10m" | "llama-100m" | "llama-1b" | "llama-8b" | "llama-70b" | "llama-405b" | "moe-1m") | null;
             /** @default null */
             shape: components["schemas"]["ModelShape"] | null;
+            /**
+             * Base
+             * @default null
+             */
+            base: string | null;
         };
         /**
          * MuonSpec
@@ -2444,15 +2452,14 @@ export interface components {
          * @description A byte-level BPE trained on the data itself; every text is representable, so there is no unknown token.
          *
          *     All parts of a mixture share it. It is trained on the text of `trained_on`, a source of the mixture, by default
-         *     the first.
+         *     the first. `kind` model: that of `model.base`, filled in with `digest` by whoever looks the model up.
          */
         TokenizerSpec: {
             /**
              * Kind
              * @default bpe
-             * @constant
              */
-            kind: "bpe";
+            kind: components["schemas"]["TokenizerSpecKindEnum"];
             /**
              * Vocab Size
              * @default 2048
@@ -2463,7 +2470,14 @@ export interface components {
              * @default null
              */
             trained_on: string | null;
+            /**
+             * Digest
+             * @default
+             */
+            digest: string;
         };
+        /** @enum {string} */
+        TokenizerSpecKindEnum: "bpe" | "model";
         /** TrainingSpec */
         TrainingSpec: {
             model: components["schemas"]["ModelSpec"];
@@ -2472,7 +2486,8 @@ export interface components {
              * @default {
              *       "kind": "bpe",
              *       "vocab_size": 2048,
-             *       "trained_on": null
+             *       "trained_on": null,
+             *       "digest": ""
              *     }
              */
             tokenizer: components["schemas"]["TokenizerSpec"];

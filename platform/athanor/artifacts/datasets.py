@@ -67,7 +67,7 @@ def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     prepared = PreparedDataset.objects.filter(dataset=dataset, recipe=recipe).first()
     files = dataset.files
     if dataset.origin == Dataset.Origin.PLAIN:
-        files = [_plain_file(item).model_dump() for item in storage.listing(dataset.name) if item.size]
+        files = [plain_file(item).model_dump() for item in storage.listing(dataset.name) if item.size]
     return DatasetSource(
         dataset_id=dataset.id,
         name=dataset.name,
@@ -193,14 +193,20 @@ def _blocks(chunks: Iterable[bytes]) -> Iterable[bytes]:
         yield bytes(buffer)
 
 
-def _plain(team: Team, uri: str) -> Dataset:
+def check_bucket(uri: str, pointer: str = POINTER) -> None:
+    """Raises Invalid for what jobs may not read."""
     allowed = [prefix.strip() for prefix in settings.ATHANOR.data_buckets.split(",") if prefix.strip()]
     if storage.split(uri)[0] == storage.bucket() or not any(_under(uri, prefix) for prefix in allowed):
         raise _refused(
             "bucket_not_allowed",
             f"{uri} is not among the buckets that jobs may read ({', '.join(allowed) or 'none'}); "
             "an administrator lists them in ATHANOR_DATA_BUCKETS",
+            pointer,
         )
+
+
+def _plain(team: Team, uri: str) -> Dataset:
+    check_bucket(uri)
     if not any(item.size for item in storage.listing(uri)):
         raise _refused("dataset_empty", f"there is nothing under {uri}; check the prefix")
     row, _ = Dataset.objects.get_or_create(team=team, name=uri, defaults={"origin": Dataset.Origin.PLAIN})
@@ -212,15 +218,15 @@ def _under(uri: str, allowed: str) -> bool:
     return uri == root or uri.startswith(root if root.endswith("/") else root + "/")
 
 
-def _plain_file(item: storage.Listed) -> StoredFile:
+def plain_file(item: storage.Listed) -> StoredFile:
     name = item.key.rpartition("/")[2] or "object"
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
     part = StoredPart(key=item.key, size=item.size, sha256="0" * 64, plaintext_size=item.size)
     return StoredFile(path=safe, parts=[part])
 
 
-def _refused(code: str, detail: str) -> Invalid:
-    return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem(POINTER, code, detail),))
+def _refused(code: str, detail: str, pointer: str = POINTER) -> Invalid:
+    return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem(pointer, code, detail),))
 
 
 def _not_utf8(position: int) -> Invalid:

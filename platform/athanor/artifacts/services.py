@@ -127,7 +127,7 @@ def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
 
 
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
-    """Its own job's objects, and those of the data sets that the job names."""
+    """Its own job's objects, and those of the data sets and the base model that the job names."""
     prefix = job_prefix(attempt.job_id)
     foreign = [key for key in keys_asked if not _is_below(key, prefix)]
     if not foreign:
@@ -137,6 +137,12 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     for prepared in PreparedDataset.objects.filter(dataset__in=rows):
         granted |= {part["key"] for file in prepared.manifest["files"] for part in file["parts"]}
     prefixes = [dataset.name for dataset in rows if dataset.origin == Dataset.Origin.PLAIN]
+    base = attempt.job.resolved_spec["training"]["model"].get("base") or ""
+    if base.startswith("s3://"):
+        prefixes.append(base)
+    elif base:
+        model = Artifact.objects.filter(pk=base.removeprefix("model:"), job__team_id=attempt.job.team_id).first()
+        granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]} if model else set()
     foreign = [key for key in foreign if not any(_is_below(key, prefix) for prefix in prefixes)]
     for key in foreign:
         if key not in granted:

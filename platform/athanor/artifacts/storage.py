@@ -105,9 +105,11 @@ def put(key: str, content: bytes) -> None:
 
 
 def get(key: str) -> bytes | None:
+    """`key` may be `s3://bucket/key` of another bucket. None when there is no such object."""
+    where, inner = split(key)
     with _translated():
         try:
-            return client().get_object(Bucket=bucket(), Key=key)["Body"].read()
+            return client().get_object(Bucket=where, Key=inner)["Body"].read()
         except ClientError as error:
             if error.response["Error"]["Code"] in MISSING:
                 return None

@@ -14,6 +14,9 @@ class AcceptRequest(TypedDict):
 ActivationCheckpointingEnum: TypeAlias = Literal['none', 'full']
 
 
+ArtifactKindEnum: TypeAlias = Literal['model', 'log']
+
+
 class AttemptIdRequest(TypedDict):
     attempt_id: str
 
@@ -147,9 +150,6 @@ Secret: TypeAlias = str
 
 
 JobStatusEnum: TypeAlias = Literal['queued', 'admitted', 'dispatching', 'starting', 'running', 'pausing', 'paused', 'stopping', 'succeeded', 'failed', 'cancelled', 'expired']
-
-
-KindEnum: TypeAlias = Literal['model', 'log']
 
 
 class Links(TypedDict):
@@ -549,10 +549,7 @@ class TokenRotationRequest(TypedDict):
     overlap_seconds: NotRequired[int]
 
 
-class TokenizerSpec(TypedDict):
-    kind: NotRequired[Literal['bpe']]
-    vocab_size: NotRequired[int]
-    trained_on: NotRequired[str | None]
+TokenizerSpecKindEnum: TypeAlias = Literal['bpe', 'model']
 
 
 class Try(TypedDict):
@@ -595,7 +592,7 @@ class Artifact(TypedDict):
     files: list[StoredFile]
     metrics: dict[str, float]
     created_at: str
-    kind: KindEnum
+    kind: ArtifactKindEnum
     name: str
 
 
@@ -889,6 +886,7 @@ class ModelShape(TypedDict):
 class ModelSpec(TypedDict):
     preset: NotRequired[Literal['llama-1m', 'llama-10m', 'llama-100m', 'llama-1b', 'llama-8b', 'llama-70b', 'llama-405b', 'moe-1m'] | None]
     shape: NotRequired[ModelShape | None]
+    base: NotRequired[str | None]
 
 
 class MuonSpec(TypedDict):
@@ -997,6 +995,13 @@ class Session(TypedDict):
     teams: list[TeamRole]
     csrf_token: str
     sign_on: SignOn | None
+
+
+class TokenizerSpec(TypedDict):
+    kind: NotRequired[TokenizerSpecKindEnum]
+    vocab_size: NotRequired[int]
+    trained_on: NotRequired[str | None]
+    digest: NotRequired[str]
 
 
 class TrainingSpec(TypedDict):

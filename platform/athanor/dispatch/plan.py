@@ -6,7 +6,7 @@ from athanor.backends.plan import LaunchPlan, backend_name
 from athanor.specs.v1 import JobSpec
 from trainer.contract import environment as names
 from trainer.contract.manifest import CheckpointManifest
-from trainer.contract.run import DatasetSource, RunConfig
+from trainer.contract.run import BaseModelSource, DatasetSource, RunConfig
 from trainer.contract.training import ProcessLayout
 
 
@@ -31,6 +31,7 @@ def run_config(
     attempt_number: int,
     prefix: str,
     datasets: list[DatasetSource],
+    base: BaseModelSource | None,
     resume: CheckpointManifest | None,
     launched_at: datetime,
 ) -> RunConfig:
@@ -44,6 +45,7 @@ def run_config(
         checkpoint=spec.checkpoint,
         dataset=datasets[0],
         more_datasets=datasets[1:],
+        base=base,
         resume=resume,
         max_restarts_in_place=spec.retry.restarts_in_place,
         deadline=launched_at + timedelta(seconds=spec.time_limit_seconds),

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
 
-from athanor.artifacts import datasets
+from athanor.artifacts import base_models, datasets
 from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
@@ -73,6 +73,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         attempt_number=attempt.number,
         prefix=artifacts.job_prefix(job.id),
         datasets=datasets.sources_for(job.dataset_ids, spec.training.data, spec.training.tokenizer),
+        base=base_models.source_for(job.team, spec.training),
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.submitted_at or attempt.created_at,
     )

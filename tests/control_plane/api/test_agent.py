@@ -78,7 +78,7 @@ def test_an_attempt_is_told_its_run_and_its_keys(agent: AgentClient, attempt: At
     assert config.dataset.origin == "builtin"
     assert config.resume is None
     answer = agent("GET", "keys").json()
-    assert set(answer) == {"job", "dataset", "more_datasets", "secrets"}
+    assert set(answer) == {"job", "dataset", "more_datasets", "base", "secrets"}
     assert answer["job"] != answer["dataset"]
     assert answer == agent("GET", "keys").json()
 

@@ -10,12 +10,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.artifacts import keys, services, storage, team_secrets
+from athanor.artifacts import base_models, keys, services, storage, team_secrets
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
 from athanor.dispatch import tokens
-from athanor.dispatch.services import run_config_of, stop_request_of
+from athanor.dispatch.services import run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest
@@ -84,10 +84,12 @@ class KeysView(AgentView):
     def get(self, request: Request) -> Response:
         job = self.attempt(request).job
         first, *others = job.dataset_ids
+        owner = base_models.owner_of(job.team, spec_of(job).training)
         answer = DataKeys(
             job=keys.data_key(job.id, job.team),
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
+            base=keys.data_key(owner, job.team) if owner else "",
             secrets=team_secrets.delivered(job),
         )
         return Response(answer.model_dump(mode="json"))

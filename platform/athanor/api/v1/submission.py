@@ -5,7 +5,7 @@ from typing import Any
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.api.access import team_to_write
-from athanor.artifacts import datasets, team_secrets
+from athanor.artifacts import base_models, datasets, team_secrets
 from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
@@ -40,6 +40,10 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
         problems += error.problems
     try:
         data = datasets.resolve_all(team, spec.training.data)
+    except Invalid as error:
+        problems += error.problems
+    try:
+        spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
     except Invalid as error:
         problems += error.problems
     if problems or pool is None:

@@ -1,11 +1,16 @@
-"""A model's `config.json` in Hugging Face's terms, both ways. What this decoder cannot compute is refused by name."""
+"""A model's `config.json` in Hugging Face's terms, both ways. What this decoder cannot compute is refused by name.
 
-from typing import Any
+A layout is a model type of `transformers`.
+"""
+
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from trainer.contract.models import ModelShape, MoEShape, RopeScaling
-from trainer.contract.run import EndClass
-from trainer.errors import TrainerError
-from trainer.export.names import Layout, layout_of
+
+Layout = Literal["llama", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
+CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 
 _CLASSES: dict[Layout, str] = {
     "llama": "LlamaForCausalLM",
@@ -46,10 +51,30 @@ _ONLY: dict[str, Any] = {
 """Entries that would change what is computed, and the only value for which they do not."""
 
 
+def layout_of(shape: ModelShape) -> Layout:
+    """The layout that says all of a shape. Raises ValueError that names the field no layout has."""
+    moe = shape.moe
+    if moe is None:
+        return "qwen3" if shape.qk_norm else "llama"
+    if moe.scoring == "sigmoid":
+        if moe.shared_experts == 0:
+            raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
+        return "glm4_moe"
+    name: Layout = "qwen3_moe" if shape.qk_norm else "mixtral"
+    for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
+        if getattr(moe, field) != only:
+            raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
+    if name == "mixtral":
+        for field, only in (("first_dense_layers", 0), ("normalise_weights", True)):
+            if getattr(moe, field) != only:
+                raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; with qk_norm there is one")
+    return name
+
+
 def hugging_face_config(
     shape: ModelShape, vocab_size: int, sequence_length: int, dtype: str, end_of_text: int
 ) -> dict[str, Any]:
-    """`dtype` is a torch name without the prefix. Raises TrainerError (BAD_SPEC) where no layout fits."""
+    """`dtype` is a torch name without the prefix. Raises ValueError where no layout fits."""
     layout = layout_of(shape)
     config: dict[str, Any] = {
         "architectures": [_CLASSES[layout]],
@@ -82,7 +107,17 @@ def hugging_face_config(
 
 
 def shape_of_config(config: dict[str, Any]) -> ModelShape:
-    """Raises TrainerError (BAD_SPEC) for a configuration that this decoder does not compute, naming the entry."""
+    """Raises ValueError for a configuration that this decoder does not compute, naming the entry."""
+    try:
+        return _shape(config)
+    except KeyError as error:
+        raise ValueError(f"{CONFIG_NAME}: {error.args[0]} is missing: take another model") from error
+    except ValidationError as error:
+        detail = error.errors()[0]
+        raise ValueError(f"{CONFIG_NAME}: {detail['msg']} ({detail['input']!r}): take another model") from error
+
+
+def _shape(config: dict[str, Any]) -> ModelShape:
     kind = config.get("model_type")
     if kind not in _DEFAULTS:
         raise _refused("model_type", kind, f"it must be one of {', '.join(_DEFAULTS)}")
@@ -220,5 +255,9 @@ def _refuse_windows(config: dict[str, Any]) -> None:
         raise _refused("sliding_window", config["sliding_window"], "only full attention is computed")
 
 
-def _refused(entry: str, value: object, why: str) -> TrainerError:
-    return TrainerError(EndClass.BAD_SPEC, f"config.json: {entry} is {value!r}; {why}: take another model")
+def _refused(entry: str, value: object, why: str) -> ValueError:
+    return ValueError(f"{CONFIG_NAME}: {entry} is {value!r}; {why}: take another model")
+
+
+def _no_layout(field: str, value: object, why: str) -> ValueError:
+    return ValueError(f"model.shape.moe.{field} {value} cannot be exported to Hugging Face: {why}")

@@ -1,0 +1,96 @@
+"""Models that training goes on from: what a spec's `training.model.base` names, and what a run is told of it."""
+
+import hashlib
+import json
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from athanor.accounts.models import Team
+from athanor.artifacts import datasets, services, storage
+from athanor.artifacts.models import Artifact
+from athanor.core.errors import FieldProblem, Invalid, NotFound
+from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, shape_of_config
+from trainer.contract.manifest import StoredFile
+from trainer.contract.run import BaseModelSource
+from trainer.contract.training import TrainingSpec
+
+POINTER = "/training/model/base"
+Read = Callable[[str], bytes | None]
+
+
+def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
+    """With the shape and the tokenizer of `model.base`, which is pinned to what its name means now.
+
+    Raises Invalid for a model that is not there or cannot be trained, Unavailable when the store does not answer.
+    """
+    base = training.model.base
+    if base is None:
+        return training
+    if base.startswith("model:"):
+        row = _model(team, base.removeprefix("model:"))
+        return _filled(training, f"model:{row.id}", lambda name: _opened(row, name))
+    if base.startswith("s3://"):
+        uri = base if base.endswith("/") else f"{base}/"
+        datasets.check_bucket(uri, POINTER)
+        return _filled(training, uri, lambda name: storage.get(uri + name))
+    raise _refused(
+        "base_not_found", f"{base!r} is no model of the platform: give model:NAME, model:art_... or s3://bucket/prefix"
+    )
+
+
+def source_for(team: Team, training: TrainingSpec) -> BaseModelSource | None:
+    """What an attempt is told of its base. Lists an S3 prefix anew, so it may raise Unavailable."""
+    base = training.model.base
+    if base is None:
+        return None
+    if base.startswith("s3://"):
+        files = [datasets.plain_file(item) for item in storage.listing(base) if item.size]
+        return BaseModelSource(name=base, origin="plain", files=files)
+    row = _model(team, base.removeprefix("model:"))
+    files = [StoredFile.model_validate(file) for file in row.manifest["files"]]
+    return BaseModelSource(name=base, origin="sealed", files=files)
+
+
+def owner_of(team: Team, training: TrainingSpec) -> str | None:
+    """The job whose key opens the base; None where there is nothing to open."""
+    base = training.model.base
+    if base is None or not base.startswith("model:"):
+        return None
+    return _model(team, base.removeprefix("model:")).job_id
+
+
+def _model(team: Team, name: str) -> Artifact:
+    rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL).select_related("job__team")
+    found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
+    if found is None:
+        raise _refused("base_not_found", f"team {team.name} has no model {name!r}; `athanor artifacts` lists a job's")
+    return found
+
+
+def _opened(row: Artifact, name: str) -> bytes | None:
+    try:
+        return b"".join(services.opened_parts(row, name))
+    except NotFound:
+        return None
+
+
+def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
+    contents = {name: read(name) for name in (CONFIG_NAME, TOKENIZER_NAME)}
+    for name, content in contents.items():
+        if content is None:
+            raise _refused("base_incomplete", f"{training.model.base} has no {name}: give a model in that layout")
+    try:
+        config = json.loads(contents[CONFIG_NAME] or b"")
+        shape = shape_of_config(config)
+        digest = hashlib.sha256(contents[TOKENIZER_NAME] or b"").hexdigest()
+        return training.with_base(pinned, shape, config["vocab_size"], digest)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        raise _refused("base_not_usable", f"{training.model.base}: {detail['msg']} ({detail['input']!r})") from error
+    except ValueError as error:
+        raise _refused("base_not_usable", f"{training.model.base}: {error}") from error
+
+
+def _refused(code: str, detail: str) -> Invalid:
+    return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem(POINTER, code, detail),))

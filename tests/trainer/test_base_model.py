@@ -1,0 +1,173 @@
+"""Training that goes on from a model in Hugging Face's layout, on any mesh, and what it leaves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tests.trainer.agent_api import TOKEN, AgentApi
+from tests.trainer.ranks import RankPool
+from tests.trainer.runs import FinishedRun, platform_run, run_alone, stop, tiny_training
+from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.contract.manifest import StoredFile
+from trainer.contract.parallelism import MeshSizes
+from trainer.contract.plan import plan_mesh
+from trainer.contract.run import BaseModelSource, EndClass
+from trainer.contract.sealing import Sealer, new_keyset
+from trainer.contract.training import TrainingSpec
+from trainer.errors import TrainerError
+from trainer.export.folder import with_base
+from trainer.export.read import StoredWeights, load_exported
+from trainer.jobfile import read_job
+from trainer.parallel.mesh import Mesh
+from trainer.platform_client import PlatformClient
+from trainer.resilience.assignment import HttpConnection
+
+MOE = {
+    "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
+    "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 32, "shared_experts": 1, "scoring": "sigmoid",
+            "balance_rate": 0.01},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return run_alone(tmp_path_factory.mktemp("first") / "run", tiny_training())
+
+
+@pytest.fixture(scope="module")
+def with_experts(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    training = tiny_training(model={"shape": MOE}, steps=4)
+    return run_alone(tmp_path_factory.mktemp("experts") / "run", training)
+
+
+def going_on(run: FinishedRun, **changes: Any) -> TrainingSpec:
+    fields = {"model": {"base": str(run.output / "model")}, "tokenizer": {}, **changes}
+    return with_base(tiny_training(**fields), run.output / "model")
+
+
+def test_training_goes_on_where_the_model_was(first: FinishedRun, tmp_path: Path) -> None:
+    second = run_alone(tmp_path / "second", going_on(first), processes=2, data=first.output.parent / "tiny.txt")
+    assert second.end_class is EndClass.COMPLETED
+    before, after = first.series("evaluation/loss"), second.series("evaluation/loss")
+    assert after[0] == pytest.approx(before[20], abs=1e-4)
+    assert after[20] < after[0]
+    assert [event["phase"] for event in second.events("phase.finished")].count("base_model") == 1
+    theirs = transformers.AutoTokenizer.from_pretrained(second.output / "model")
+    assert theirs("gold")["input_ids"] == load_exported(first.output / "model")[1].encode("gold").ids
+    config = transformers.AutoConfig.from_pretrained(second.output / "model")
+    assert config.eos_token_id == 0
+
+
+def test_a_run_that_goes_on_resumes_from_its_own_checkpoint(first: FinishedRun, tmp_path: Path) -> None:
+    data = first.output.parent / "tiny.txt"
+    whole = run_alone(tmp_path / "whole", going_on(first), data=data)
+    stopped = run_alone(tmp_path / "parts", going_on(first), data=data, every_steps=4, at_first_checkpoint=stop)
+    assert stopped.end_class is EndClass.STOPPED
+    parts = run_alone(tmp_path / "parts", going_on(first), data=data)
+    assert parts.series("train/loss")[20] == whole.series("train/loss")[20]
+
+
+@pytest.fixture(scope="module")
+def pool() -> RankPool:
+    with RankPool(4) as started:
+        yield started
+
+
+def loaded(mesh: Mesh, training: TrainingSpec, folder: Path) -> dict[str, torch.Tensor] | None:
+    """What a mesh made of a folder, whole, on the first rank."""
+    from trainer.parallel.spread import spread_model
+    from trainer.parallel.whole import gather_whole
+
+    sizes = plan_mesh(training, training.tokenizer.vocab_size, mesh.world_size)
+    assert isinstance(sizes, MeshSizes), sizes
+    stored = StoredWeights(folder, training.model.resolve())
+    model = spread_model(training, training.tokenizer.vocab_size, mesh.spread(sizes), 1, first_part=stored.part_of)
+    tensors = dict(gather_whole(model.weights))
+    del model
+    return tensors if mesh.rank == 0 else None
+
+
+@pytest.mark.parametrize(
+    ("kind", "parallelism"),
+    [
+        ("first", {"zero": 3}),
+        ("first", {"tensor": 2}),
+        ("first", {"pipeline": 2, "zero": 1}),
+        ("with_experts", {"expert": 2, "zero": 3}),
+        ("with_experts", {"tensor": 2, "zero": 2}),
+    ],
+    ids=str,
+)
+def test_every_rank_reads_its_part(
+    kind: str, parallelism: dict[str, Any], pool: RankPool, request: pytest.FixtureRequest
+) -> None:
+    run = request.getfixturevalue(kind)
+    training = going_on(run, parallelism=parallelism)
+    tensors = pool.run(4, loaded, training, run.output / "model")[0]
+    model, _ = load_exported(run.output / "model")
+    for name, whole in model.named_parameters():
+        assert torch.equal(tensors[name], whole), name
+
+
+def test_the_balance_of_experts_is_part_of_the_model(with_experts: FinishedRun, tmp_path: Path) -> None:
+    training = going_on(with_experts, steps=1, optimizer={"learning_rate": 1e-12}, schedule={"warmup_steps": 0})
+    second = run_alone(tmp_path / "second", training, data=with_experts.output.parent / "tiny.txt")
+    before, after = (load_exported(run.output / "model")[0] for run in (with_experts, second))
+    balance = before.blocks["0"].mlp.balance
+    assert balance.abs().max() > 0
+    assert torch.equal(after.blocks["0"].mlp.balance, balance)  # its rate is no part of the layout, so it rests
+
+
+def test_a_job_file_names_a_folder(first: FinishedRun, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "training:\n  model: {base: ../model}\n  data: {source: 'builtin:python-stdlib'}\n"
+        "  steps: 1\n  schedule: {warmup_steps: 0}\n  tokens_per_step: 32\n  sequence_length: 32\n"
+    )
+    (tmp_path.parent / "model").symlink_to(first.output / "model")
+    _, settings = read_job(job)
+    (tmp_path.parent / "model").unlink()
+    assert settings.training.model.resolve().hidden_size == 32
+    assert settings.training.tokenizer.kind == "model"
+    assert settings.training.tokenizer.vocab_size == 300
+    _, other = read_job(job, first.output / "model")
+    assert other.training.model.base == str(first.output / "model")
+    with pytest.raises(TrainerError, match="has no config.json: give the folder of an exported model"):
+        read_job(job)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer": {"vocab_size": 300}}, "model.base comes with its own tokenizer"),
+        ({"model": {"base": "x", "preset": "llama-1m"}}, "give either preset or base"),
+        ({"tokenizer": {"kind": "model"}, "model": {"preset": "llama-1m"}}, "which is missing"),
+    ],
+)
+def test_what_contradicts_a_base_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny_training(**{"model": {"base": "x"}, "tokenizer": {}, **changes})
+
+
+@pytest.mark.parametrize("origin", ["sealed", "plain"])
+def test_a_node_gets_the_model_from_the_store(origin: str, first: FinishedRun, tmp_path: Path) -> None:
+    training = going_on(first)
+    run, keys, objects = platform_run(training)
+    keys = keys.model_copy(update={"base": new_keyset()})
+    files = []
+    for path in sorted((first.output / "model").iterdir()):
+        content = path.read_bytes()
+        ciphertext, part = Sealer(keys.base).seal(content, f"jobs/other/model/{path.name}")
+        objects[part.key] = ciphertext if origin == "sealed" else content
+        files.append(StoredFile(path=path.name, parts=[part]))
+    run = run.model_copy(update={"base": BaseModelSource(name="model:art_1", origin=origin, files=files)})
+    with AgentApi(run, keys, objects) as api:
+        client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
+        place = NodePlace(tmp_path / "work", cache=tmp_path / "cache")
+        assert Supervisor(HttpConnection(api.url, TOKEN), client, place).run() is EndClass.COMPLETED
+        losses = first.series("train/loss")
+        assert api.losses()[1] < losses[1] - 1.0
+        assert len(list((tmp_path / "cache" / "models").iterdir())) == 1

@@ -1,0 +1,46 @@
+"""Gets the model that training goes on from onto this node."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from trainer.contract.manifest import StoredFile
+from trainer.contract.run import BaseModelSource, DataKeys, RunConfig
+from trainer.contract.sealing import Sealer
+from trainer.storage.base import Storage
+from trainer.storage.sealed import get_sealed_path
+
+
+def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
+    """The folder of the base model's files; None where training begins from nothing. Attempts of one node share it.
+
+    Raises StorageError, SealError.
+    """
+    if run.training.model.base is None:
+        return None
+    if run.base is None:
+        return Path(run.training.model.base)
+    folder = root / hashlib.sha256(run.base.model_dump_json().encode()).hexdigest()[:32]
+    if not folder.exists():
+        building = folder.with_name(f"{folder.name}.{os.getpid()}.building")
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        for file in run.base.files:
+            _download(run.base, file, keys, storage, building / file.path)
+        try:
+            building.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            shutil.rmtree(building)  # another attempt was quicker
+    return folder
+
+
+def _download(base: BaseModelSource, file: StoredFile, keys: DataKeys, storage: Storage, target: Path) -> None:
+    if base.origin == "sealed":
+        get_sealed_path(storage, Sealer(keys.base), file, target)
+    else:
+        with target.open("wb") as sink:
+            for part in file.parts:
+                sink.write(storage.get(part.key))

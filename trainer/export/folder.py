@@ -1,0 +1,55 @@
+"""What a folder in Hugging Face's layout says of itself; read without torch."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, shape_of_config
+from trainer.contract.models import ModelShape
+from trainer.contract.run import EndClass
+from trainer.contract.training import TrainingSpec
+from trainer.errors import TrainerError
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Raises TrainerError (USER_ERROR) where there is none."""
+    return _read_json(folder, CONFIG_NAME)
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """Raises TrainerError: USER_ERROR without a configuration, BAD_SPEC for one that this decoder does not compute."""
+    try:
+        return shape_of_config(read_config(folder))
+    except ValueError as error:
+        raise TrainerError(EndClass.BAD_SPEC, f"{folder}: {error}") from error
+
+
+def with_base(training: TrainingSpec, folder: Path) -> TrainingSpec:
+    """`training` with what `model.base`, whose files are in `folder`, makes of it. Raises TrainerError."""
+    shape = read_shape(folder)
+    try:
+        tokenizer = (folder / TOKENIZER_NAME).read_bytes()
+        return training.with_base(
+            str(folder), shape, read_config(folder)["vocab_size"], hashlib.sha256(tokenizer).hexdigest()
+        )
+    except OSError as error:
+        raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model") from error
+    except ValueError as error:
+        raise TrainerError(EndClass.BAD_SPEC, f"training.model.base {folder}: {error}") from error
+
+
+def user_error(message: str) -> TrainerError:
+    return TrainerError(EndClass.USER_ERROR, message)
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / name).read_text())
+    except FileNotFoundError as error:
+        raise user_error(f"{folder} has no {name}: give the folder of an exported model") from error
+    except (OSError, ValueError) as error:
+        raise user_error(f"{folder / name} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise user_error(f"{folder / name} is no JSON object: give the folder of an exported model")
+    return content
