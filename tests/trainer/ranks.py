@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
 
@@ -13,14 +13,16 @@ from trainer.resilience.rendezvous import StoreAddress, start_store
 class RankPool:
     """`run(4, function, *arguments)` calls `function(mesh, *arguments)` on ranks 0 .. 3 of a new process group and
     returns their results in order. Functions, arguments and results are pickled; a function is one that an import
-    finds. An exception on a rank is raised here, with the rank's own traceback, and ends the pool."""
+    finds. An exception on a rank is raised here, with the rank's own traceback; the next run begins with new ones."""
 
     def __init__(self, size: int) -> None:
-        start_fork_server()
-        self._store, self._address = start_store("127.0.0.1", 0)
-        self._runs = 0
+        self._size, self._runs = size, 0
         self._ranks: list[tuple[Forked, Connection, Connection]] = []
-        for rank in range(size):
+        start_fork_server()
+
+    def _start(self) -> None:
+        self._store, self._address = start_store("127.0.0.1", 0)
+        for rank in range(self._size):
             orders, to_rank = make_pipe()
             from_rank, results = make_pipe()
             forked = fork(f"rank{rank}", serve, rank, self._address, orders, results)
@@ -30,25 +32,32 @@ class RankPool:
 
     def run(self, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self._runs += 1
+        if not self._ranks:
+            self._start()
         for _, to_rank, _ in self._ranks[:world_size]:
             to_rank.send((self._runs, world_size, function, arguments))
-        answers = []
-        for rank, (forked, _, from_rank) in enumerate(self._ranks[:world_size]):
-            while not from_rank.poll(0.5):
-                if not forked.process.is_alive():
-                    raise RuntimeError(f"rank {rank} died: {_rest(forked.stderr)}")
-            answers.append(from_rank.recv())
-        failures = [answer for is_good, answer in answers if not is_good]
-        if failures:
-            self.close()
-            raise RuntimeError("\n".join(failures))
-        return [answer for _, answer in answers]
+        waiting = {from_rank: rank for rank, (_, _, from_rank) in enumerate(self._ranks[:world_size])}
+        answers: dict[int, Any] = {}
+        while waiting:
+            for from_rank in wait(list(waiting)):
+                rank = waiting.pop(from_rank)
+                try:
+                    is_good, answer = from_rank.recv()
+                except EOFError:
+                    is_good, answer = False, f"rank {rank} died: {_rest(self._ranks[rank][0].stderr)}"
+                if not is_good:  # the others would wait for it
+                    self.close()
+                    raise RuntimeError(answer)
+                answers[rank] = answer
+        return [answers[rank] for rank in range(world_size)]
 
     def close(self) -> None:
-        for forked, _, _ in self._ranks:
-            forked.process.kill()
-            forked.process.join()
-        self._store.process.kill()
+        if self._ranks:
+            for forked, _, _ in self._ranks:
+                forked.process.kill()
+                forked.process.join()
+            self._store.process.kill()
+            self._ranks = []
 
     def __enter__(self) -> "RankPool":
         return self

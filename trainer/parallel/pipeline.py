@@ -108,14 +108,14 @@ class Pipeline:
     def _make_stage(self, number: int, stage: Decoder, group: dist.ProcessGroup) -> PipelineStage:
         """With the shapes of what comes in and goes out given, so that nothing is run to find them out."""
         sequences, tokens = self._batch
-        hidden = torch.empty(
-            sequences, tokens // stage.spread, stage.shape.hidden_size, dtype=self._dtype, device="meta"
-        )
+        shape = (sequences, tokens // stage.spread, stage.shape.hidden_size)
+        hidden = torch.empty(shape, dtype=self._dtype, device="meta", requires_grad=True)
         words = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
+        loss = torch.empty((), device="meta", requires_grad=True)
         return PipelineStage(
             stage, number, self._spec.num_stages, self._mesh.device, group=group,
-            input_args=(words,) if stage.embedding is not None else (hidden.requires_grad_(),),
-            output_args=(torch.empty((), device="meta"),) if stage.head is not None else (hidden,),
+            input_args=(words,) if stage.embedding is not None else (hidden,),
+            output_args=(loss,) if stage.head is not None else (hidden,),
         )  # fmt: skip
 
     def _divided(self, loss: Tensor, _: Tensor) -> Tensor:

@@ -1,22 +1,27 @@
 """The whole model on the first rank, parameter by parameter, from wherever its parts lie."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
 
-def gather_whole(weights: Weights) -> Iterator[tuple[str, Tensor]]:
+def gather_whole(
+    weights: Weights, value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach()
+) -> Iterator[tuple[str, Tensor]]:
     """Collective: every rank goes through it to its end, only the first gets anything: (name, whole tensor in fp32),
-    stage by stage, the balance of experts among them. One tensor is whole at a time."""
+    stage by stage, the balance of experts among them. One tensor is whole at a time.
+
+    `value` gives what is gathered of each parameter, of the parameter's own shape: itself, or its gradient.
+    """
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")
     is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    mine = _whole_of_stage(weights)
+    mine = _whole_of_stage(weights, value)
     if len(pipeline) == 1 or not is_first_of_stage:
         for name, tensor in mine:
             if mesh.rank == 0:
@@ -42,9 +47,9 @@ def _names(weights: Weights) -> list[str]:
     return [name for name in weights.named if weights.placements[name].is_original(name)]
 
 
-def _whole_of_stage(weights: Weights) -> Iterator[tuple[str, Tensor]]:
+def _whole_of_stage(weights: Weights, value: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
     for name in _names(weights):
-        yield name, weights.placements[name].gather(local_tensor(weights.named[name].detach()))
+        yield name, weights.placements[name].gather(local_tensor(value(weights.named[name])))
     yield from weights.balances.items()
 
 

@@ -1,0 +1,161 @@
+"""One step on any mesh, and the same step on one rank: loss, every gradient, and the norm they are clipped by."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.trainer.ranks import RankPool
+from trainer.contract.plan import micro_batch_size, plan_mesh
+from trainer.contract.training import TrainingSpec
+from trainer.data.batch import IGNORED, MicroBatch
+from trainer.data.loader import RankShare
+from trainer.data.sampler import share
+from trainer.optim.step import ShardOptimizer
+from trainer.parallel.mesh import Mesh, sum_over_ranks
+from trainer.parallel.spread import SpreadModel, spread_model
+from trainer.parallel.whole import gather_whole
+
+VOCABULARY = 101  # no axis divides it
+SEQUENCES, LENGTH = 16, 32
+LOSS_TOLERANCE = 1e-6
+GRADIENT_TOLERANCE = 2e-5
+"""Of a gradient's largest element: fp32 sums in another order."""
+
+DENSE = {
+    "hidden_size": 32, "num_layers": 8, "num_heads": 8, "num_kv_heads": 4, "intermediate_size": 64, "head_dim": 8,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": DENSE,
+    "tied": {**DENSE, "tie_embeddings": True, "qk_norm": True},
+    "moe": {
+        **DENSE,
+        "moe": {"num_experts": 8, "experts_per_token": 2, "expert_size": 16, "shared_experts": 1,
+                "first_dense_layers": 1, "scoring": "sigmoid", "balance_rate": 0.01},
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mesh for one of MODELS; `packed`: several documents a row, and rows that end in padding."""
+
+    model: str
+    world: int
+    parallelism: dict[str, Any]
+    packed: bool = False
+    training: dict[str, Any] = field(default_factory=dict)
+
+    def spec(self) -> TrainingSpec:
+        return TrainingSpec.model_validate(
+            {
+                "model": {"shape": MODELS[self.model]},
+                "data": {"source": "dataset:none"},
+                "tokenizer": {"vocab_size": 300},
+                "steps": 4,
+                "schedule": {"warmup_steps": 0},
+                "tokens_per_step": SEQUENCES * LENGTH,
+                "sequence_length": LENGTH,
+                "seed": 3,
+                "parallelism": self.parallelism,
+                **self.training,
+            }
+        )
+
+    def __str__(self) -> str:
+        axes = " ".join(f"{name}={value}" for name, value in self.parallelism.items())
+        extra = " packed" if self.packed else ""
+        more = " ".join(f"{name}={value}" for name, value in self.training.items())
+        return f"{self.model} on {self.world}: {axes or 'auto'}{extra} {more}".rstrip()
+
+
+@dataclass
+class Outcome:
+    """Of a step: mean loss, gradient norm, and (on the first rank) the whole gradients."""
+
+    loss: float
+    norm: float
+    gradients: dict[str, np.ndarray]
+
+
+def step_batch(packed: bool) -> MicroBatch:
+    """All sequences of a step, the same everywhere."""
+    generator = torch.Generator().manual_seed(11)
+    tokens = torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH + 1), generator=generator)
+    if not packed:
+        return MicroBatch(tokens[:, :-1], tokens[:, 1:])
+    documents, positions = torch.zeros(SEQUENCES, LENGTH, dtype=torch.int32), torch.zeros(SEQUENCES, LENGTH).long()
+    targets = tokens[:, 1:].clone()
+    for row in range(SEQUENCES):
+        cuts = sorted({0, *torch.randint(1, LENGTH, (2,), generator=generator).tolist(), LENGTH})
+        for number, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            documents[row, low:high] = number
+            positions[row, low:high] = torch.arange(high - low)
+            targets[row, high - 1] = IGNORED
+        if row % 3 == 0:
+            targets[row, LENGTH - 5 :] = IGNORED
+    return MicroBatch(tokens[:, :-1], targets, documents, positions)
+
+
+def built(mesh: Mesh, training: TrainingSpec) -> tuple[SpreadModel, RankShare]:
+    sizes = plan_mesh(training, VOCABULARY, mesh.world_size)
+    assert not isinstance(sizes, list), sizes
+    mesh = mesh.spread(sizes)
+    size = micro_batch_size(training, sizes, VOCABULARY)
+    part = RankShare(mesh.coordinate("replicate", "shard"), sizes.data, size, equal=sizes.pipeline > 1)
+    return spread_model(training, VOCABULARY, mesh, part.micro_batch), part
+
+
+def my_batches(batch: MicroBatch, part: RankShare) -> list[MicroBatch]:
+    start, stop = share(SEQUENCES, part.world_size, part.rank)
+    count = part.num_micro_batches(SEQUENCES)
+    bounds = [share(stop - start, count, number) for number in range(count)]
+    return [part.filled(batch.each(lambda t, a=start + a, b=start + b: t[a:b])) for a, b in bounds]
+
+
+def take_step(mesh: Mesh, case: Case) -> Outcome:
+    """On a rank. Gradients are of the first micro-step, before any update."""
+    model, part = built(mesh, case.spec())
+    batch = step_batch(case.packed)
+    loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
+    optimizer = ShardOptimizer(model.weights.named, model.weights.placements, case.spec().optimizer)
+    sums = sum_over_ranks(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
+
+    def gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+        assert parameter.grad is not None
+        return parameter.grad
+
+    balances = model.weights.balances
+    gradients = {
+        name: whole.float().numpy().copy()
+        for name, whole in gather_whole(model.weights, gradient)
+        if name not in balances
+    }
+    gradients = {name: value for name, value in gradients.items() if not name.endswith(".balance")}
+    return Outcome(sums[0].item(), sums[1].sqrt().item(), gradients)
+
+
+def differences(found: Outcome, expected: Outcome) -> list[str]:
+    """What is not equal, within the tolerances; empty where all is."""
+    wrong = []
+    if not abs(found.loss - expected.loss) <= LOSS_TOLERANCE * abs(expected.loss):
+        wrong.append(f"loss {found.loss!r} != {expected.loss!r}")
+    if not abs(found.norm - expected.norm) <= 10 * LOSS_TOLERANCE * expected.norm:
+        wrong.append(f"gradient norm {found.norm!r} != {expected.norm!r}")
+    if found.gradients.keys() != expected.gradients.keys():
+        wrong.append(f"parameters differ: {sorted(found.gradients.keys() ^ expected.gradients.keys())[:3]}")
+    for name in found.gradients.keys() & expected.gradients.keys():
+        mine, theirs = found.gradients[name], expected.gradients[name]
+        worst = float(np.abs(mine - theirs).max()) if mine.shape == theirs.shape else float("nan")
+        if not worst <= GRADIENT_TOLERANCE * float(np.abs(theirs).max()):
+            wrong.append(f"gradient of {name}: off by {worst:.2e} of {np.abs(theirs).max():.2e}")
+    return wrong
+
+
+def compare(pool: RankPool, case: Case, references: dict[Any, Outcome]) -> list[str]:
+    """What differs from one rank. `references` keeps the outcomes of one rank."""
+    key = (case.model, case.packed)
+    if key not in references:
+        (references[key],) = pool.run(1, take_step, Case(case.model, 1, {}, case.packed))
+    return differences(pool.run(case.world, take_step, case)[0], references[key])

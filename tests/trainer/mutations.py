@@ -1,0 +1,162 @@
+"""Planted faults in the parallel code, each the kind that trains on without a word and gives other numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from tests.trainer.equality import Case, Outcome, take_step
+from trainer.data import loader
+from trainer.models import loss
+from trainer.parallel import collectives, context, expert, layout, weights
+from trainer.parallel.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`plant` changes the code; on the mesh of `case` the numbers must then differ."""
+
+    case: Case
+    plant: Callable[[pytest.MonkeyPatch], None]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _no_vocabulary_sums(patch: pytest.MonkeyPatch) -> None:
+    whole = loss._chunk
+    patch.setattr(loss, "_chunk", lambda logits, words, counted, z, _: whole(logits, words, counted, z, None))
+
+
+def _gradients_stay_on_the_ring(patch: pytest.MonkeyPatch) -> None:
+    """The keys travel on to the end of the ring, their gradients stop one rank short of home."""
+    right = context._RingAttention.backward
+
+    def backward(ctx: Any, grad: Any) -> Any:
+        passed = context.Ring.pass_on
+        seen: list[int] = []
+
+        def every_other(ring: Any, tensor: Any) -> Any:
+            seen.append(1)
+            return (tensor, []) if len(seen) == 2 * ring.size - 1 else passed(ring, tensor)
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(context.Ring, "pass_on", every_other)
+            return right(ctx, grad)
+
+    patch.setattr(context._RingAttention, "backward", staticmethod(backward))
+
+
+def _no_log_sum_exp(patch: pytest.MonkeyPatch) -> None:
+    """Partial attention results are added up without their weights."""
+
+    def added(mixed: Any, log_sum: Any, turn: Any, part: Any, part_log_sum: Any) -> None:
+        mixed[:, :, turn.queries] += part
+        log_sum[:, :, turn.queries].copy_(torch.logaddexp(log_sum[:, :, turn.queries], part_log_sum))
+
+    patch.setattr(context, "_merge", added)
+
+
+def _late_keys_are_early(patch: pytest.MonkeyPatch) -> None:
+    right = context.turn_of
+    patch.setattr(context, "turn_of", lambda rank, owner, length: right(rank, min(rank, owner), length))
+
+
+def _experts_summed_as_if_whole(patch: pytest.MonkeyPatch) -> None:
+    """Ranks with different experts add up their gradients."""
+    patch.setattr(weights, "is_expert", lambda name: False)
+
+
+def _rows_come_back_in_another_order(patch: pytest.MonkeyPatch) -> None:
+    right = expert.exchange_rows
+    patch.setattr(expert, "exchange_rows", lambda rows, *rest: right(rows, *rest).flip(0))
+
+
+def _exchange_drops_gradients(patch: pytest.MonkeyPatch) -> None:
+    right = collectives._ExchangeRows.backward
+    patch.setattr(
+        collectives._ExchangeRows, "backward",
+        staticmethod(lambda ctx, grad: (torch.zeros_like(right(ctx, grad)[0]), None, None, None)),
+    )  # fmt: skip
+
+
+def _averaged(patch: pytest.MonkeyPatch) -> None:
+    """FSDP divides by the number of ranks, as it does unless told otherwise."""
+    patch.setattr(FSDPModule, "set_gradient_divide_factor", _nothing)
+
+
+def _fillers_count(patch: pytest.MonkeyPatch) -> None:
+    """The sequences that fill a pipeline's micro-batches up are trained on."""
+    patch.setattr(loader, "uncounted", lambda batch: batch)
+
+
+def _positions_start_anew(patch: pytest.MonkeyPatch) -> None:
+    """Each context rank believes its part to be the start of the sequence."""
+    right = context.ContextCut.part_of
+
+    def forgets(cut: Any, batch: Any) -> Any:
+        part = right(cut, batch)
+        return replace(part, positions_BS=torch.arange(part.tokens_BS.shape[1]).expand_as(part.tokens_BS))
+
+    patch.setattr(context.ContextCut, "part_of", forgets)
+
+
+def _norm_counts_replicas(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(layout.Placement, "replicas", property(lambda placement: 1))
+
+
+def _replicas_never_meet(patch: pytest.MonkeyPatch) -> None:
+    """HSDP without its outer sum: the replicas are taken for runs of their own."""
+    right = Mesh.device_mesh
+    patch.setattr(Mesh, "device_mesh", lambda mesh, *axes: right(mesh, axes[-1]))
+
+
+def _method(owner: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(owner, name, _nothing)
+
+
+def _case(model: str, world: int, packed: bool = False, **parallelism: Any) -> Case:
+    return Case(model, world, parallelism, packed)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "norms are not summed over tensor ranks": Mutation(
+        _case("dense", 2, tensor=2), _method(weights.Weights, "_sum_over_tensor_ranks")
+    ),
+    "routers are not summed over tensor ranks": Mutation(
+        _case("moe", 2, tensor=2), _method(weights.Weights, "_sum_over_tensor_ranks")
+    ),
+    "a tied embedding is not summed": Mutation(
+        _case("tied", 2, pipeline=2, micro_batch_sequences=4), _method(weights.Weights, "_sum_tied")
+    ),
+    "buckets are not reduced": Mutation(_case("dense", 2, zero=0), _method(weights.Bucket, "reduce")),
+    "experts are summed as if they were whole": Mutation(
+        _case("moe", 2, zero=0, expert=2), _experts_summed_as_if_whole
+    ),
+    "rows come back from experts in another order": Mutation(
+        _case("moe", 2, zero=3, expert=2), _rows_come_back_in_another_order
+    ),
+    "no gradient comes back from the experts": Mutation(_case("moe", 2, zero=0, expert=2), _exchange_drops_gradients),
+    "a softmax over a part of the words": Mutation(_case("dense", 2, tensor=2), _no_vocabulary_sums),
+    "gradients are averaged": Mutation(_case("dense", 2, zero=3), _averaged),
+    "replicas of a sharded model never meet": Mutation(_case("dense", 4, zero=1, replicate=2), _replicas_never_meet),
+    "partial attention is added without weights": Mutation(_case("dense", 2, context=2, zero=0), _no_log_sum_exp),
+    "gradients of keys are not brought home": Mutation(
+        _case("dense", 2, context=2, zero=0), _gradients_stay_on_the_ring
+    ),
+    "late keys are taken for early ones": Mutation(_case("dense", 2, context=2, zero=0), _late_keys_are_early),
+    "positions start anew on every context rank": Mutation(_case("dense", 2, context=2, zero=0), _positions_start_anew),
+    "fillers of a micro-batch count": Mutation(_case("dense", 2, pipeline=2, micro_batch_sequences=6), _fillers_count),
+    "the norm counts what several ranks hold": Mutation(_case("dense", 2, zero=0), _norm_counts_replicas),
+}
+
+
+def take_mutated_step(mesh: Mesh, name: str) -> Outcome:
+    """On a rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        MUTATIONS[name].plant(patch)
+        return take_step(mesh, MUTATIONS[name].case)
