@@ -16,7 +16,7 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.cache import CorruptShard
 from trainer.data.corpus import Corpus
-from trainer.data.loader import Loader, RankShare, uncounted, validation_batches
+from trainer.data.loader import Loader, RankShare, validation_batches
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import Source
 from trainer.errors import TrainerError
@@ -50,23 +50,13 @@ class Session:
     loader: Loader
     validation: list[MicroBatch]
     writer: CheckpointWriter
-    round_size: int
+    micro_batches: int  # of a full step, on each data rank
     first_step: int
     final_metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def training(self) -> TrainingSpec:
         return self.assignment.run.training
-
-    @property
-    def num_validation_rounds(self) -> int:
-        return -(-len(self.validation) // self.round_size)
-
-    def validation_round(self, number: int) -> list[MicroBatch]:
-        """Micro-batches that are evaluated together, on the device: as many as a step has, the last filled up."""
-        chosen = self.validation[number * self.round_size : (number + 1) * self.round_size]
-        chosen = chosen + [uncounted(self.validation[0])] * (self.round_size - len(chosen))
-        return [batch.to(self.mesh.device) for batch in chosen]
 
 
 def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
@@ -111,7 +101,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter),
-        round_size=part.num_micro_batches(training.step_sizes.full) if part.equal else 1,
+        micro_batches=part.num_micro_batches(training.step_sizes.full),
         first_step=first_step,
     )
 

@@ -17,6 +17,7 @@ from trainer.metrics.throughput import model_flops_utilisation, peak_of
 from trainer.optim.schedule import learning_rate
 from trainer.parallel.mesh import sum_over, sum_over_ranks
 
+VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
 MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
 
@@ -82,9 +83,10 @@ def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def compile_ahead(session: Session) -> None:
-    """Run one round of micro-batches through, so that compiling has its own line in the start-up times."""
+    """Run a step's micro-batches through, so that compiling has its own line in the start-up times."""
     with session.reporter.phase("compile"):
-        session.model.forward_backward(session.validation_round(0), 1.0)
+        batch = session.validation[0].to(session.mesh.device)
+        session.model.forward_backward([batch] * session.micro_batches, 1.0)
         session.optimizer.zero_gradients()
         session.balancer.step(torch.zeros((), dtype=torch.bool, device=session.mesh.device))
 
@@ -94,8 +96,9 @@ def evaluate(session: Session) -> tuple[float, float]:
     session.reporter.enter("evaluation")
     begin = time.monotonic()
     sums = torch.zeros(2, dtype=torch.float64, device=session.mesh.device)
-    for number in range(session.num_validation_rounds):
-        sums += session.model.losses(session.validation_round(number))
+    for first in range(0, len(session.validation), VALIDATION_ROUND):
+        batches = session.validation[first : first + VALIDATION_ROUND]
+        sums += session.model.losses([batch.to(session.mesh.device) for batch in batches])
     loss_sum, tokens = sum_over_ranks(sums, session.mesh).tolist()
     session.reporter.enter("training")
     return loss_sum / tokens, time.monotonic() - begin

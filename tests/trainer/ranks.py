@@ -10,6 +10,10 @@ from trainer.resilience.forking import Forked, fork, make_pipe, start_fork_serve
 from trainer.resilience.rendezvous import StoreAddress, start_store
 
 
+RUNS_PER_PROCESS = 20
+"""Gloo's threads outlive the process groups they served: after so many groups, new processes are cheaper."""
+
+
 class RankPool:
     """`run(4, function, *arguments)` calls `function(mesh, *arguments)` on ranks 0 .. 3 of a new process group and
     returns their results in order. Functions, arguments and results are pickled; a function is one that an import
@@ -32,6 +36,8 @@ class RankPool:
 
     def run(self, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         self._runs += 1
+        if self._runs % RUNS_PER_PROCESS == 0:
+            self.close()
         if not self._ranks:
             self._start()
         for _, to_rank, _ in self._ranks[:world_size]:

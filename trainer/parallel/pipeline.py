@@ -61,14 +61,56 @@ class Pipeline:
     def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor) -> Tensor:
         """The sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters."""
         self._divisor = divisor
-        return self._run(self._schedule(len(batches)).step, batches)
+        return self._run(self._schedule(len(batches)), batches)
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
-        """Summed losses without gradients where the head is, 0 elsewhere."""
-        self._divisor = 1.0
-        return self._run(self._schedule(len(batches)).eval, batches)
+        """Summed losses without gradients where the head is, 0 elsewhere: every stage in turn takes all batches.
 
-    def _run(self, call: Any, batches: list[MicroBatch]) -> Tensor:
+        Torch's schedules keep their backward actions when they evaluate, which the V-shaped ones do not survive.
+        """
+        total = torch.zeros((), device=self._mesh.device)
+        handed: list[Tensor] = []
+        sent: list[tuple[dist.Work, Tensor]] = []
+        for number, stage in zip(self._numbers, self._stages, strict=True):
+            results: list[Tensor] = []
+            for place, batch in enumerate(batches):
+                if stage.embedding is not None:
+                    x = batch.tokens_BS
+                else:
+                    x = handed[place] if number - 1 in self._numbers else self._receive(number - 1, stage)
+                targets = batch.targets_BS if stage.head is not None else None
+                result = stage(x, targets, batch.documents_BS, batch.positions_BS)
+                if stage.head is not None:
+                    total += result
+                elif number + 1 in self._numbers:
+                    results.append(result)
+                else:
+                    sent.append((self._send(result.contiguous(), number + 1), result))
+            handed = results
+        for work, _ in sent:
+            work.wait()
+        return total
+
+    def _receive(self, number: int, stage: Decoder) -> Tensor:
+        x = torch.empty(self._hidden_shape(stage), dtype=self._dtype, device=self._mesh.device)
+        dist.recv(x, self._rank_of(number), self._mesh.group("pipeline"))
+        return x
+
+    def _send(self, x: Tensor, number: int) -> dist.Work:
+        work = dist.isend(x, self._rank_of(number), self._mesh.group("pipeline"))
+        assert work is not None
+        return work
+
+    def _rank_of(self, number: int) -> int:
+        """The rank that has a stage."""
+        ranks = self._mesh.peers("pipeline")
+        return next(rank for place, rank in enumerate(ranks) if number in stage_numbers(self._spec, place))
+
+    def _hidden_shape(self, stage: Decoder) -> tuple[int, int, int]:
+        sequences, tokens = self._batch
+        return sequences, tokens // stage.spread, stage.shape.hidden_size
+
+    def _run(self, schedule: Any, batches: list[MicroBatch]) -> Tensor:
         joined = {
             "tokens": torch.cat([batch.tokens_BS for batch in batches]),
             "targets_BS": torch.cat([batch.targets_BS for batch in batches]),
@@ -83,7 +125,7 @@ class Pipeline:
         arguments = [tokens] if any(stage.embedding is not None for stage in self._stages) else []
         # The loss is computed by the last stage itself; the schedule wants a target to hand to its loss function.
         target = tokens if self._has_head else None
-        call(*arguments, target=target, losses=losses, return_outputs=False, **joined)
+        schedule.step(*arguments, target=target, losses=losses, return_outputs=False, **joined)
         total = torch.zeros((), device=self._mesh.device)
         for loss in losses:
             total += loss.detach()
@@ -108,8 +150,7 @@ class Pipeline:
     def _make_stage(self, number: int, stage: Decoder, group: dist.ProcessGroup) -> PipelineStage:
         """With the shapes of what comes in and goes out given, so that nothing is run to find them out."""
         sequences, tokens = self._batch
-        shape = (sequences, tokens // stage.spread, stage.shape.hidden_size)
-        hidden = torch.empty(shape, dtype=self._dtype, device="meta", requires_grad=True)
+        hidden = torch.empty(self._hidden_shape(stage), dtype=self._dtype, device="meta", requires_grad=True)
         words = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
         loss = torch.empty((), device="meta", requires_grad=True)
         return PipelineStage(

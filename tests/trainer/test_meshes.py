@@ -1,0 +1,68 @@
+"""Whole runs on meshes of several axes: they train, stop, go on elsewhere, and export what one process would."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
+from trainer.contract.run import EndClass
+from trainer.contract.training import TrainingSpec
+
+LOSS = "train/loss"
+MOE = {
+    "hidden_size": 32, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
+    "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 32, "shared_experts": 1, "first_dense_layers": 1,
+            "scoring": "sigmoid", "balance_rate": 0.001},
+}  # fmt: skip
+FIVE_AXES = {"pipeline": 2, "context": 2, "tensor": 2, "expert": 2, "zero": 3, "micro_batch_sequences": 2}
+"""On 8 ranks: pipeline, context, tensor; parameters sharded over the context ranks, experts spread over them."""
+
+
+def moe_training(**changes: Any) -> TrainingSpec:
+    return tiny_training(model={"shape": MOE}, tokens_per_step=512, **changes)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return run_alone(tmp_path_factory.mktemp("alone") / "run", moe_training())
+
+
+def test_five_axes_train_and_export_what_one_process_does(alone: FinishedRun, tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", moe_training(parallelism=FIVE_AXES), processes=8)
+    assert run.end_class is EndClass.COMPLETED, run.end["message"]
+    assert run.series(LOSS) == pytest.approx(alone.series(LOSS), rel=1e-4)
+    assert run.series("evaluation/loss") == pytest.approx(alone.series("evaluation/loss"), rel=1e-4)
+    expected = load_file(alone.output / "model" / "model.safetensors")
+    found = load_file(run.output / "model" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert (tensor - expected[name]).abs().max() <= 2e-3, name
+
+
+@pytest.mark.parametrize(
+    ("before", "ranks_before", "after", "ranks_after"),
+    [
+        (FIVE_AXES, 8, {"zero": 0, "expert": 2}, 2),
+        ({"zero": 3, "replicate": 2}, 4, {"pipeline": 2, "pipeline_schedule": "zbv_zero_bubble", "tensor": 2}, 4),
+    ],
+    ids=["from five axes to replicas", "from hierarchical shards to a pipeline"],
+)
+def test_a_checkpoint_is_read_on_another_mesh(
+    tmp_path: Path, before: dict[str, Any], ranks_before: int, after: dict[str, Any], ranks_after: int
+) -> None:
+    undisturbed = run_alone(tmp_path / "undisturbed", moe_training(steps=40))
+    output = tmp_path / "run"
+    first = moe_training(steps=40, parallelism=before)
+    stopped = run_alone(output, first, processes=ranks_before, at_first_checkpoint=stop)
+    assert stopped.end_class is EndClass.STOPPED, stopped.end["message"]
+    resumed = run_alone(output, moe_training(steps=40, parallelism=after), processes=ranks_after)
+    assert resumed.end_class is EndClass.COMPLETED, resumed.end["message"]
+    assert resumed.series(LOSS) == pytest.approx(undisturbed.series(LOSS), rel=1e-3)
+
+
+def test_a_mesh_that_cannot_be_is_a_bad_spec(tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", moe_training(parallelism={"tensor": 3}), processes=3)
+    assert run.end_class is EndClass.BAD_SPEC
+    assert "training.parallelism.tensor: tensor 3 does not divide the model's num_heads 4" in run.end["message"]
