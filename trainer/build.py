@@ -83,7 +83,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
-            load(run.resume, live_shards(model.weights, optimizer), mesh, storage, sealer, corpus.fingerprint)
+            load(run.resume, live_shards(model.weights, optimizer), model.weights, storage, sealer, corpus.fingerprint)
             model.weights.publish()
     first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)

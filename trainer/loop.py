@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.build import Session
-from trainer.checkpoint.state import live_shards
+from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.errors import TrainerError
@@ -32,6 +32,7 @@ def train(session: Session) -> EndClass:
     if session.first_step == 0:
         monitor.evaluated(0, *evaluate(session))
     reporter.enter("training")
+    session.model.weights.begin(session.first_step)
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
         batches = session.loader.next_step(step)
@@ -39,6 +40,7 @@ def train(session: Session) -> EndClass:
         stats, gradient_norm, is_finite = reduce_statistics(session, loss)
         session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
         session.balancer.step(is_finite)
+        session.model.weights.commit(is_finite)
         session.optimizer.zero_gradients()
         session.model.weights.publish()
         known = pipe.push(step, stats)
@@ -88,7 +90,9 @@ def compile_ahead(session: Session) -> None:
         batch = session.validation[0].to(session.mesh.device)
         session.model.forward_backward([batch] * session.micro_batches, 1.0)
         session.optimizer.zero_gradients()
-        session.balancer.step(torch.zeros((), dtype=torch.bool, device=session.mesh.device))
+        nothing = torch.zeros((), dtype=torch.bool, device=session.mesh.device)
+        session.balancer.step(nothing)
+        session.model.weights.commit(nothing)
 
 
 def evaluate(session: Session) -> tuple[float, float]:
@@ -108,7 +112,8 @@ def save(session: Session, step: int, metrics: dict[str, float]) -> float:
     """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
     if session.writer.last_step == step:
         return 0.0
-    return session.writer.save(step, live_shards(session.model.weights, session.optimizer), metrics)
+    weights = session.model.weights
+    return session.writer.save(step, live_shards(weights, session.optimizer), own_states(weights), metrics)
 
 
 class Monitor:
@@ -118,7 +123,7 @@ class Monitor:
         self._reporter, self._training, self._mesh = session.reporter, session.training, session.mesh
         self._vocab_size = session.index.vocab_size
         self._peak = peak_of(session.mesh.device)
-        self._stalls = session.loader.stalls
+        self._stalls, self._sent = session.loader.stalls, session.model.weights.sent
         self._skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
@@ -159,6 +164,10 @@ class Monitor:
         )  # fmt: skip
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
+        if self._sent:
+            sent = self._sent.popleft()
+            values["network/gradient_bytes"] = float(sent.compressed)
+            values["network/uncompressed_gradient_bytes"] = float(sent.uncompressed)
         self._reporter.metrics(stats.step + 1, values)
         self.latest["train/loss"] = stats.loss
         self._count_skips(stats)

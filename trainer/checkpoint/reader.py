@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from trainer.checkpoint.state import RNG_PREFIX, Shard, decode, overlay, set_rng_states
+from trainer.checkpoint.state import OWN_PREFIX, RNG_PREFIX, Shard, decode, overlay, set_own_states
 from trainer.checkpoint.writer import LAYOUT_NAME, Boxes
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
 from trainer.errors import TrainerError
-from trainer.parallel.mesh import Mesh
+from trainer.parallel.weights import Weights
 from trainer.storage.base import Storage
 from trainer.storage.sealed import get_sealed
 
@@ -16,18 +16,21 @@ from trainer.storage.sealed import get_sealed
 def load(
     manifest: CheckpointManifest,
     shards: Sequence[Shard],
-    mesh: Mesh,
+    weights: Weights,
     storage: Storage,
     sealer: Sealer,
     fingerprint: str,
 ) -> None:
-    """Fill `shards`, which share memory with the live state. Raises SealError for a damaged part, TrainerError else."""
+    """Fill `shards`, which share memory with the live state, and where the mesh is the same what is this rank's own.
+
+    Raises SealError for a damaged part, TrainerError else."""
     if manifest.dataset_fingerprint != fingerprint:
         raise TrainerError(
             EndClass.DATA_ERROR,
             f"the checkpoint of step {manifest.step} was trained on data {manifest.dataset_fingerprint[:12]}, this run "
             f"has {fingerprint[:12]}; its order would be another one: give the same data, or start a new job",
         )
+    mesh = weights.mesh
     wanted: dict[str, list[Shard]] = {}
     for shard in shards:
         wanted.setdefault(shard.stored, []).append(shard)
@@ -40,15 +43,15 @@ def load(
         is_mine = same_mesh and number == mesh.rank
         if boxes is not None and not is_mine and not _has_some(boxes.files[number], wanted):
             continue
-        rng = {}
+        own = {}
         for stored in decode(get_sealed(storage, sealer, file)):
-            if stored.stored.startswith(RNG_PREFIX):
-                rng[stored.stored] = stored.tensor
+            if stored.stored.startswith((RNG_PREFIX, OWN_PREFIX)):
+                own[stored.stored] = stored.tensor
             for shard in wanted.get(stored.stored, []):
                 _check_shape(shard, stored)
                 missing[id(shard)] -= overlay(shard, stored) if missing[id(shard)] else 0
         if is_mine:
-            set_rng_states(rng, mesh.device)
+            set_own_states(own, weights)
     absent = [shard.stored for shard in shards if missing[id(shard)]]
     if absent:
         raise TrainerError(

@@ -17,7 +17,8 @@ from trainer.optim.step import ShardOptimizer
 from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
-RNG_PREFIX = "rng/"
+RNG_PREFIX, OWN_PREFIX = "rng/", "own/"
+"""Of what belongs to a rank and not to the model: no other mesh can use it."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,29 @@ def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
     return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards if shard.is_mine}
 
 
-def encode(shards: dict[str, Shard], rng: dict[str, Tensor]) -> bytes:
+def own_states(weights: Weights) -> dict[str, Tensor]:
+    """What this rank alone has, random states among it; further steps do not touch it."""
+    own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.own_state().items()}
+    return own | rng_states(weights.mesh.device)
+
+
+def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
+    """What a rank of the same mesh had. Where the spec now asks for another compression, that begins anew."""
+    set_rng_states(states, weights.mesh.device)
+    for name, tensor in weights.own_state().items():
+        stored = states.get(f"{OWN_PREFIX}{name}")
+        if stored is not None and stored.shape == tensor.shape:
+            tensor.copy_(stored)
+
+
+def encode(shards: dict[str, Shard], own: dict[str, Tensor]) -> bytes:
     layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
-    tensors = {name: shard.tensor.contiguous() for name, shard in shards.items()} | rng
+    tensors = {name: shard.tensor.contiguous() for name, shard in shards.items()} | own
     return save_safetensors(tensors, metadata={"layout": json.dumps(layout)})
 
 
 def decode(content: bytes) -> Iterator[Shard]:
-    """Stored shards of one file, the random states among them (as whole tensors)."""
+    """Stored shards of one file, what is a rank's own among them (as whole tensors)."""
     layout = _layout(content)
     for name, tensor in load_safetensors(content).items():
         offsets, shape = layout.get(name, [[0] * tensor.ndim, list(tensor.shape)])

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from trainer.checkpoint.state import Shard, copy_to_host, encode, rng_states
+from trainer.checkpoint.state import Shard, copy_to_host, encode
 from trainer.contract.base import WireModel
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, StoredFile
 from trainer.contract.sealing import Sealer
@@ -68,12 +68,17 @@ class CheckpointWriter:
         self._failure: BaseException | None = None
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
 
-    def save(self, step: int, shards: Iterable[Shard], metrics: dict[str, float]) -> float:
-        """Begin to save the state after `step` finished steps; returns the seconds that training stood still."""
+    def save(
+        self, step: int, shards: Iterable[Shard], own: dict[str, torch.Tensor], metrics: dict[str, float]
+    ) -> float:
+        """Begin to save the state after `step` finished steps; returns the seconds that training stood still.
+
+        `own` is what belongs to this rank and not to the model, in copies.
+        """
         begin = time.monotonic()
         self.wait()
-        snapshot, rng = copy_to_host(shards), rng_states(self._mesh.device)
-        self._thread = threading.Thread(target=self._run, args=(step, snapshot, rng, metrics), name="checkpoint")
+        snapshot = copy_to_host(shards)
+        self._thread = threading.Thread(target=self._run, args=(step, snapshot, own, metrics), name="checkpoint")
         self._thread.start()
         self.last_step = step
         return time.monotonic() - begin
@@ -90,12 +95,12 @@ class CheckpointWriter:
             raise self._failure
 
     def _run(
-        self, step: int, snapshot: dict[str, Shard], rng: dict[str, torch.Tensor], metrics: dict[str, float]
+        self, step: int, snapshot: dict[str, Shard], own: dict[str, torch.Tensor], metrics: dict[str, float]
     ) -> None:
         begin = time.monotonic()
         try:
             prefix = self._prefix(step)
-            content = encode(snapshot, rng)
+            content = encode(snapshot, own)
             boxes = {name: shard.box for name, shard in snapshot.items()}
             snapshot.clear()
             mine = put_sealed(self._storage, self._sealer, prefix, f"rank{self._mesh.rank}", content)

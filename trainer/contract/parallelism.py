@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.models import ModelShape
+from trainer.contract.optimisation import CompressionSpec
 
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v", "looped_bfs"
@@ -47,6 +48,7 @@ class ParallelismSpec(SpecModel):
     stages_per_rank: PositiveInt | Literal["auto"] = "auto"
     stage_layers: list[PositiveInt] | None = None
     expert: PositiveInt = 1
+    compression: CompressionSpec = CompressionSpec()
     micro_batch_sequences: PositiveInt | Literal["auto"] = "auto"
 
     @model_validator(mode="before")

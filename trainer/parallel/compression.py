@@ -20,52 +20,63 @@ from trainer.parallel.quantisation import BLOCK, dequantised, quantised
 
 @dataclass
 class WireBytes:
-    """Bytes that this rank handed to the network for its sums, and what they would have been uncompressed.
+    """Bytes that this rank handed to the network for the sums of a step, and what they would have been uncompressed.
 
     An uncompressed sum is counted as a ring's: each rank sends (ranks - 1) / ranks of the numbers, twice.
     """
 
     uncompressed: int = 0
-    sent: int = 0
+    compressed: int = 0
 
 
 class Compressor:
     """Sums the tensors of `shapes`, in this order, over `group`; this one sends them whole.
 
-    State made by `all_reduce` is left aside until `commit` says whether the step counts.
+    State made by `all_reduce` is left aside until `commit` says whether the step counts. `step` is the run's, 0-based.
     """
 
     def __init__(
         self, shapes: Mapping[str, Sequence[int]], group: dist.ProcessGroup | None, device: torch.device
     ) -> None:
         self.bytes = WireBytes()
+        self.step = 0
         self._shapes = {name: torch.Size(shape) for name, shape in shapes.items()}
         self._group, self._device = group, device
         self._size = dist.get_world_size(group) if group is not None else 1
         self._rank = dist.get_rank(group) if group is not None else 0
 
-    def all_reduce(self, tensors: Sequence[Tensor], step: int) -> None:
-        """In place, fp32; a collective. `step` is the run's, 0-based."""
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """In place, fp32; a collective."""
         if self._size > 1:
             self.bytes.uncompressed += self._ring_bytes(sum(tensor.numel() for tensor in tensors))
-            self._reduce(tensors, step)
+            self._reduce(tensors)
 
-    def commit(self, is_finite: Tensor) -> None:
-        """Keep the state that the last `all_reduce` made, or where the step is skipped the one before, bitwise."""
+    def commit(self, is_finite: Tensor) -> WireBytes:
+        """End the step: keep the state that `all_reduce` made, or where it is skipped the one before, bitwise.
+
+        Returns what the step sent.
+        """
+        self.step += 1
+        self._keep(is_finite)
+        sent, self.bytes = self.bytes, WireBytes()
+        return sent
 
     def state_tensors(self) -> dict[str, Tensor]:
         """This replica's own state, sharing memory with the live one; other replicas have other errors."""
         return {}
 
-    def _reduce(self, tensors: Sequence[Tensor], step: int) -> None:
+    def _reduce(self, tensors: Sequence[Tensor]) -> None:
         self._sum_whole(tensors)
+
+    def _keep(self, is_finite: Tensor) -> None:
+        pass
 
     def _sum_whole(self, tensors: Sequence[Tensor]) -> None:
         """Each tensor, in place, by one uncompressed collective for all."""
         if tensors:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             dist.all_reduce(flat, group=self._group)
-            self.bytes.sent += self._ring_bytes(flat.numel())
+            self.bytes.compressed += self._ring_bytes(flat.numel())
             _scatter(flat, tensors)
 
     def _ring_bytes(self, numbers: int) -> int:
@@ -110,14 +121,14 @@ class ByteCompressor(Compressor):
         self._start_step = spec.start_step
         self._feedback = Feedback(self._shapes, device)
 
-    def commit(self, is_finite: Tensor) -> None:
+    def _keep(self, is_finite: Tensor) -> None:
         self._feedback.commit(is_finite)
 
     def state_tensors(self) -> dict[str, Tensor]:
         return self._feedback.state_tensors()
 
-    def _reduce(self, tensors: Sequence[Tensor], step: int) -> None:
-        if step < self._start_step:
+    def _reduce(self, tensors: Sequence[Tensor]) -> None:
+        if self.step < self._start_step:
             self._sum_whole(tensors)
             return
         wanted = self._feedback.corrected(tensors)
@@ -141,7 +152,7 @@ class ByteCompressor(Compressor):
         peers = [peer for peer in range(self._size) if peer != self._rank]
         received = torch.empty(len(peers) * size, dtype=torch.uint8, device=self._device)
         dist.all_to_all_single(received, outgoing_RM[peers].view(-1), splits, splits, group=self._group)
-        self.bytes.sent += len(peers) * size
+        self.bytes.compressed += len(peers) * size
         others = iter(dequantised(received.view(len(peers), size), self._dtype))
         total = torch.zeros_like(mine_N)
         for peer in range(self._size):
@@ -152,7 +163,7 @@ class ByteCompressor(Compressor):
         """[R, M]: what each rank has."""
         everybodys = [torch.empty_like(packed_M) for _ in range(self._size)]
         dist.all_gather(everybodys, packed_M, group=self._group)
-        self.bytes.sent += (self._size - 1) * packed_M.numel()
+        self.bytes.compressed += (self._size - 1) * packed_M.numel()
         return torch.stack(everybodys)
 
 
@@ -179,7 +190,7 @@ class LowRankCompressor(Compressor):
         }
         self._pending_factors: dict[str, Tensor] = {}
 
-    def commit(self, is_finite: Tensor) -> None:
+    def _keep(self, is_finite: Tensor) -> None:
         self._feedback.commit(is_finite)
         for name, factor in self._pending_factors.items():
             torch.where(is_finite, factor, self._factors[name], out=self._factors[name])
@@ -188,8 +199,8 @@ class LowRankCompressor(Compressor):
     def state_tensors(self) -> dict[str, Tensor]:
         return self._feedback.state_tensors() | {f"factor/{name}": each for name, each in self._factors.items()}
 
-    def _reduce(self, tensors: Sequence[Tensor], step: int) -> None:
-        if step < self._start_step or not self._low_rank:
+    def _reduce(self, tensors: Sequence[Tensor]) -> None:
+        if self.step < self._start_step or not self._low_rank:
             self._sum_whole(tensors)
             return
         named = dict(zip(self._shapes, tensors, strict=True))

@@ -17,12 +17,12 @@ SMALL_MODEL_BYTES = 64 * 2**20
 the other ranks than gathering block by block saves in memory."""
 
 
-def shard_over_data(model: Decoder, mesh: Mesh, precision: str) -> None:
+def shard_over_data(model: Decoder, mesh: Mesh, precision: str, *, sums_over_replicas: bool = True) -> None:
     """Wrap in place: experts over the ranks that have the same ones, everything else over shard x context."""
     policy = MixedPrecisionPolicy()
     if precision != "fp32":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    hierarchical = mesh.sizes.replicate > 1
+    hierarchical = mesh.sizes.replicate > 1 and sums_over_replicas
     outer = [("replicate",)] if hierarchical else []
     dense = mesh.device_mesh(*outer, ("shard", "context"))
     frees = mesh.sizes.zero == 3

@@ -98,7 +98,7 @@ def spread_model(
         context.spread(stage)
         prepare(stage)
         if mesh.sizes.zero:
-            shard_over_data(stage, mesh, training.precision)
+            shard_over_data(stage, mesh, training.precision, sums_over_replicas=spec.compression.kind == "none")
         stage.to_empty(device=mesh.device)
         stage.zero_buffers()
         stages.append(stage)
@@ -113,9 +113,9 @@ def spread_model(
         for name, parameter in parameters.items():
             local_tensor(parameter).copy_(first_part(placements[name]))
     weights = (
-        ShardedWeights(stages, placements, mesh)
+        ShardedWeights(stages, placements, mesh, spec.compression)
         if mesh.sizes.zero
-        else ReplicatedWeights(stages, placements, mesh, training.precision)
+        else ReplicatedWeights(stages, placements, mesh, training.precision, spec.compression)
     )
     pipeline = None
     if mesh.sizes.pipeline > 1:

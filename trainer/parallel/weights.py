@@ -4,6 +4,7 @@ Two ways: `ShardedWeights` (FSDP2, ZeRO 1 to 3) and `ReplicatedWeights` (stage 0
 `finish_gradients`, the sum over all ranks in `.grad` of each of `named`.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
@@ -12,8 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from trainer.contract.optimisation import CompressionSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
+from trainer.parallel.compression import Compressor, WireBytes, make_compressor
 from trainer.parallel.data import local_tensor, reshard
 from trainer.parallel.layout import Placement, is_expert
 from trainer.parallel.mesh import SEQUENCES, Mesh
@@ -24,12 +27,18 @@ that the first is under way long before the backward pass ends."""
 
 
 class Weights:
-    """`named`: parameters as the optimiser sees them. `stages`: this rank's part of the model, in pipeline order."""
+    """`named`: parameters as the optimiser sees them. `stages`: this rank's part of the model, in pipeline order.
+
+    `compressors` sum over replicas, where that is compressed; `sent` then has what each step sent, newest last.
+    """
 
     named: dict[str, nn.Parameter]
+    compressors: list[Compressor]
+    sent: deque[WireBytes]
 
     def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
         self.stages, self.placements, self.mesh = stages, placements, mesh
+        self.compressors, self.sent = [], deque()
         self._tied_group = mesh.group_of_ranks(tied_ranks(stages, mesh)) if placements else None
 
     @property
@@ -44,6 +53,22 @@ class Weights:
         """After the last backward: wait for the sums over ranks, and add what the data axes do not cover."""
         self._sum_over_tensor_ranks()
         self._sum_tied()
+
+    def begin(self, step: int) -> None:
+        """Gradients from here on are those of 0-based `step` and of the steps after it."""
+        self.sent.clear()
+        for compressor in self.compressors:
+            compressor.step = step
+
+    def commit(self, is_finite: Tensor) -> None:
+        """The step's gradients have been used, or where `is_finite` is false thrown away."""
+        if self.compressors:
+            each = [compressor.commit(is_finite) for compressor in self.compressors]
+            self.sent.append(WireBytes(sum(one.uncompressed for one in each), sum(one.compressed for one in each)))
+
+    def own_state(self) -> dict[str, Tensor]:
+        """State of this rank alone, which a resume on the same mesh goes on with and any other begins anew."""
+        return {name: each for compressor in self.compressors for name, each in compressor.state_tensors().items()}
 
     def publish(self) -> None:
         """After an update of `named`: make the model compute with it."""
@@ -111,12 +136,19 @@ def sum_as_one(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
 
 class ShardedWeights(Weights):
     """FSDP2 gathers before use and reduces after; between micro-batches the gradients of stage 1 and 3 stay whole on
-    the rank and are reduced once, those of stage 2 are reduced each time and only their shards stay."""
+    the rank and are reduced once, those of stage 2 are reduced each time and only their shards stay. Sums over replicas
+    that are to be compressed are none of FSDP's: they follow at the end, shard by shard."""
 
-    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
+    def __init__(
+        self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, compression: CompressionSpec
+    ) -> None:
         super().__init__(stages, placements, mesh)
         self.named = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self._reduces_each = mesh.sizes.zero == 2
+        group = mesh.group("replicate")
+        if compression.kind != "none" and group is not None:
+            shapes = {name: local_tensor(each).shape for name, each in self.named.items() if each.requires_grad}
+            self.compressors = [make_compressor(compression, shapes, group, mesh.device)]
 
     def before_backward(self, *, is_last: bool) -> None:
         for stage in self.stages:
@@ -124,6 +156,11 @@ class ShardedWeights(Weights):
             stage.set_requires_gradient_sync(is_last or self._reduces_each)
             stage.set_requires_all_reduce(is_last)
             stage.set_is_last_backward(is_last)
+
+    def finish_gradients(self) -> None:
+        for compressor in self.compressors:
+            compressor.all_reduce(self._gradients(name for name, each in self.named.items() if each.requires_grad))
+        super().finish_gradients()
 
     def inference(self) -> AbstractContextManager[object]:
         """FSDP's hooks need version counters, which inference mode does not keep."""
@@ -135,19 +172,35 @@ class ShardedWeights(Weights):
 
 
 class Bucket:
-    """Gradients of one flat fp32 buffer, summed by one collective."""
+    """Gradients of one flat fp32 buffer, summed by one collective, or compressed by a few."""
 
-    def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, named: dict[str, nn.Parameter], group: dist.ProcessGroup | None, compression: CompressionSpec
+    ) -> None:
+        parameters = list(named.values())
         self.parameters, self.group = parameters, group
         sizes = [parameter.numel() for parameter in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=parameters[0].device)
         self.views = [view.view_as(p) for view, p in zip(self.flat.split(sizes), parameters, strict=True)]
         self.missing = len(parameters)
-        self.work: dist.Work | None = None
+        self.compressor: Compressor | None = None
+        if compression.kind != "none" and group is not None:
+            shapes = {name: parameter.shape for name, parameter in named.items()}
+            self.compressor = make_compressor(compression, shapes, group, self.flat.device)
+        self._work: dist.Work | None = None
 
-    def reduce(self) -> None:
-        if self.group is not None:
-            self.work = dist.all_reduce(self.flat, group=self.group, async_op=True)
+    def begin(self) -> None:
+        """All gradients are here: begin their sum. Compressed ones wait for `finish`."""
+        if self.group is not None and self.compressor is None and self._work is None:
+            self._work = dist.all_reduce(self.flat, group=self.group, async_op=True)
+
+    def finish(self) -> None:
+        """Until the sum is here."""
+        if self.compressor is not None:
+            self.compressor.all_reduce(self.views)
+        if self._work is not None:
+            self._work.wait()
+        self._work, self.missing = None, len(self.parameters)
 
 
 class ReplicatedWeights(Weights):
@@ -158,7 +211,14 @@ class ReplicatedWeights(Weights):
     needs none of this: the gradients stay where autograd leaves them.
     """
 
-    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, precision: str) -> None:
+    def __init__(
+        self,
+        stages: list[Decoder],
+        placements: dict[str, Placement],
+        mesh: Mesh,
+        precision: str,
+        compression: CompressionSpec,
+    ) -> None:
         super().__init__(stages, placements, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self.named = working
@@ -173,7 +233,8 @@ class ReplicatedWeights(Weights):
         self._filled: set[nn.Parameter] = set()
         self._overlaps = False
         if mesh.sizes.data * mesh.sizes.context > 1 or self._copies:
-            self._make_buckets(working)
+            self._make_buckets(working, compression)
+        self.compressors = [bucket.compressor for bucket in self._buckets if bucket.compressor is not None]
 
     def before_backward(self, *, is_last: bool) -> None:
         self._overlaps = is_last
@@ -182,12 +243,9 @@ class ReplicatedWeights(Weights):
         if self._buckets:
             self._take_leftovers()
             for bucket in self._buckets:
-                if bucket.work is None and bucket.group is not None:
-                    bucket.reduce()
+                bucket.begin()
             for bucket in self._buckets:
-                if bucket.work is not None:
-                    bucket.work.wait()
-                bucket.work, bucket.missing = None, len(bucket.parameters)
+                bucket.finish()
             for name, parameter in self._working.items():
                 self.named[name].grad = self._place[parameter][1]
             self._filled.clear()
@@ -199,21 +257,21 @@ class ReplicatedWeights(Weights):
             with torch.no_grad():
                 torch._foreach_copy_([copy for _, copy in self._copies], [weight for weight, _ in self._copies])
 
-    def _make_buckets(self, working: dict[str, nn.Parameter]) -> None:
+    def _make_buckets(self, working: dict[str, nn.Parameter], compression: CompressionSpec) -> None:
         """In the order in which the backward pass fills them: about that of the model, reversed."""
         self._working = {name: parameter for name, parameter in working.items() if parameter.requires_grad}
         for experts in (False, True):
             axes = ("expert_replicate",) if experts else SEQUENCES
             group = self.mesh.group(*axes)
-            waiting: list[nn.Parameter] = []
+            waiting: dict[str, nn.Parameter] = {}
             for name, parameter in reversed(self._working.items()):
                 if is_expert(name) == experts:
-                    waiting.append(parameter)
-                    if sum(each.numel() for each in waiting) * 4 >= BUCKET_BYTES:
-                        self._buckets.append(Bucket(waiting, group))
-                        waiting = []
+                    waiting[name] = parameter
+                    if sum(each.numel() for each in waiting.values()) * 4 >= BUCKET_BYTES:
+                        self._buckets.append(Bucket(waiting, group, compression))
+                        waiting = {}
             if waiting:
-                self._buckets.append(Bucket(waiting, group))
+                self._buckets.append(Bucket(waiting, group, compression))
         for bucket in self._buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 self._place[parameter] = (bucket, view)
@@ -232,7 +290,7 @@ class ReplicatedWeights(Weights):
         if self._overlaps:
             bucket.missing -= 1
             if bucket.missing == 0:
-                bucket.reduce()
+                bucket.begin()
 
     def _take_leftovers(self) -> None:
         """A backward pass that was taken apart leaves gradients without a word; what got none at all counts as 0."""

@@ -1110,6 +1110,33 @@ export interface components {
             items: components["schemas"]["Cluster"][];
             next_cursor: string | null;
         };
+        /**
+         * CompressionSpec
+         * @description What gradients look like on the wire between replicas; within a replica they are never compressed.
+         *
+         *     `powersgd` sends two factors of `rank` columns for each matrix (Vogels et al. 2019); `int8` and `fp8` send a byte
+         *     for a number and a scale for each block of them. What is lost in a step is added to the gradients of the next. The
+         *     first `start_step` steps are sent whole.
+         */
+        CompressionSpec: {
+            /**
+             * Kind
+             * @default none
+             */
+            kind: components["schemas"]["CompressionSpecKindEnum"];
+            /**
+             * Rank
+             * @default 8
+             */
+            rank: number;
+            /**
+             * Start Step
+             * @default 0
+             */
+            start_step: number;
+        };
+        /** @enum {string} */
+        CompressionSpecKindEnum: "none" | "powersgd" | "int8" | "fp8";
         /** @enum {string} */
         ContextAttentionEnum: "ring" | "ulysses";
         CredentialsRequest: {
@@ -1995,6 +2022,14 @@ export interface components {
              */
             expert: number;
             /**
+             * @default {
+             *       "kind": "none",
+             *       "rank": 8,
+             *       "start_step": 0
+             *     }
+             */
+            compression: components["schemas"]["CompressionSpec"];
+            /**
              * Micro Batch Sequences
              * @default auto
              */
@@ -2557,6 +2592,11 @@ export interface components {
              *       "stages_per_rank": "auto",
              *       "stage_layers": null,
              *       "expert": 1,
+             *       "compression": {
+             *         "kind": "none",
+             *         "rank": 8,
+             *         "start_step": 0
+             *       },
              *       "micro_batch_sequences": "auto"
              *     }
              */

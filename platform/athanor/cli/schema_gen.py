@@ -69,6 +69,9 @@ class CheckpointPolicy(TypedDict):
     keep_last: NotRequired[int]
 
 
+CompressionSpecKindEnum: TypeAlias = Literal['none', 'powersgd', 'int8', 'fp8']
+
+
 ContextAttentionEnum: TypeAlias = Literal['ring', 'ulysses']
 
 
@@ -645,6 +648,12 @@ class ClusterPage(TypedDict):
     next_cursor: str | None
 
 
+class CompressionSpec(TypedDict):
+    kind: NotRequired[CompressionSpecKindEnum]
+    rank: NotRequired[int]
+    start_step: NotRequired[int]
+
+
 class DataSpec(TypedDict):
     source: NotRequired[str | None]
     format: NotRequired[FormatEnum]
@@ -956,6 +965,7 @@ class ParallelismSpec(TypedDict):
     stages_per_rank: NotRequired[int | Literal['auto']]
     stage_layers: NotRequired[list[int] | None]
     expert: NotRequired[int]
+    compression: NotRequired[CompressionSpec]
     micro_batch_sequences: NotRequired[int | Literal['auto']]
 
 
