@@ -133,7 +133,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a tied embedding is not summed": Mutation(
         _case("tied", 2, pipeline=2, micro_batch_sequences=4), _method(weights.Weights, "_sum_tied")
     ),
-    "buckets are not reduced": Mutation(_case("dense", 2, zero=0), _method(weights.Bucket, "reduce")),
+    "buckets are not reduced": Mutation(_case("dense", 2, zero=0), _method(weights.Bucket, "begin")),
     "experts are summed as if they were whole": Mutation(
         _case("moe", 2, zero=0, expert=2), _experts_summed_as_if_whole
     ),
