@@ -13,7 +13,7 @@ Source = Annotated[
         r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$"
     ),
 ]
-Format = Literal["auto", "text", "jsonl", "parquet"]
+Format = Literal["auto", "text", "jsonl", "parquet", "chat"]
 TextField = Annotated[str, Field(min_length=1, max_length=100)]
 ValidationFraction = Annotated[float, Field(gt=0.0, lt=0.5)]
 MEBIBYTE = 2**20
@@ -33,6 +33,8 @@ class DataSpec(SpecModel):
     """Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`; either
     one `source` or a `mixture` of several.
 
+    `format` chat: lines of JSON whose `messages` are a conversation, made text by the chat template of `model.base` or
+    one of ours; a loss is counted for what the assistant says.
     `packing`: `none` cuts the documents' stream into sequences, and attention crosses documents; `documents` fills
     each sequence with whole documents (longer ones are cut), and attention stays inside each.
     `on_corrupt`: whether a shard that is damaged in the store ends the run or is skipped; its samples are then
@@ -58,6 +60,8 @@ class DataSpec(SpecModel):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"mixture names {', '.join(twice)} more than once; add the weights and name it once")
+        if self.packing != "documents" and any(part.format == "chat" for part in self.parts):
+            raise ValueError("format `chat` needs packing `documents`, so that conversations do not see one another")
         for name in ("format", "text_field", "validation_fraction"):
             if self.mixture and getattr(self, name) != DataSpec.model_fields[name].default:
                 raise ValueError(f"{name} belongs to each part of the mixture; give it there")

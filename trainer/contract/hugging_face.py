@@ -3,6 +3,8 @@
 A layout is a model type of `transformers`.
 """
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -11,6 +13,8 @@ from trainer.contract.models import ModelShape, MoEShape, RopeScaling
 
 Layout = Literal["llama", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
+TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
+DESCRIBING_FILES = (CONFIG_NAME, TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME)
 
 _CLASSES: dict[Layout, str] = {
     "llama": "LlamaForCausalLM",
@@ -150,6 +154,16 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         qk_norm=kind in ("qwen3", "qwen3_moe") or (kind == "glm4_moe" and config.get("use_qk_norm", False)),
         moe=moe,
     )
+
+
+def tokenizer_digest(config: dict[str, Any], contents: Mapping[str, bytes]) -> str:
+    """Hex digest of all that decides how text becomes tokens: equal for equal tokens. `contents`: of those of
+    DESCRIBING_FILES that there are."""
+    digest = hashlib.sha256(str(end_of_text_id(config)).encode())
+    for name in DESCRIBING_FILES[1:]:
+        content = contents.get(name, b"")
+        digest.update(f"/{name}/{len(content)}/".encode() + content)
+    return digest.hexdigest()
 
 
 def end_of_text_id(config: dict[str, Any]) -> int | None:

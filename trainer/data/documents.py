@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.contract.data import MixturePart
 from trainer.contract.run import EndClass
@@ -140,15 +141,20 @@ def _lines(raw: RawObject) -> Iterator[str]:
             begin += len(line) + 1
 
 
-def _jsonl_documents(raw: RawObject, text_field: str) -> Iterator[str]:
+def json_lines(raw: RawObject) -> Iterator[tuple[str, Any]]:
+    """(place, record) of each line that is not blank. Raises TrainerError (DATA_ERROR) with the place."""
     for number, line in enumerate(_lines(raw), start=1):
         if not line.strip():
             continue
         place = f"{raw.name} line {number}"
         try:
-            record = json.loads(line)
+            yield place, json.loads(line)
         except json.JSONDecodeError as error:
             raise data_error(f"{place} is not JSON: {error.msg} at column {error.colno}; mend or drop it") from error
+
+
+def _jsonl_documents(raw: RawObject, text_field: str) -> Iterator[str]:
+    for place, record in json_lines(raw):
         if not isinstance(record, dict) or text_field not in record:
             names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
             raise data_error(f"{place} has no field {text_field!r} (it has: {names}); set training.data.text_field")

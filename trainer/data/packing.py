@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.masks import unmasked
+
 IGNORED = -100
 """A target that no loss is counted for: padding, a prompt."""
 
@@ -58,7 +60,9 @@ class DocumentRows:
     def count(self) -> int:
         return len(self._bounds) - 1
 
-    def read(self, tokens: NDArray[np.integer], row: int, end_of_text: int) -> Rows:
+    def read(self, tokens: NDArray[np.integer], row: int, end_of_text: int, *, is_masked: bool = False) -> Rows:
+        """`is_masked`: as `masks` has them. A conversation's inputs are its own tokens, from the first on, as a model
+        is given them later; the last has no target."""
         inputs = np.full(self._length, end_of_text, dtype=np.int64)
         targets = np.full(self._length, IGNORED, dtype=np.int64)
         documents = np.empty(self._length, dtype=np.int32)
@@ -68,10 +72,14 @@ class DocumentRows:
         for number, piece in enumerate(pieces):
             start, size = self._starts[piece], self._sizes[piece]
             here = slice(filled, filled + size)
-            targets[here] = tokens[start : start + size]
-            inputs[filled + 1 : filled + size] = targets[filled : filled + size - 1]
-            if not self._is_start[piece]:
-                inputs[filled] = tokens[start - 1]
+            if is_masked:
+                inputs[here], following = unmasked(tokens[start : start + size], IGNORED)
+                targets[filled : filled + size - 1] = following[1:]
+            else:
+                targets[here] = tokens[start : start + size]
+                inputs[filled + 1 : filled + size] = targets[filled : filled + size - 1]
+                if not self._is_start[piece]:
+                    inputs[filled] = tokens[start - 1]
             documents[here] = number
             positions[here] = np.arange(size)
             filled += size

@@ -9,10 +9,12 @@ from tokenizers import Tokenizer
 
 from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.training import TrainingSpec
+from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
 from trainer.data.documents import RawObject, data_error, read_documents
+from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.shards import LARGEST_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
+from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
 
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # given to the tokenizer's threads at once
 
@@ -28,11 +30,15 @@ def prepare(
 
     Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for bad data.
     """
+    read = _reader(objects, part, tokenizer)
     sample = EvenSample(TRAINING_CHARACTERS)
-    for document in read_documents(objects(), part):
+    for document in read():
         sample.add(document)
     if not sample.seen:
         raise data_error(f"{part.source} has no text: every object is empty; give it some")
+    is_masked = part.format == "chat"
+    if is_masked and sample.seen == 1:
+        raise data_error(f"{part.source} has one conversation; give two or more, since some are held out")
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(tokenizer, TokenizerSpec):
         train_tokenizer(sample.documents, tokenizer).save(str(folder / TOKENIZER_NAME))
@@ -40,22 +46,41 @@ def prepare(
     else:
         shutil.copy(tokenizer.file, folder / TOKENIZER_NAME)
     made = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
-    dtype = token_dtype(tokenizer.vocab_size)
+    dtype = MASKED_DTYPE if is_masked else token_dtype(tokenizer.vocab_size)
     writers = {split: ShardWriter(folder, split, dtype, shard_bytes) for split in SPLITS}
     text_bytes = dict.fromkeys(SPLITS, 0)
-    texts = split_documents(read_documents(objects(), part), sample.seen, part.validation_fraction)
+    texts = split_documents(read(), sample.seen, part.validation_fraction)
     for batch in _batches(texts):
-        encodings = made.encode_batch_fast([text for _, text in batch], add_special_tokens=False)
+        # Only the slower call tells which characters a token stands for.
+        encode = made.encode_batch if is_masked else made.encode_batch_fast
+        encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
         for (split, text), encoding in zip(batch, encodings, strict=True):
-            writers[split].add([*encoding.ids, tokenizer.end_of_text])
+            if isinstance(text, Conversation):
+                writers[split].add(masked(encoding.ids, counted_tokens(encoding.offsets, text.counted)))
+            else:
+                writers[split].add([*encoding.ids, tokenizer.end_of_text])
             text_bytes[split] += len(text.encode())
     shards = {split: writer.close() for split, writer in writers.items()}
     digest = hashlib.sha256((folder / TOKENIZER_NAME).read_bytes())
     for name in (shard.name for split in SPLITS for shard in shards[split]):
         digest.update((folder / name).read_bytes())
-    index = DatasetIndex(digest.hexdigest(), tokenizer.vocab_size, sample.seen, dtype, shards, text_bytes)
+    index = DatasetIndex(digest.hexdigest(), tokenizer.vocab_size, sample.seen, dtype, shards, text_bytes, is_masked)
     index.write(folder)
     return index
+
+
+def _reader(
+    objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | GivenTokenizer
+) -> Callable[[], Iterator[str]]:
+    """The documents of a part, from the beginning each time."""
+    if part.format != "chat":
+        return lambda: read_documents(objects(), part)
+    end_of_text, model = END_OF_TEXT, None
+    if isinstance(tokenizer, GivenTokenizer):
+        model = tokenizer.model
+        end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
+    template = ChatTemplate.of_model(model, end_of_text)
+    return lambda: read_conversations(objects(), part, template)
 
 
 def split_documents(documents: Iterable[str], count: int, fraction: float) -> Iterator[tuple[str, str]]:

@@ -41,7 +41,8 @@ class Shard:
 @dataclass(frozen=True)
 class DatasetIndex:
     """What a prepared folder holds. `dtype` is uint16 where every id fits, else uint32. `documents` counts those of the
-    text, before any was cut; `text_bytes` its UTF-8 bytes, by split."""
+    text, before any was cut; `text_bytes` its UTF-8 bytes, by split. `is_masked`: tokens say whether they are
+    learnt from, see `masks`; a document is then a conversation, and ends as its template has it."""
 
     fingerprint: str
     vocab_size: int
@@ -49,6 +50,7 @@ class DatasetIndex:
     dtype: str
     shards: dict[str, list[Shard]]
     text_bytes: dict[str, int]
+    is_masked: bool = False
 
     @property
     def train_tokens(self) -> int:
@@ -106,7 +108,7 @@ class ShardWriter:
         self._lengths: IO[bytes] = (folder / documents_name(split)).open("wb")
         self.shards: list[Shard] = []
 
-    def add(self, ids: Sequence[int]) -> None:
+    def add(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
         """One document, its end of text included."""
         tokens = np.asarray(ids, dtype=self._dtype)
         if self._pending_tokens + len(tokens) > self._capacity:

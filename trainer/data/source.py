@@ -105,7 +105,7 @@ class Source:
     def _read(self, shard: int, row: int) -> Rows:
         tokens = self._cache.tokens(shard)
         if self._data.packing == "documents":
-            return self._packed(shard).read(tokens, row, END_OF_TEXT_ID)
+            return self._packed(shard).read(tokens, row, END_OF_TEXT_ID, is_masked=self.index.is_masked)
         return StreamRows(self._length).read(tokens, row)
 
     def _pack(self, shard: int) -> DocumentRows:

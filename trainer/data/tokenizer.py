@@ -17,11 +17,12 @@ TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text onl
 @dataclass(frozen=True)
 class GivenTokenizer:
     """One that is in a file. `vocab_size`: words of the model that it comes with, which may have some to spare;
-    `end_of_text`: the id of the token that ends a text."""
+    `end_of_text`: the id of the token that ends a text. `model`: the folder of that model."""
 
     file: Path
     vocab_size: int
     end_of_text: int
+    model: Path | None = None
 
     @classmethod
     def of_model(cls, folder: Path, vocab_size: int) -> "GivenTokenizer":
@@ -34,7 +35,7 @@ class GivenTokenizer:
             end_of_text = tokenizer.token_to_id(END_OF_TEXT)
         if end_of_text is None:
             raise ValueError(f"{folder / CONFIG_NAME} has no eos_token_id: name the token that ends a text")
-        return cls(folder / TOKENIZER_NAME, vocab_size, end_of_text)
+        return cls(folder / TOKENIZER_NAME, vocab_size, end_of_text, folder)
 
     @classmethod
     def of_part(cls, file: Path) -> "GivenTokenizer":

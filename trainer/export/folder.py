@@ -1,11 +1,16 @@
 """What a folder in Hugging Face's layout says of itself; read without torch."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, shape_of_config
+from trainer.contract.hugging_face import (
+    CONFIG_NAME,
+    DESCRIBING_FILES,
+    TOKENIZER_NAME,
+    shape_of_config,
+    tokenizer_digest,
+)
 from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
@@ -27,14 +32,12 @@ def read_shape(folder: Path) -> ModelShape:
 
 def with_base(training: TrainingSpec, folder: Path) -> TrainingSpec:
     """`training` with what `model.base`, whose files are in `folder`, makes of it. Raises TrainerError."""
-    shape = read_shape(folder)
+    config, shape = read_config(folder), read_shape(folder)
+    if not (folder / TOKENIZER_NAME).is_file():
+        raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model")
+    contents = {name: (folder / name).read_bytes() for name in DESCRIBING_FILES if (folder / name).is_file()}
     try:
-        tokenizer = (folder / TOKENIZER_NAME).read_bytes()
-        return training.with_base(
-            str(folder), shape, read_config(folder)["vocab_size"], hashlib.sha256(tokenizer).hexdigest()
-        )
-    except OSError as error:
-        raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model") from error
+        return training.with_base(str(folder), shape, config["vocab_size"], tokenizer_digest(config, contents))
     except ValueError as error:
         raise TrainerError(EndClass.BAD_SPEC, f"training.model.base {folder}: {error}") from error
 

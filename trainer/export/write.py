@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from trainer.build import Session
-from trainer.contract.hugging_face import CONFIG_NAME, hugging_face_config
+from trainer.contract.hugging_face import CONFIG_NAME, TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME, hugging_face_config
 from trainer.contract.manifest import ModelManifest
 from trainer.contract.models import ModelShape
+from trainer.data.chat import DEFAULT_TEMPLATE, template_of
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.folder import read_config
@@ -80,6 +81,11 @@ def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> N
         for name in BASE_FILES:
             if (base / name).exists():
                 shutil.copy(base / name, folder / name)
+        if not (folder / TOKENIZER_SETTINGS_NAME).exists():
+            _write_json(folder / TOKENIZER_SETTINGS_NAME, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    is_chat = any(part.format == "chat" for part in session.training.data.parts)
+    if is_chat and template_of(folder, json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())) is None:
+        (folder / TEMPLATE_NAME).write_text(DEFAULT_TEMPLATE)
     write_weights(tensors, folder, LARGEST_FILE_BYTES)
     _write_json(folder / CONFIG_NAME, config)
 
@@ -92,7 +98,7 @@ def _kept_of(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
 
 def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> None:
     _write_json(
-        folder / "tokenizer_config.json",
+        folder / TOKENIZER_SETTINGS_NAME,
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": END_OF_TEXT,

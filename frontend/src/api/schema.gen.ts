@@ -1158,6 +1158,8 @@ export interface components {
          * @description Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`; either
          *     one `source` or a `mixture` of several.
          *
+         *     `format` chat: lines of JSON whose `messages` are a conversation, made text by the chat template of `model.base` or
+         *     one of ours; a loss is counted for what the assistant says.
          *     `packing`: `none` cuts the documents' stream into sequences, and attention crosses documents; `documents` fills
          *     each sequence with whole documents (longer ones are cut), and attention stays inside each.
          *     `on_corrupt`: whether a shard that is damaged in the store ends the run or is skipped; its samples are then
@@ -1317,7 +1319,7 @@ export interface components {
             changes?: unknown;
         };
         /** @enum {string} */
-        FormatEnum: "auto" | "text" | "jsonl" | "parquet";
+        FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
         FullDelivery: {
             id: string;
             webhook_id: string;

@@ -1,6 +1,5 @@
 """Models that training goes on from: what a spec's `training.model.base` names, and what a run is told of it."""
 
-import hashlib
 import json
 from collections.abc import Callable
 
@@ -10,7 +9,13 @@ from athanor.accounts.models import Team
 from athanor.artifacts import datasets, services, storage
 from athanor.artifacts.models import Artifact
 from athanor.core.errors import FieldProblem, Invalid, NotFound
-from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, shape_of_config
+from trainer.contract.hugging_face import (
+    CONFIG_NAME,
+    DESCRIBING_FILES,
+    TOKENIZER_NAME,
+    shape_of_config,
+    tokenizer_digest,
+)
 from trainer.contract.manifest import StoredFile
 from trainer.contract.run import BaseModelSource
 from trainer.contract.training import TrainingSpec
@@ -76,15 +81,15 @@ def _opened(row: Artifact, name: str) -> bytes | None:
 
 
 def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
-    contents = {name: read(name) for name in (CONFIG_NAME, TOKENIZER_NAME)}
-    for name, content in contents.items():
-        if content is None:
+    found = {name: read(name) for name in DESCRIBING_FILES}
+    contents = {name: content for name, content in found.items() if content is not None}
+    for name in (CONFIG_NAME, TOKENIZER_NAME):
+        if name not in contents:
             raise _refused("base_incomplete", f"{training.model.base} has no {name}: give a model in that layout")
     try:
-        config = json.loads(contents[CONFIG_NAME] or b"")
-        shape = shape_of_config(config)
-        digest = hashlib.sha256(contents[TOKENIZER_NAME] or b"").hexdigest()
-        return training.with_base(pinned, shape, config["vocab_size"], digest)
+        config = json.loads(contents[CONFIG_NAME])
+        digest = tokenizer_digest(config, contents)
+        return training.with_base(pinned, shape_of_config(config), config["vocab_size"], digest)
     except ValidationError as error:
         detail = error.errors()[0]
         raise _refused("base_not_usable", f"{training.model.base}: {detail['msg']} ({detail['input']!r})") from error

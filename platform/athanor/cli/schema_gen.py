@@ -140,7 +140,7 @@ class ForkRequest(TypedDict):
     changes: NotRequired[Any]
 
 
-FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet']
+FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
 
 
 HealthEnum: TypeAlias = Literal['ok', 'degraded', 'unknown', 'hung', 'straggling']

@@ -1,0 +1,188 @@
+"""Conversations: messages to text by a chat template, and which of it a loss is counted for: what the assistant says.
+
+A template is Jinja, as models in Hugging Face's layout bring one; it runs sandboxed, and knows no clock, so that equal
+conversations always give equal tokens. A template may mark what the assistant says with `{% generation %}`. Without
+such marks an answer is what follows the text that would prompt for it; where a template writes earlier turns anew as
+the conversation goes on, so that no such text precedes them, only the last answer counts.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from trainer.contract.data import MixturePart
+from trainer.contract.hugging_face import TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME
+from trainer.data.documents import RawObject, data_error, json_lines
+
+DEFAULT_TEMPLATE = """\
+{%- for message in messages %}
+{%- if message.role == "assistant" %}
+{{- "### Assistant:\\n" }}{% generation %}{{- message.content + eos_token }}{% endgeneration %}{{- "\\n" }}
+{%- else %}
+{{- "### " + message.role | capitalize + ":\\n" + message.content + "\\n\\n" }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "### Assistant:\\n" }}{% endif %}
+"""
+"""For models that bring none: an answer ends with the token that ends a text."""
+
+DEFAULT_FIELD = "messages"
+_BEGIN, _END = "\ue0f1", "\ue0f2"  # private characters that no text has: where marked text begins and ends
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+Messages = list[dict[str, Any]]
+Spans = list[tuple[int, int]]
+
+
+class Conversation(str):
+    """The text of a conversation. `counted`: [start, stop) of the characters that a loss is counted for."""
+
+    counted: Spans
+
+    def __new__(cls, text: str, counted: Spans) -> "Conversation":
+        made = super().__new__(cls, text)
+        made.counted = counted
+        return made
+
+
+class _Generation(Extension):
+    """`{% generation %} ... {% endgeneration %}`"""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+
+    def mark(self, caller: Callable[[], str]) -> str:
+        return f"{_BEGIN}{caller()}{_END}"
+
+
+class ChatTemplate:
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        """Raises TrainerError (DATA_ERROR) for a template that is none."""
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        self._tokens = special_tokens
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise data_error(f"the chat template cannot be read: {error}") from error
+
+    @classmethod
+    def of_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
+        """That of a model in Hugging Face's layout; ours, where it has none or there is no model."""
+        settings: dict[str, Any] = {}
+        if folder is not None and (folder / TOKENIZER_SETTINGS_NAME).exists():
+            settings = json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())
+        tokens = {name: _text_of(settings[name]) for name in _SPECIAL_TOKENS if settings.get(name)}
+        return cls(template_of(folder, settings) or DEFAULT_TEMPLATE, {"eos_token": end_of_text, **tokens})
+
+    def conversation(self, messages: Messages) -> Conversation:
+        """Raises TemplateError for messages that the template refuses, ValueError where nothing would be counted."""
+        marked = self._render(messages)
+        if _BEGIN in marked:
+            return _without_marks(marked)
+        spans = [span for number in range(len(messages)) if (span := self._answer(messages, number, marked))]
+        if not spans:
+            raise ValueError("no message of the assistant is left in the text that the chat template makes")
+        return Conversation(marked, spans)
+
+    def _answer(self, messages: Messages, number: int, text: str) -> tuple[int, int] | None:
+        """Where message `number`, if it is the assistant's, lies in the text of all messages."""
+        if messages[number]["role"] != "assistant":
+            return None
+        prompt = self._render(messages[:number], add_generation_prompt=True)
+        until = self._render(messages[: number + 1])
+        if text.startswith(until) and until.startswith(prompt):
+            return len(prompt), len(until)
+        return None
+
+    def _render(self, messages: Messages, *, add_generation_prompt: bool = False) -> str:
+        return self._template.render(
+            messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt, **self._tokens
+        )
+
+
+def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
+    """A folder's own chat template: a file, or an entry of `tokenizer_config.json` (there also by name)."""
+    if folder is None:
+        return None
+    if (folder / TEMPLATE_NAME).exists():
+        return (folder / TEMPLATE_NAME).read_text()
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        found = {each["name"]: each["template"] for each in found}.get("default")
+    return found
+
+
+def read_conversations(objects: Iterable[RawObject], part: MixturePart, template: ChatTemplate) -> Iterator[str]:
+    """One a line of JSON: `{"messages": [{"role": "user", "content": ...}, ...]}`. Raises TrainerError (DATA_ERROR)
+    with object and line."""
+    field = DEFAULT_FIELD if part.text_field == MixturePart.model_fields["text_field"].default else part.text_field
+    for raw in objects:
+        for place, record in json_lines(raw):
+            problem = _problem(record, field)
+            if problem:
+                raise data_error(f"{place}: {problem}")
+            try:
+                yield template.conversation(record[field])
+            except (TemplateError, ValueError) as error:
+                raise data_error(f"{place}: {error}") from error
+
+
+def counted_tokens(offsets: list[tuple[int, int]], counted: Spans) -> list[bool]:
+    """Which tokens, by the characters that each stands for, begin in what is counted."""
+    return [any(start <= begin < stop for start, stop in counted) for begin, _ in offsets]
+
+
+def _problem(record: Any, field: str) -> str:
+    if not isinstance(record, dict) or field not in record:
+        names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
+        return f"no field {field!r} (it has: {names}); set text_field to the one that holds the messages"
+    messages = record[field]
+    if not isinstance(messages, list) or not messages:
+        return f"{field} must be a list of messages, and not empty"
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not all(isinstance(message.get(name), str) for name in ("role", "content")):
+            return f"{field}[{number}] must have a role and a content, both strings"
+        if _BEGIN in message["content"] or _END in message["content"]:
+            return f"{field}[{number}] has one of the private characters U+E0F1 and U+E0F2; take it out"
+    if all(message["role"] != "assistant" for message in messages):
+        return f"{field} has no message of the role assistant: there is nothing to learn from it"
+    return ""
+
+
+def _without_marks(marked: str) -> Conversation:
+    text, spans = "", []
+    for number, piece in enumerate(marked.split(_BEGIN)):
+        if number == 0:
+            text += piece
+            continue
+        answer, _, rest = piece.partition(_END)
+        spans.append((len(text), len(text) + len(answer)))
+        text += answer + rest
+    return Conversation(text, spans)
+
+
+def _text_of(token: Any) -> str:
+    return str(token["content"]) if isinstance(token, dict) else str(token)
+
+
+def _to_json(value: Any, indent: int | None = None, *, ensure_ascii: bool = False, sort_keys: bool = False) -> str:
+    """Jinja's own escapes what HTML would trip over."""
+    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> str:
+    raise TemplateError(message)
