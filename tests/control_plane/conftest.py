@@ -129,7 +129,7 @@ def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable
     def make(**changes: Any) -> Job:
         written = {**copy.deepcopy(spec), **changes}
         parsed = parse_spec(written)
-        data = datasets.resolve_all(team, parsed.training.data)
+        data = datasets.resolve_all(team, parsed.data, "/training")
         request = services.Request(
             user=user, team=team, pool=pool, dataset_ids=[row.id for row in data], written=written, spec=parsed
         )

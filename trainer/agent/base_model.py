@@ -17,7 +17,7 @@ def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) ->
 
     Raises StorageError, SealError.
     """
-    if run.training.model.base is None:
+    if run.training is None or run.training.model.base is None:
         return None
     if run.base is None:
         return Path(run.training.model.base)

@@ -3,9 +3,10 @@
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from trainer.contract.data import MixturePart, TokenizerSpec
@@ -30,21 +31,27 @@ class DatasetRoom:
     """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
 
     def __init__(
-        self, root: Path, run: RunConfig, keys: DataKeys, platform: Platform, storage: Storage, base: Path | None = None
+        self,
+        root: Path,
+        run: RunConfig,
+        keys: DataKeys,
+        platform: Platform,
+        storage: Storage,
+        is_stopping: Callable[[], bool],
+        base: Path | None = None,
     ) -> None:
         """`base`: folder of the model that training goes on from, whose tokenizer is used."""
         self._base = base
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
-        self._parts = run.training.data.parts
-        self._recipes = dataset_recipes(
-            self._parts, run.training.tokenizer, [source.dataset_id for source in run.datasets]
-        )
+        self._parts = run.data.parts
+        self._recipes = dataset_recipes(self._parts, run.tokenizer, [source.dataset_id for source in run.datasets])
+        self._is_stopping = is_stopping
         self.prepared_here: list[int] = []
         self.places: list[SourcePlace] = []
 
     def obtain(self, local_files: list[Path]) -> None:
-        """Fills `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
-        trainer = self._run.training.tokenizer.trainer_among(self._parts)
+        """Fills `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
+        trainer = self._run.tokenizer.trainer_among(self._parts)
         # The part that trains the tokenizer comes first; the others need what it trained.
         order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
         found: dict[int, SourcePlace] = {}
@@ -85,7 +92,7 @@ class DatasetRoom:
 
     def _tokenizer(self, trained: Path | None) -> TokenizerSpec | GivenTokenizer:
         """`trained`: folder of the part that trained it, where that is another one."""
-        spec = self._run.training.tokenizer
+        spec = self._run.tokenizer
         if self._base is not None:
             try:
                 return GivenTokenizer.of_model(self._base, spec.vocab_size)
@@ -108,11 +115,23 @@ class DatasetRoom:
                 self._download(place, building)
             else:
                 objects = _RawObjects(part, source, self._storage, Sealer(place.key), local_files)
-                prepare(objects, part, self._tokenizer(trained), building)
+                prepare(partial(self._until_stopped, objects), part, self._tokenizer(trained), building)
                 place = replace(place, manifest=None)
             _adopt(building, folder)
-        check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
+        if self._run.training is not None:
+            check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
         return place
+
+    def _until_stopped(self, objects: "_RawObjects") -> Iterator[RawObject]:
+        """The same objects, which end in an error once the run is to stop."""
+
+        def watched(raw: RawObject) -> Iterator[bytes]:
+            for block in raw.read():
+                if self._is_stopping():
+                    raise TrainerError(EndClass.STOPPED, "stopped while the data was prepared")
+                yield block
+
+        return (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
     def _download(self, place: SourcePlace, building: Path) -> None:
         """All but the shards, which are streamed."""

@@ -16,6 +16,7 @@ from trainer.agent.logs import LogFollower
 from trainer.agent.shipper import Shipper
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer
+from trainer.data.shards import DatasetIndex
 from trainer.data.source import SourcePlace
 from trainer.errors import TrainerError
 from trainer.platform_client import AttemptOver, Platform
@@ -95,18 +96,20 @@ class Supervisor:
         if base is not None:
             self._tell("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
-        room = DatasetRoom(cache, run, keys, self._platform, storage, base)
+        room = DatasetRoom(cache, run, keys, self._platform, storage, self._is_stopping, base)
         if self._place.node_rank > 0:
             room.wait_for_prepared(self._over)
         room.obtain(self._place.local_files)
         self._tell("phase.finished", phase="data", seconds=time.monotonic() - begin)
+        if run.prepare is not None:
+            return self._register_prepared(room)
         if room.prepared_here and self._place.node_rank == 0 and isinstance(self._connection, HttpConnection):
             # Beside the training: the first step does not wait for a copy that only later attempts need.
             self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
             self._upload.start()
         address = StoreAddress(self._place.store_host, self._place.store_port)
         while True:
-            if self._stop is not None or self._over.is_set():
+            if self._is_stopping():
                 return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
             if self._place.node_rank == 0:
                 address = self._serving_store(address)
@@ -118,6 +121,22 @@ class Supervisor:
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
             self._tell("generation.started", generation=self._number, because=self._logs.hidden(outcome.message))
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _is_stopping(self) -> bool:
+        return self._stop is not None or self._over.is_set()
+
+    def _register_prepared(self, room: DatasetRoom) -> Outcome:
+        """All that a run which only prepares has left to do; what was prepared before is there already."""
+        begin = time.monotonic()
+        room.upload()
+        self._tell("phase.finished", phase="upload", seconds=time.monotonic() - begin)
+        for place in room.places:
+            index = DatasetIndex.read(place.folder)
+            self._tell(
+                "dataset.prepared", source=place.name, documents=index.documents, train_tokens=index.train_tokens,
+                validation_tokens=index.validation_tokens, shards=sum(map(len, index.shards.values())),
+            )  # fmt: skip
+        return Outcome(EndClass.COMPLETED, "", -1, {})
 
     def _serving_store(self, address: StoreAddress) -> StoreAddress:
         """Where the store listens. It outlives the workers, but not the fork server: then a new one takes its place."""
@@ -178,7 +197,9 @@ class Supervisor:
 
     def _beat(self, run: RunConfig) -> None:
         while True:
-            step, phase, alive = self.generation.progress() if self.generation else (-1, "data", 0)
+            # Preparing is all that some runs do: they are past their start-up at once.
+            before_workers = (0 if run.prepare else -1, "data", 0)
+            step, phase, alive = self.generation.progress() if self.generation else before_workers
             beat = Heartbeat(
                 node_rank=self._place.node_rank, generation=self._number, phase=phase, step=step, processes_alive=alive
             )

@@ -101,3 +101,16 @@ class TokenizerSpec(SpecModel):
         if self.trained_on not in names:
             raise ValueError(f"tokenizer.trained_on {self.trained_on!r} is none of the sources ({', '.join(names)})")
         return names.index(self.trained_on)
+
+
+class PrepareSpec(SpecModel):
+    """Data that is tokenised, sealed, stored and registered ahead of the runs that train on it: they find it by the
+    same `data` (of which `packing` and what follows it play no part) and `tokenizer`."""
+
+    data: DataSpec
+    tokenizer: TokenizerSpec = TokenizerSpec()
+
+    @model_validator(mode="after")
+    def _one_trains(self) -> "PrepareSpec":
+        self.tokenizer.trainer_among(self.data.parts)
+        return self

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trainer.contract.base import WireModel
+from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 
@@ -32,14 +33,16 @@ class BaseModelSource(WireModel):
 
 
 class RunConfig(WireModel):
-    """GET /run. `prefix` is the only part of the store in which this attempt may write."""
+    """GET /run. `prefix` is the only part of the store in which this attempt may write. Either `training` or `prepare`,
+    which only prepares data, is there."""
 
     job_id: str
     attempt_id: str
     attempt_number: int
     prefix: str
     layout: ProcessLayout
-    training: TrainingSpec
+    training: TrainingSpec | None
+    prepare: PrepareSpec | None = None
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
@@ -50,8 +53,22 @@ class RunConfig(WireModel):
     deadline: datetime | None = None
 
     @property
+    def data(self) -> DataSpec:
+        return self._task.data
+
+    @property
+    def tokenizer(self) -> TokenizerSpec:
+        return self._task.tokenizer
+
+    @property
+    def _task(self) -> TrainingSpec | PrepareSpec:
+        task = self.training or self.prepare
+        assert task is not None, "a run trains or prepares"
+        return task
+
+    @property
     def datasets(self) -> list[DatasetSource]:
-        """One for each part of `training.data`, in order."""
+        """One for each part of `data`, in order."""
         return [self.dataset, *self.more_datasets]
 
 

@@ -1,37 +1,31 @@
-"""Data sets: what a spec's `training.data.source` names, uploads with their checks, and what a run is told."""
+"""Data sets: what a spec's `data` names, and what a run is told of it. `uploads.py` takes in new ones."""
 
-import codecs
-import json
-from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
 
-from athanor.accounts import audit
-from athanor.accounts.models import Team, User
-from athanor.artifacts import keys, storage
+from athanor.accounts.models import Team
+from athanor.artifacts import storage
 from athanor.artifacts.models import Dataset, PreparedDataset
-from athanor.core import ids
-from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.core.errors import FieldProblem, Invalid
 from trainer.contract.data import DataSpec, TokenizerSpec
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES, DatasetManifest, StoredFile, StoredPart
+from trainer.contract.manifest import DatasetManifest, StoredFile, StoredPart
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DatasetSource
 
 POINTER = "/training/data/source"
 
 
-def resolve_all(team: Team, data: DataSpec) -> list[Dataset]:
-    """The data sets of a spec's data, one a part. Raises Invalid with every one that cannot be used."""
+def resolve_all(team: Team, data: DataSpec, task: str) -> list[Dataset]:
+    """The data sets of the data of a spec's `task`, one a part. Raises Invalid with every one that cannot be used."""
     found: list[Dataset] = []
     problems: list[FieldProblem] = []
     for number, part in enumerate(data.parts):
         try:
             found.append(resolve(team, part.source))
         except Invalid as error:
-            pointer = f"/training/data/mixture/{number}/source" if data.mixture else POINTER
+            pointer = f"{task}/data/mixture/{number}/source" if data.mixture else f"{task}/data/source"
             problems += [replace(problem, pointer=pointer) for problem in error.problems]
     if problems:
         detail = problems[0].detail
@@ -63,6 +57,12 @@ def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec
     return [_source(rows[identifier], recipe) for identifier, recipe in zip(dataset_ids, recipes, strict=True)]
 
 
+def are_prepared(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> bool:
+    recipes = dataset_recipes(data.parts, tokenizer, dataset_ids)
+    pairs = zip(dataset_ids, recipes, strict=True)
+    return all(PreparedDataset.objects.filter(dataset=each, recipe=recipe).exists() for each, recipe in pairs)
+
+
 def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     prepared = PreparedDataset.objects.filter(dataset=dataset, recipe=recipe).first()
     files = dataset.files
@@ -75,122 +75,6 @@ def _source(dataset: Dataset, recipe: str) -> DatasetSource:
         raw=[StoredFile.model_validate(file) for file in files],
         prepared=DatasetManifest.model_validate(prepared.manifest) if prepared else None,
     )
-
-
-def upload(team: Team, user: User, name: str, format_: str, chunks: Iterable[bytes]) -> Dataset:
-    """Store text, sealed part by part as it comes in, after checking that it can be trained on.
-
-    Raises Invalid for text that is empty, not UTF-8 (with the byte) or not JSONL (with the line); nothing is kept
-    of a refused upload but unnamed objects, which are deleted.
-    """
-    if Dataset.objects.filter(team=team, name=name).exists():
-        raise _taken(name)
-    identifier = ids.dataset_id()
-    sealer = keys.sealer(identifier, team)
-    check = _JsonlCheck() if format_ == "jsonl" else _TextCheck()
-    parts: list[StoredPart] = []
-    try:
-        for block in _blocks(chunks):
-            check.feed(block)
-            ciphertext, part = sealer.seal(block, f"teams/{team.id}/datasets/{identifier}/raw-{len(parts):05d}")
-            storage.put(part.key, ciphertext)
-            parts.append(part)
-        check.finish()
-        with transaction.atomic():
-            row = Dataset.objects.create(
-                id=identifier,
-                team=team,
-                name=name,
-                origin=Dataset.Origin.SEALED,
-                format=format_,
-                size_bytes=sum(part.plaintext_size for part in parts),
-                documents=check.documents,
-                files=[StoredFile(path=f"data.{format_}", parts=parts).model_dump()],
-                created_by=user,
-            )
-            facts = {"name": name, "size_bytes": row.size_bytes}
-            audit.record("dataset.upload", actor=user, target=("dataset", row.id), team_id=team.id, after=facts)
-            return row
-    except (Invalid, IntegrityError) as error:
-        storage.delete([part.key for part in parts])
-        if isinstance(error, IntegrityError):
-            raise _taken(name) from error
-        raise
-
-
-class _TextCheck:
-    """UTF-8 across block borders, and something to read."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._seen = 0
-        self._has_text = False
-        self.documents: int | None = None
-
-    def feed(self, block: bytes) -> None:
-        pending = len(self._decoder.getstate()[0])
-        try:
-            text = self._decoder.decode(block)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(self._seen - pending + error.start) from error
-        self._seen += len(block)
-        self._has_text = self._has_text or bool(text.strip())
-
-    def finish(self) -> None:
-        try:
-            self._decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(self._seen - len(error.object)) from error
-        if not self._has_text:
-            raise Invalid("invalid_dataset", "the upload holds no text", remedy="upload a file that is not empty")
-
-
-class _JsonlCheck(_TextCheck):
-    """Each line that is not blank is a JSON object."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rest = b""
-        self._line = 0
-        self.documents = 0
-
-    def feed(self, block: bytes) -> None:
-        super().feed(block)
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        for line in lines:
-            self._check(line)
-
-    def finish(self) -> None:
-        super().finish()
-        self._check(self._rest)
-
-    def _check(self, line: bytes) -> None:
-        self._line += 1
-        if not line.strip():
-            return
-        try:
-            document = json.loads(line)
-        except ValueError as error:
-            raise Invalid(
-                "invalid_dataset", f"line {self._line} is not JSON: {error}", remedy="one JSON object a line"
-            ) from error
-        if not isinstance(document, dict):
-            raise Invalid(
-                "invalid_dataset", f"line {self._line} is not a JSON object", remedy='write lines like {"text": "..."}'
-            )
-        self.documents = (self.documents or 0) + 1
-
-
-def _blocks(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """The same bytes in blocks of one stored part."""
-    buffer = bytearray()
-    for chunk in chunks:
-        buffer += chunk
-        while len(buffer) >= PART_PLAINTEXT_BYTES:
-            yield bytes(buffer[:PART_PLAINTEXT_BYTES])
-            del buffer[:PART_PLAINTEXT_BYTES]
-    if buffer:
-        yield bytes(buffer)
 
 
 def check_bucket(uri: str, pointer: str = POINTER) -> None:
@@ -227,11 +111,3 @@ def plain_file(item: storage.Listed) -> StoredFile:
 
 def _refused(code: str, detail: str, pointer: str = POINTER) -> Invalid:
     return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem(pointer, code, detail),))
-
-
-def _not_utf8(position: int) -> Invalid:
-    return Invalid("invalid_dataset", f"byte {position} is not UTF-8", remedy="convert it, for example: iconv -t UTF-8")
-
-
-def _taken(name: str) -> Conflict:
-    return Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")

@@ -1,48 +1,72 @@
 """dataset add and list."""
 
+import tarfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json, size
+from athanor.cli.watching import exit_code, watch
 
 app = typer.Typer(rich_markup_mode=None)
-FORMATS = {"auto", "text", "jsonl"}
+FORMATS = {"auto", "text", "jsonl", "parquet"}
+BLOCK_BYTES = 1024 * 1024
 
 
 @app.command("add")
 @reports_errors
 def add(
-    file: Annotated[Path, typer.Argument(help="UTF-8 text, or JSON lines with a text field.")],
-    name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
+    name: Annotated[str, typer.Argument(help="What specs call it: dataset:NAME.")],
+    paths: Annotated[list[Path], typer.Argument(help="UTF-8 text, JSON lines or parquet; several make one data set.")],
     team: Annotated[str | None, typer.Option(help="Needed with several teams.")] = None,
-    form: Annotated[str, typer.Option("--format", help="auto, text or jsonl.")] = "auto",
+    form: Annotated[str, typer.Option("--format", help="auto (by a file's ending), text, jsonl, parquet.")] = "auto",
+    text_field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
+    vocab_size: Annotated[int, typer.Option("--tokenizer", help="Entries of the tokenizer trained on it.")] = 2048,
+    validation_fraction: Annotated[float, typer.Option(help="Share of the documents that is held out.")] = 0.02,
+    prepare: Annotated[bool, typer.Option(help="Whether a job tokenises it now, or the first that needs it.")] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Until that job has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a data set; train on it with training.data.source=dataset:NAME."""
+    """Upload a data set and submit the job that tokenises it; train on it with training.data.source=dataset:NAME."""
     if form not in FORMATS:
         raise CliError(ExitCode.USAGE, f"--format {form!r}: choose one of {', '.join(sorted(FORMATS))}")
-    if not file.is_file():
-        raise CliError(ExitCode.USAGE, f"{file} is no file")
-    is_jsonl = form == "jsonl" or (form == "auto" and file.suffix in (".jsonl", ".ndjson"))
-    params = {"name": name or file.stem, "format": form, **({"team": team} if team else {})}
-    made = connect().post(
+    for path in paths:
+        if not path.is_file():
+            raise CliError(ExitCode.USAGE, f"{path} is no file")
+    client = connect()
+    archive = _Tar(paths)
+    made = client.post(
         "/datasets",
-        content=_Blocks(file),
-        params=params,
-        headers={
-            "Content-Type": "application/jsonl" if is_jsonl else "text/plain; charset=utf-8",
-            "Content-Length": str(file.stat().st_size),
-        },
+        content=archive,
+        params={"name": name, "format": form, **({"team": team} if team else {})},
+        headers={"Content-Type": "application/x-tar", "Content-Length": str(archive.size)},
     )
-    if as_json:
-        print_json(made)
-    else:
+    if not as_json:
         console.print(f"data set {made['name']}: {size(made['size_bytes'])}; use it as dataset:{made['name']}")
+    made["job"] = None
+    if prepare:
+        data = {"source": f"dataset:{name}", "text_field": text_field, "validation_fraction": validation_fraction}
+        made["job"] = _prepare(client, name, team, {"data": data, "tokenizer": {"vocab_size": vocab_size}}, as_json)
+    if prepare and wait:
+        made["job"] = watch(client, made["job"]["id"], as_json=as_json)
+    if as_json:
+        print_json(made, one_line=wait)
+    if prepare and wait:
+        raise typer.Exit(exit_code(made["job"]))
+
+
+def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], as_json: bool) -> Any:
+    spec = {"version": 1, "name": f"prepare-{name}"[:100], "prepare": task, **({"team": team} if team else {})}
+    job = client.post("/jobs", spec, headers={"Idempotency-Key": f"cli-{uuid.uuid4()}"})
+    if not as_json:
+        console.print(f"{job['id']} tokenises it  {client.url}/jobs/{job['id']}", soft_wrap=True)
+    return job
 
 
 @app.command("list")
@@ -58,13 +82,37 @@ def list_datasets(team: Annotated[str | None, typer.Option()] = None, as_json: A
         console.print(f"{dataset['name']:<30} {state:<10} {size(dataset['size_bytes'])}")
 
 
-class _Blocks:
-    """A file as blocks of 1 MiB, from its beginning each time it is sent: a retry must not send half of it."""
+class _Tar:
+    """Files as one tar, made as it is sent, from the beginning each time: a retry must not send half of it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, paths: list[Path]) -> None:
+        names = [path.name for path in paths]
+        if len(set(names)) < len(names):
+            names = [f"{number}-{name}" for number, name in enumerate(names)]
+        self._members = [(path, name, path.stat().st_size) for path, name in zip(paths, names, strict=True)]
+        self.size = sum(len(block) if isinstance(block, bytes) else block for block in self._plan())
 
     def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as handle:
-            while block := handle.read(1024 * 1024):
-                yield block
+        for path, name, length in self._members:
+            yield self._header(name, length)
+            sent = 0
+            with path.open("rb") as handle:
+                while block := handle.read(min(BLOCK_BYTES, length - sent)):
+                    sent += len(block)
+                    yield block
+            if sent < length:
+                raise CliError(ExitCode.USAGE, f"{path} became shorter while it was read")
+            yield bytes(-length % tarfile.BLOCKSIZE)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+    def _plan(self) -> Iterator[bytes | int]:
+        for _, name, length in self._members:
+            yield self._header(name, length)
+            yield length + -length % tarfile.BLOCKSIZE
+        yield 2 * tarfile.BLOCKSIZE
+
+    @staticmethod
+    def _header(name: str, length: int) -> bytes:
+        header = tarfile.TarInfo(name)
+        header.size = length
+        return header.tobuf(tarfile.PAX_FORMAT)

@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from pydantic import ValidationError
 
-from athanor.artifacts import keys, storage
+from athanor.artifacts import datasets, keys, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact
 from athanor.core import leases
@@ -79,9 +79,20 @@ def _ending(attempt: Attempt) -> Ending:
         native_state=attempt.native_state,
         native_reason=attempt.native_reason,
     )
-    if reason is Reason.COMPLETED and not Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists():
-        return Ending(Reason.PLATFORM_ERROR, "It reported its completion but registered no model.")
+    if reason is Reason.COMPLETED:
+        missing = _missing_result(attempt)
+        if missing:
+            return Ending(Reason.PLATFORM_ERROR, f"It reported its completion but registered no {missing}.")
     return Ending(reason, detail)
+
+
+def _missing_result(attempt: Attempt) -> str:
+    """What a job that has completed must have left, and has not."""
+    spec = spec_of(attempt.job)
+    if spec.training is not None:
+        found = Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists()
+        return "" if found else "model"
+    return "" if datasets.are_prepared(attempt.job.dataset_ids, spec.data, spec.tokenizer) else "data set"
 
 
 def _report(attempt: Attempt) -> AttemptEnd | None:

@@ -42,6 +42,7 @@ def run_config(
         prefix=prefix,
         layout=ProcessLayout(nodes=spec.resources.nodes, processes_per_node=spec.resources.processes_per_node),
         training=spec.training,
+        prepare=spec.prepare,
         checkpoint=spec.checkpoint,
         dataset=datasets[0],
         more_datasets=datasets[1:],

@@ -35,7 +35,9 @@ class Estimate:
 
 
 def estimate(spec: JobSpec, pool: Pool) -> Estimate:
-    training = spec.training
+    training, memory = spec.training, pool.memory_bytes_per_node // spec.resources.processes_per_node
+    if training is None:
+        return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, memory)
     shape = training.model.resolve()
     vocab = training.tokenizer.vocab_size
     parameters = shape.num_parameters(vocab)
@@ -58,7 +60,7 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
         processes=spec.resources.world_size,
         tokens_total=training.tokens_before(training.steps),
         memory_bytes_per_process=PROCESS_BYTES + state + gathered + activations + tokens * vocab * LOGITS_BYTES,
-        pool_memory_bytes_per_process=pool.memory_bytes_per_node // spec.resources.processes_per_node,
+        pool_memory_bytes_per_process=memory,
     )
 
 
@@ -85,6 +87,12 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 f"{spec.resources.nodes} nodes asked, pool {pool.name} has {pool.nodes}",
             )
         )
+    if spec.training is None:
+        if spec.resources.world_size > 1:
+            asked = f"{spec.resources.nodes} x {spec.resources.processes_per_node}"
+            detail = f"{asked} processes asked; preparing data takes one, which uses all cores of its node"
+            found.append(FieldProblem("/resources", "too_many_processes", detail))
+        return found
     mesh = plan_mesh(spec.training, spec.training.tokenizer.vocab_size, spec.resources.world_size)
     if isinstance(mesh, list):
         found += [FieldProblem(f"/training/{each.field}", each.code, each.message) for each in mesh]
@@ -103,7 +111,7 @@ def warnings(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 f"{pool.name}: they will take turns",
             )
         )
-    if spec.checkpoint.every_steps > spec.training.steps:
+    if spec.training is not None and spec.checkpoint.every_steps > spec.training.steps:
         found.append(
             FieldProblem(
                 "/checkpoint/every_steps",

@@ -1,10 +1,11 @@
-"""JobSpec, version 1. The `training` part is the trainer's own type; the rest is the platform's."""
+"""JobSpec, version 1. The `training` and `prepare` parts are the trainer's own types; the rest is the platform's."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
+from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
@@ -33,8 +34,9 @@ class RetryPolicy(SpecModel):
 
 
 class JobSpec(SpecModel):
-    """One run. It waits for the jobs in `after` to succeed; a job that waits, or stays paused, for longer than
-    `wait_limit_seconds` expires. `time_limit_seconds` counts from the launch of each attempt.
+    """One run: it trains a model, or only prepares data for others to train on. It waits for the jobs in `after` to
+    succeed; a job that waits, or stays paused, for longer than `wait_limit_seconds` expires.
+    `time_limit_seconds` counts from the launch of each attempt.
     `secrets` of its team reach its processes as environment variables: hf-token as ATHANOR_JOB_SECRET_HF_TOKEN."""
 
     version: Literal[1] = 1
@@ -50,7 +52,28 @@ class JobSpec(SpecModel):
     wait_limit_seconds: Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None = None
     retry: RetryPolicy = RetryPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
-    training: TrainingSpec
+    training: TrainingSpec | None = None
+    prepare: PrepareSpec | None = None
+
+    @model_validator(mode="after")
+    def _one_task(self) -> "JobSpec":
+        if (self.training is None) == (self.prepare is None):
+            raise ValueError("give either training or prepare, not both and not neither")
+        return self
+
+    @property
+    def data(self) -> DataSpec:
+        return self._task.data
+
+    @property
+    def tokenizer(self) -> TokenizerSpec:
+        return self._task.tokenizer
+
+    @property
+    def _task(self) -> TrainingSpec | PrepareSpec:
+        task = self.training or self.prepare
+        assert task is not None  # by _one_task
+        return task
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

@@ -54,6 +54,8 @@ def _told(job_ids: Any, since: datetime | None) -> Iterator[Told]:
         batch_ramp=F(f"{training}batch_ramp"),
     )
     for row in rows:
+        if row.steps is None:  # what only prepares data has none
+            continue
         sizes = step_sizes(row.tokens_per_step, row.sequence_length, row.batch_ramp)
         seen = sizes.before(max(row.step, 0)) * row.sequence_length
         yield Told(row.job_id, row.team_id, row.steps, seen, row)

@@ -1,6 +1,8 @@
 """Uploads are checked as they come in, sealed, and found again by name."""
 
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,7 +63,7 @@ def test_what_cannot_be_trained_on_is_refused_with_its_place_and_leaves_nothing(
 def test_text_that_is_cut_between_parts_is_still_utf8(
     api: Any, team: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("athanor.artifacts.datasets.PART_PLAINTEXT_BYTES", 7)
+    monkeypatch.setattr("athanor.artifacts.uploads.PART_PLAINTEXT_BYTES", 7)
     text = "äöüß" * 10
     answer = upload(api, text.encode())
     assert answer.status_code == 201, answer.content
@@ -74,6 +76,58 @@ def test_jsonl_documents_are_counted_and_recognised(api: Any, bucket: str) -> No
     lines = "".join(json.dumps({"text": f"doc {number}"}) + "\n" for number in range(3)).encode()
     answer = upload(api, lines, content_type="application/jsonl")
     assert (answer.json()["format"], answer.json()["documents"]) == ("jsonl", 3)
+
+
+def tar_of(**files: bytes) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name.replace("__", "."))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return sink.getvalue()
+
+
+PARQUET = b"PAR1" + bytes(20) + b"PAR1"
+
+
+def test_several_files_are_one_data_set_each_with_its_format(api: Any, team: Any, bucket: str) -> None:
+    body = tar_of(a__jsonl=b'{"text": "x"}\n{"text": "y"}\n', b__txt="Grüße".encode(), c__parquet=PARQUET)
+    made = upload(api, body, content_type="application/x-tar").json()
+    assert (made["format"], made["documents"], made["size_bytes"]) == ("auto", 2, 28 + 7 + 28)
+    row = Dataset.objects.get(pk=made["id"])
+    assert [file["path"] for file in row.files] == ["a.jsonl", "b.txt", "c.parquet"]
+    sealer = keys.sealer(row.id, team)
+    (part,) = map(StoredPart.model_validate, row.files[2]["parts"])
+    assert sealer.open(storage.get(part.key), part) == PARQUET
+
+
+def test_a_format_that_is_told_is_in_the_stored_name(api: Any, bucket: str) -> None:
+    body = tar_of(a__txt=b'{"text": "x"}\n')
+    made = upload(api, body, format_="jsonl", content_type="application/x-tar").json()
+    assert made["format"] == "jsonl"
+    assert Dataset.objects.get(pk=made["id"]).files[0]["path"] == "a.txt.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (tar_of(), "no file"),
+        (b"no tar at all", "no whole tar"),
+        (tar_of(a__txt=b"x" * 2000)[:1024], "no whole tar"),
+        (tar_of(a__txt=b"fine", b__jsonl=b'{"text": 1}\n{'), "b.jsonl: line 2 is not JSON"),
+        (tar_of(a__txt=b"fine", b__txt=b"bad \xff"), "b.txt: byte 4 is not UTF-8"),
+        (tar_of(a__parquet=PARQUET[:-1]), "a.parquet: is no whole parquet file"),
+        (tar_of(**{"x/a__txt": b"one", "y/a__txt": b"two"}), "two files would be stored as a.txt"),
+    ],
+)
+def test_an_archive_with_a_fault_is_refused_with_its_file_and_leaves_nothing(
+    api: Any, team: Any, bucket: str, body: bytes, says: str
+) -> None:
+    answer = upload(api, body, content_type="application/x-tar")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_dataset")
+    assert says in answer.json()["detail"]
+    assert stored_objects(team.id) == []
 
 
 def test_a_name_is_given_once(api: Any, team: Any, bucket: str) -> None:

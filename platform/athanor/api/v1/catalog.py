@@ -91,11 +91,16 @@ def _preset(preset: Preset, clusters: list[Cluster]) -> dict[str, Any]:
         "name": preset.name,
         "title": preset.title,
         "description": preset.description,
-        "num_parameters": spec.training.model.resolve().num_parameters(spec.training.tokenizer.vocab_size),
+        "num_parameters": _num_parameters(spec),
         "fits": {cluster.name: _fits(spec, cluster) for cluster in clusters},
         "spec": preset.spec,
         "spec_yaml": preset.yaml,
     }
+
+
+def _num_parameters(spec: JobSpec) -> int:
+    assert spec.training is not None  # of every preset
+    return spec.training.model.resolve().num_parameters(spec.training.tokenizer.vocab_size)
 
 
 def _fits(spec: JobSpec, cluster: Cluster) -> bool:

@@ -1,6 +1,7 @@
-"""/datasets: text to train on, uploaded in one request of any size."""
+"""/datasets: text to train on, uploaded in one request of any size: a file, a form, or a tar of files."""
 
 import re
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,12 +18,13 @@ from athanor.api.pagination import listed, page
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
-from athanor.artifacts import datasets
+from athanor.artifacts import uploads
 from athanor.artifacts.selectors import datasets_of
+from athanor.artifacts.uploads import FORMATS, SUFFIXES, NewFile, format_of
 from athanor.core.errors import FieldProblem, Invalid
 
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-FORMATS = ("text", "jsonl")
+TAR = "application/x-tar"
 READ_BYTES = 1024 * 1024
 
 
@@ -67,7 +69,12 @@ class DatasetsView(APIView):
             OpenApiParameter("team", str),
             OpenApiParameter("format", str, enum=["auto", *FORMATS]),
         ],
-        request={"text/plain": OpenApiTypes.STR, "application/jsonl": OpenApiTypes.STR},
+        request={
+            "text/plain": OpenApiTypes.STR,
+            "application/jsonl": OpenApiTypes.STR,
+            "application/vnd.apache.parquet": OpenApiTypes.BINARY,
+            TAR: OpenApiTypes.BINARY,
+        },
         responses={201: DatasetSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
@@ -76,34 +83,68 @@ class DatasetsView(APIView):
         name = request.query_params.get("name", "")
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
-        row = datasets.upload(team, who.user, name, _format(request), _body(request))
+        row = uploads.upload(team, who.user, name, _files(request, _format(request)))
         return Response(DatasetSerializer(row).data, status=201)
 
 
 def _format(request: Request) -> str:
     asked = request.query_params.get("format", "auto")
-    if asked in FORMATS:
-        return asked
-    if asked != "auto":
+    if asked not in (*FORMATS, "auto"):
         raise _refused("/format", f"format={asked!r} is none of auto, {', '.join(FORMATS)}")
-    uploaded = request.FILES.get("file") if _is_form(request) else None
-    named = (uploaded.name or "" if uploaded else "") + (request.content_type or "")
-    return "jsonl" if "json" in named else "text"
+    return asked
 
 
-def _is_form(request: Request) -> bool:
-    return (request.content_type or "").startswith("multipart/form-data")
-
-
-def _body(request: Request) -> Iterator[bytes]:
-    if _is_form(request):
+def _files(request: Request, asked: str) -> Iterator[NewFile]:
+    content_type = (request.content_type or "").partition(";")[0].strip()
+    if content_type == TAR:
+        yield from _members(request, asked)
+    elif content_type == "multipart/form-data":
         uploaded = request.FILES.get("file")
         if uploaded is None:
             raise _refused("/file", "the form has no field named file")
-        yield from uploaded.chunks()
-        return
-    while block := request.stream.read(READ_BYTES) if request.stream else b"":
+        named = uploaded.name or "data"
+        yield NewFile(named, format_of(named) if asked == "auto" else asked, uploaded.chunks())
+    else:
+        told = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
+        form = told if asked == "auto" else asked
+        yield NewFile(f"data{SUFFIXES[form][0]}", form, _body(request))
+
+
+def _body(request: Request) -> Iterator[bytes]:
+    if request.stream is not None:
+        yield from _blocks(request.stream)
+
+
+def _blocks(content: Any) -> Iterator[bytes]:
+    while block := content.read(READ_BYTES):
         yield block
+
+
+def _members(request: Request, asked: str) -> Iterator[NewFile]:
+    """The files of a tar, read once from beginning to end; nothing is unpacked to disk."""
+    try:
+        with tarfile.open(fileobj=request.stream, mode="r|", bufsize=READ_BYTES) as archive:
+            for member in archive:
+                if member.isdir():
+                    continue
+                content = archive.extractfile(member) if member.isreg() else None
+                if content is None:
+                    raise _refused("/file", f"{member.name} is no ordinary file; send its content")
+                form = format_of(member.name) if asked == "auto" else asked
+                yield NewFile(member.name, form, _member_blocks(content))
+    except tarfile.TarError as error:
+        raise _no_tar(error) from error
+
+
+def _member_blocks(content: Any) -> Iterator[bytes]:
+    try:
+        yield from _blocks(content)
+    except tarfile.TarError as error:
+        raise _no_tar(error) from error
+
+
+def _no_tar(error: tarfile.TarError) -> Invalid:
+    return _refused("/file", f"the body is no whole tar: {error}")
 
 
 def _refused(pointer: str, detail: str) -> Invalid:

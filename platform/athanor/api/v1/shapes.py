@@ -242,6 +242,8 @@ def progress_of(job: Job) -> dict[str, Any] | None:
     if progress is None:
         return None
     training = job.resolved_spec["training"]
+    if training is None:
+        return None
     length = training["sequence_length"]
     sizes = step_sizes(training["tokens_per_step"], length, training.get("batch_ramp"))
     return progress_body(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)

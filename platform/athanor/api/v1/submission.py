@@ -39,7 +39,7 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     except Invalid as error:
         problems += error.problems
     try:
-        data = datasets.resolve_all(team, spec.training.data)
+        data = datasets.resolve_all(team, spec.data, "/training" if spec.training else "/prepare")
     except Invalid as error:
         problems += error.problems
     try:

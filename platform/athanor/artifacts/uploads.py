@@ -1,0 +1,223 @@
+"""New data sets: files sealed part by part as they come in, each checked that it can be trained on.
+
+The content is never interpreted beyond that: text is UTF-8, a line of JSONL a JSON object, parquet begins and ends as
+parquet does. What is in it is read by a job.
+"""
+
+import codecs
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from django.db import IntegrityError, transaction
+
+from athanor.accounts import audit
+from athanor.accounts.models import Team, User
+from athanor.artifacts import keys, storage
+from athanor.artifacts.models import Dataset
+from athanor.core import ids
+from athanor.core.errors import Conflict, Invalid
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart
+from trainer.contract.sealing import Sealer
+
+SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
+FORMATS = tuple(SUFFIXES)
+MOST_FILES = 10_000
+PARQUET_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """`name` is how errors speak of it. Its chunks can be read once, before the next file's."""
+
+    name: str
+    format: str
+    chunks: Iterable[bytes]
+
+
+def format_of(name: str) -> str:
+    """By its ending; text where that says nothing."""
+    return next((form for form, endings in SUFFIXES.items() if name.lower().endswith(endings)), "text")
+
+
+def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Dataset:
+    """Store files under one name. Raises Invalid for no file, and for one that is empty or not what its format says,
+    with the place; nothing is kept of a refused upload but unnamed objects, which are deleted.
+    """
+    if Dataset.objects.filter(team=team, name=name).exists():
+        raise _taken(name)
+    identifier = ids.dataset_id()
+    incoming = _Incoming(keys.sealer(identifier, team), f"teams/{team.id}/datasets/{identifier}/raw")
+    try:
+        incoming.take_all(files)
+        with transaction.atomic():
+            row = Dataset.objects.create(
+                id=identifier,
+                team=team,
+                name=name,
+                origin=Dataset.Origin.SEALED,
+                format=incoming.format,
+                size_bytes=sum(part.plaintext_size for part in incoming.parts),
+                documents=incoming.documents,
+                files=[file.model_dump() for file in incoming.files],
+                created_by=user,
+            )
+            facts = {"name": name, "size_bytes": row.size_bytes, "files": len(incoming.files)}
+            audit.record("dataset.upload", actor=user, target=("dataset", row.id), team_id=team.id, after=facts)
+            return row
+    except (Invalid, IntegrityError) as error:
+        storage.delete([part.key for part in incoming.parts])
+        if isinstance(error, IntegrityError):
+            raise _taken(name) from error
+        raise
+
+
+class _Incoming:
+    """What has been stored of an upload so far."""
+
+    def __init__(self, sealer: Sealer, prefix: str) -> None:
+        self._sealer, self._prefix = sealer, prefix
+        self._formats: set[str] = set()
+        self.parts: list[StoredPart] = []
+        self.files: list[StoredFile] = []
+        self.documents: int | None = None
+
+    @property
+    def format(self) -> str:
+        """Of all files; auto: each has that of its name."""
+        return next(iter(self._formats)) if len(self._formats) == 1 else "auto"
+
+    def take_all(self, files: Iterable[NewFile]) -> None:
+        for file in files:
+            self._take(file)
+        if not self.files:
+            raise Invalid("invalid_dataset", "the upload holds no file", remedy="upload one at least")
+
+    def _take(self, file: NewFile) -> None:
+        path = _stored_name(file)
+        if len(self.files) == MOST_FILES:
+            raise Invalid("invalid_dataset", f"more than {MOST_FILES} files", remedy="join them, or make several sets")
+        if any(known.path == path for known in self.files):
+            raise Invalid("invalid_dataset", f"two files would be stored as {path}", remedy="rename one")
+        check = CHECKS[file.format](file.name)
+        first = len(self.parts)
+        for block in _blocks(file.chunks):
+            check.feed(block)
+            ciphertext, part = self._sealer.seal(block, f"{self._prefix}-{len(self.parts):05d}")
+            self.parts.append(part)
+            storage.put(part.key, ciphertext)
+        check.finish()
+        self._formats.add(file.format)
+        self.files.append(StoredFile(path=path, parts=self.parts[first:]))
+        if check.documents is not None:
+            self.documents = (self.documents or 0) + check.documents
+
+
+class _TextCheck:
+    """UTF-8 across block borders, and something to read."""
+
+    def __init__(self, name: str) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._name = name
+        self._seen = 0
+        self._has_text = False
+        self.documents: int | None = None
+
+    def feed(self, block: bytes) -> None:
+        pending = len(self._decoder.getstate()[0])
+        try:
+            text = self._decoder.decode(block)
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(self._seen - pending + error.start) from error
+        self._seen += len(block)
+        self._has_text = self._has_text or bool(text.strip())
+
+    def finish(self) -> None:
+        try:
+            self._decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(self._seen - len(error.object)) from error
+        if not self._has_text:
+            raise self._refused("holds no text", "upload a file that is not empty")
+
+    def _not_utf8(self, position: int) -> Invalid:
+        return self._refused(f"byte {position} is not UTF-8", "convert it, for example: iconv -t UTF-8")
+
+    def _refused(self, what: str, remedy: str) -> Invalid:
+        return Invalid("invalid_dataset", f"{self._name}: {what}", remedy=remedy)
+
+
+class _JsonlCheck(_TextCheck):
+    """Each line that is not blank is a JSON object."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._rest = b""
+        self._line = 0
+        self.documents = 0
+
+    def feed(self, block: bytes) -> None:
+        super().feed(block)
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        for line in lines:
+            self._check(line)
+
+    def finish(self) -> None:
+        super().finish()
+        self._check(self._rest)
+
+    def _check(self, line: bytes) -> None:
+        self._line += 1
+        if not line.strip():
+            return
+        try:
+            document = json.loads(line)
+        except ValueError as error:
+            raise self._refused(f"line {self._line} is not JSON: {error}", "one JSON object a line") from error
+        if not isinstance(document, dict):
+            raise self._refused(f"line {self._line} is not a JSON object", 'write lines like {"text": "..."}')
+        self.documents = (self.documents or 0) + 1
+
+
+class _ParquetCheck(_TextCheck):
+    """Begins and ends as parquet does; a job reads what is between."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._first, self._last = b"", b""
+
+    def feed(self, block: bytes) -> None:
+        self._first = (self._first + block)[:4]
+        self._last = (self._last + block[-4:])[-4:]
+        self._seen += len(block)
+
+    def finish(self) -> None:
+        if self._first != PARQUET_MAGIC or self._last != PARQUET_MAGIC or self._seen < 3 * len(PARQUET_MAGIC):
+            raise self._refused("is no whole parquet file", "upload it anew, or name its format")
+
+
+CHECKS: dict[str, type[_TextCheck]] = {"text": _TextCheck, "jsonl": _JsonlCheck, "parquet": _ParquetCheck}
+
+
+def _stored_name(file: NewFile) -> str:
+    """Of letters that a stored file may have, with an ending that tells its format."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePosixPath(file.name).name)
+    name = name[-200:] or "data"
+    return name if format_of(name) == file.format else name + SUFFIXES[file.format][0]
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in blocks of one stored part."""
+    buffer = bytearray()
+    for chunk in chunks:
+        buffer += chunk
+        while len(buffer) >= PART_PLAINTEXT_BYTES:
+            yield bytes(buffer[:PART_PLAINTEXT_BYTES])
+            del buffer[:PART_PLAINTEXT_BYTES]
+    if buffer:
+        yield bytes(buffer)
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")
