@@ -112,5 +112,9 @@ class PrepareSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_trains(self) -> "PrepareSpec":
+        if self.tokenizer.kind == "model":
+            raise ValueError(
+                "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
+            )
         self.tokenizer.trainer_among(self.data.parts)
         return self

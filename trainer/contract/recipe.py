@@ -18,6 +18,8 @@ def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_
     """
     trainer = tokenizer.trainer_among(parts)
     own = [_identity(part, tokenizer, ids) for part, ids in zip(parts, dataset_ids, strict=True)]
+    if tokenizer.kind == "model":  # no part trains it
+        return [_digest(identity) for identity in own]
     trained_by = _digest(own[trainer])
     return [
         _digest(identity if number == trainer else {**identity, "tokenizer_of": trained_by})

@@ -64,7 +64,8 @@ def prepare(
     digest = hashlib.sha256((folder / TOKENIZER_NAME).read_bytes())
     for name in (shard.name for split in SPLITS for shard in shards[split]):
         digest.update((folder / name).read_bytes())
-    index = DatasetIndex(digest.hexdigest(), tokenizer.vocab_size, sample.seen, dtype, shards, text_bytes, is_masked)
+    end, words = tokenizer.end_of_text, tokenizer.vocab_size
+    index = DatasetIndex(digest.hexdigest(), words, sample.seen, dtype, shards, text_bytes, end, is_masked)
     index.write(folder)
     return index
 

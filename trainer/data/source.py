@@ -23,7 +23,6 @@ from trainer.storage.base import MissingObject, Storage
 from trainer.storage.sealed import get_sealed
 
 OnCorrupt = Callable[[str, CorruptShard], None]
-END_OF_TEXT_ID = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Source:
     def _read(self, shard: int, row: int) -> Rows:
         tokens = self._cache.tokens(shard)
         if self._data.packing == "documents":
-            return self._packed(shard).read(tokens, row, END_OF_TEXT_ID, is_masked=self.index.is_masked)
+            return self._packed(shard).read(tokens, row, self.index.end_of_text, is_masked=self.index.is_masked)
         return StreamRows(self._length).read(tokens, row)
 
     def _pack(self, shard: int) -> DocumentRows:

@@ -1429,8 +1429,9 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description One run. It waits for the jobs in `after` to succeed; a job that waits, or stays paused, for longer than
-         *     `wait_limit_seconds` expires. `time_limit_seconds` counts from the launch of each attempt.
+         * @description One run: it trains a model, or only prepares data for others to train on. It waits for the jobs in `after` to
+         *     succeed; a job that waits, or stays paused, for longer than `wait_limit_seconds` expires.
+         *     `time_limit_seconds` counts from the launch of each attempt.
          *     `secrets` of its team reach its processes as environment variables: hf-token as ATHANOR_JOB_SECRET_HF_TOKEN.
          */
         JobSpecRequest: {
@@ -1509,7 +1510,10 @@ export interface components {
              *     }
              */
             checkpoint: components["schemas"]["CheckpointPolicy"];
-            training: components["schemas"]["TrainingSpec"];
+            /** @default null */
+            training: components["schemas"]["TrainingSpec"] | null;
+            /** @default null */
+            prepare: components["schemas"]["PrepareSpec"] | null;
         };
         /** @enum {string} */
         JobStatusEnum: "queued" | "admitted" | "dispatching" | "starting" | "running" | "pausing" | "paused" | "stopping" | "succeeded" | "failed" | "cancelled" | "expired";
@@ -2105,6 +2109,23 @@ export interface components {
         };
         /** @enum {string} */
         PrecisionEnum: "fp32" | "bf16";
+        /**
+         * PrepareSpec
+         * @description Data that is tokenised, sealed, stored and registered ahead of the runs that train on it: they find it by the
+         *     same `data` (of which `packing` and what follows it play no part) and `tokenizer`.
+         */
+        PrepareSpec: {
+            data: components["schemas"]["DataSpec"];
+            /**
+             * @default {
+             *       "kind": "bpe",
+             *       "vocab_size": 2048,
+             *       "trained_on": null,
+             *       "digest": ""
+             *     }
+             */
+            tokenizer: components["schemas"]["TokenizerSpec"];
+        };
         /** @enum {string} */
         PresenceEnum: "present" | "finished" | "absent" | "unknown";
         Preset: {
@@ -4158,7 +4179,7 @@ export interface operations {
     datasets_upload: {
         parameters: {
             query: {
-                format?: "auto" | "jsonl" | "text";
+                format?: "auto" | "jsonl" | "parquet" | "text";
                 name: string;
                 team?: string;
             };
@@ -4170,6 +4191,8 @@ export interface operations {
             content: {
                 "text/plain": string;
                 "application/jsonl": string;
+                "application/vnd.apache.parquet": string;
+                "application/x-tar": string;
             };
         };
         responses: {

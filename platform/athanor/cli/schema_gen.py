@@ -1086,6 +1086,11 @@ class JobPage(TypedDict):
     next_cursor: str | None
 
 
+class PrepareSpec(TypedDict):
+    data: DataSpec
+    tokenizer: NotRequired[TokenizerSpec]
+
+
 class JobSpecRequest(TypedDict):
     version: NotRequired[Literal[1]]
     name: str
@@ -1100,4 +1105,5 @@ class JobSpecRequest(TypedDict):
     wait_limit_seconds: NotRequired[int | None]
     retry: NotRequired[RetryPolicy]
     checkpoint: NotRequired[CheckpointPolicy]
-    training: TrainingSpec
+    training: NotRequired[TrainingSpec | None]
+    prepare: NotRequired[PrepareSpec | None]

@@ -43,7 +43,8 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     except Invalid as error:
         problems += error.problems
     try:
-        spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
+        if spec.training is not None:
+            spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
     except Invalid as error:
         problems += error.problems
     if problems or pool is None:
