@@ -10,11 +10,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 def test_an_uploaded_text_is_trained_on(stack, tmp_path: Path) -> None:
     text = tmp_path / "poem.txt"
     text.write_text("".join(f"line {n} of a poem about the number {n * n}\n" for n in range(8000)))
-    made = stack.json("dataset", "add", str(text), "--name", "poem")
+    made = stack.json("dataset", "add", "poem", str(text), "--tokenizer", "512")
     assert made["size_bytes"] == text.stat().st_size
-    job_id = stack.submit(tmp_path, steps=10, data={"source": "dataset:poem"})
+    prepared = stack.wait_for_end(made["job"]["id"])
+    assert prepared["status"] == "succeeded", prepared["reason"]
+    job_id = stack.submit(tmp_path, steps=10, data={"source": "dataset:poem", "packing": "documents"})
     job = stack.wait_for_end(job_id)
     assert job["status"] == "succeeded", job["reason"]
+    names = {event["type"] for event in stack.get(f"/api/v1/jobs/{made['job']['id']}/events")["items"]}
+    assert "progress.dataset.prepared" in names or "dataset.prepared" in names, names
     listed = [dataset["name"] for dataset in stack.json("dataset", "list")]
     assert "poem" in listed
 
@@ -30,7 +34,7 @@ def test_an_uploaded_text_is_trained_on(stack, tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_is_refused_with_the_place(stack, tmp_path: Path, name, content, place) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    result = stack.athanor("dataset", "add", str(path))
+    result = stack.athanor("dataset", "add", "faulty", str(path))
     assert result.returncode == 2
     assert place in result.stderr
 

@@ -15,7 +15,7 @@ from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_text, tiny_training
 from trainer.agent.supervisor import NodePlace, Supervisor
 from trainer.contract.manifest import DatasetManifest, StoredFile
-from trainer.contract.run import DatasetSource, EndClass, ProcessLayout, RunConfig
+from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer, new_keyset
 from trainer.data.prepare import prepare
 from trainer.platform_client import PlatformClient
@@ -142,6 +142,47 @@ def test_a_mixture_is_prepared_once_with_one_tokenizer_and_each_part_under_its_o
         assert supervisor_for(api, tmp_path / "second").run() is EndClass.COMPLETED
         assert api.losses() == first
         assert len(api.datasets) == 2
+
+
+def prepare_run(**changes: object) -> tuple[RunConfig, DataKeys, dict]:
+    run, keys, objects = platform_run(tiny_training())
+    prepare = {"data": {"source": "dataset:tiny"}, "tokenizer": {"vocab_size": 300}, **changes}
+    return RunConfig.model_validate({**run.model_dump(), "training": None, "prepare": prepare}), keys, objects
+
+
+def test_a_run_that_only_prepares_registers_its_data_which_a_training_run_then_streams(tmp_path: Path) -> None:
+    run, keys, objects = prepare_run()
+    with AgentApi(run, keys, objects) as api:
+        assert supervisor_for(api, tmp_path / "prepare").run() is EndClass.COMPLETED
+        assert api.ends[0]["end_class"] == "completed"
+        assert (len(api.datasets), api.models, api.checkpoints) == (1, [], [])
+        (told,) = api.events("dataset.prepared")
+        assert (told["source"], told["train_tokens"]) == ("dataset:tiny", api.datasets[0]["train_tokens"])
+        training = tiny_training().model_dump()
+        api.run = RunConfig.model_validate({**api.run.model_dump(), "training": training, "prepare": None})
+        assert supervisor_for(api, tmp_path / "train").run() is EndClass.COMPLETED
+        assert len(api.datasets) == 1
+        assert len(api.losses()) == 20
+
+
+def test_a_run_that_only_prepares_names_the_line_that_is_no_data(tmp_path: Path) -> None:
+    run, keys, objects = prepare_run()
+    ciphertext, part = Sealer(keys.dataset).seal(b'{"text": "a"}\n{"body": "b"}\n', "datasets/dset_tiny/raw-001.part")
+    raw = [StoredFile(path="more.jsonl", parts=[part])]
+    broken = run.dataset.model_copy(update={"raw": [*run.dataset.raw, *raw]})
+    with AgentApi(run.model_copy(update={"dataset": broken}), keys, {**objects, part.key: ciphertext}) as api:
+        assert supervisor_for(api, tmp_path).run() is EndClass.DATA_ERROR
+        assert "more.jsonl line 2 has no field 'text' (it has: body)" in api.ends[0]["message"]
+        assert api.datasets == []
+
+
+def test_a_run_that_only_prepares_ends_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    run, keys, objects = prepare_run()
+    with AgentApi(run, keys, objects) as api:
+        supervisor = supervisor_for(api, tmp_path)
+        supervisor.request_stop(StopRequest.CANCEL)
+        assert supervisor.run() is EndClass.STOPPED
+        assert (api.ends[0]["stopped_for"], api.datasets) == ("cancel", [])
 
 
 def test_a_later_attempt_goes_on_from_the_checkpoint_of_the_one_before(tmp_path: Path) -> None:

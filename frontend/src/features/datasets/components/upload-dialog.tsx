@@ -9,9 +9,10 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { bytes } from "@/lib/format";
 
 const FORMATS = [
-  { value: "auto", label: "By the file's content" },
+  { value: "auto", label: "By the file's name" },
   { value: "text", label: "Plain text" },
   { value: "jsonl", label: "JSON lines" },
+  { value: "parquet", label: "Parquet" },
 ];
 
 interface UploadDialogProps {
@@ -61,8 +62,8 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
         <Stack>
           <FileInput
             label="File"
-            placeholder="Text or JSON lines, UTF-8"
-            accept=".txt,.jsonl,.ndjson,.md,.text,text/plain"
+            placeholder="Text or JSON lines in UTF-8, or parquet"
+            accept=".txt,.jsonl,.ndjson,.parquet,.md,.text,text/plain"
             value={file}
             clearable
             required
