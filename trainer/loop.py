@@ -124,7 +124,7 @@ class Monitor:
         self._vocab_size = session.index.vocab_size
         self._peak = peak_of(session.mesh.device)
         self._stalls, self._sent = session.loader.stalls, session.model.weights.sent
-        self._skipped = 0
+        self._skipped = self._all_skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
         self.latest: dict[str, float] = {}
@@ -168,6 +168,8 @@ class Monitor:
             sent = self._sent.popleft()
             values["network/gradient_bytes"] = float(sent.compressed)
             values["network/uncompressed_gradient_bytes"] = float(sent.uncompressed)
+        self._all_skipped += not stats.is_finite
+        values["train/skipped_steps"] = float(self._all_skipped)
         self._reporter.metrics(stats.step + 1, values)
         self.latest["train/loss"] = stats.loss
         self._count_skips(stats)

@@ -142,6 +142,27 @@ def work_block_by_block(assignment: Assignment) -> None:
     run_worker(assignment)
 
 
+def work_with_a_poisoned_step(assignment: Assignment) -> None:
+    """A worker whose gradients of the seventh step have a NaN on rank 0; stands in for `run_worker`."""
+    import torch
+
+    from trainer.data.batch import MicroBatch
+    from trainer.parallel.spread import SpreadModel
+
+    healthy, calls = SpreadModel._loss, []
+
+    def loss_of(model: SpreadModel, batch: MicroBatch) -> torch.Tensor:
+        loss = healthy(model, batch)
+        if loss.requires_grad:
+            calls.append(None)
+            if len(calls) == 7 and assignment.rank == 0:
+                loss.register_hook(lambda gradient: gradient * float("nan"))
+        return loss
+
+    SpreadModel._loss = loss_of
+    run_worker(assignment)
+
+
 def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) -> tuple[RunConfig, DataKeys, dict]:
     """What a platform would hand out for a tiny sealed data set: run, keys, and the objects in its store."""
     keys = DataKeys(job=new_keyset(), dataset=new_keyset())

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
+from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training, work_with_a_poisoned_step
+from trainer.agent import generation
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
@@ -67,3 +68,18 @@ def test_a_pattern_that_matches_nothing_is_a_bad_spec(tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", tiny_training(optimizer={"groups": groups}), processes=2)
     assert run.end_class is EndClass.BAD_SPEC
     assert "'block.*.mlp.up.weight'; near are blocks." in run.end["message"]
+
+
+@pytest.mark.parametrize(
+    "changes", [MUON, {"parallelism": {"compression": {"kind": "int8"}}}, {"parallelism": {"zero": 3}}],
+    ids=["muon", "int8", "zero"],
+)  # fmt: skip
+def test_a_poisoned_step_is_skipped_counted_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict
+) -> None:
+    monkeypatch.setattr(generation, "run_worker", work_with_a_poisoned_step)
+    run = run_alone(tmp_path / "run", tiny_training(**changes), processes=2)
+    assert run.end_class is EndClass.COMPLETED
+    assert [event["step"] for event in run.events("step.skipped")] == [7]
+    assert run.series("train/skipped_steps") == {step: float(step >= 7) for step in range(1, 21)}
+    assert run.series(LOSS)[20] < run.series(LOSS)[1] - 0.3
