@@ -23,6 +23,7 @@ from trainer.errors import TrainerError
 from trainer.export.read import StoredWeights
 from trainer.metrics.reporter import Reporter
 from trainer.models.decoder import Decoder
+from trainer.models.lora import add_adapters, is_adapter
 from trainer.optim.groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
@@ -72,10 +73,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)
-        base = _base(assignment) if run.resume is None else None
+        base = _base(assignment)
         model = spread_model(
             training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training),
-            base.part_of if base is not None else None,
+            lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
         )  # fmt: skip
         if base is not None:
             for name, balance in model.weights.balances.items():
@@ -107,10 +108,12 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
 
 
 def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
-    """Of the whole model, of which a rank may have a stage only."""
+    """Of what is trained in the whole model, of which a rank may have a stage only."""
     with torch.device("meta"):
         whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
-    return [name for name, _ in whole.named_parameters()]
+        if training.lora is not None:
+            add_adapters(whole, training.lora)
+    return [name for name, parameter in whole.named_parameters() if parameter.requires_grad]
 
 
 def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
@@ -134,7 +137,8 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
 
 
 def _base(assignment: Assignment) -> StoredWeights | None:
-    if assignment.base_folder is None:
+    """Where the model's first weights come from. A checkpoint has all that is trained: what rests is read again."""
+    if assignment.base_folder is None or (assignment.run.resume is not None and assignment.run.training.lora is None):
         return None
     return StoredWeights(assignment.base_folder, assignment.run.training.model.resolve())
 

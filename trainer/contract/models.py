@@ -1,5 +1,6 @@
 """Decoder shapes: the named Llama-style models, and what follows from a shape by arithmetic alone."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -111,6 +112,20 @@ class ModelShape(SpecModel):
         """All trainable parameters, embeddings included (tied ones once)."""
         embeddings = vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         return sum(map(self.layer_parameters, range(self.num_layers))) + self.hidden_size + embeddings
+
+    def adapter_parameters(self, rank: int, targets: Iterable[str]) -> int:
+        """Of low-rank adapters beside these matrices of every layer; routed experts have none."""
+        width, kv_width = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
+        attention = {"query": width, "key": kv_width, "value": kv_width, "output": width}
+        chosen, total = set(targets), 0
+        for layer in range(self.num_layers):
+            total += sum(rank * (self.hidden_size + size) for name, size in attention.items() if name in chosen)
+            middle = self.intermediate_size
+            if self.moe is not None and self.is_moe_layer(layer):
+                middle = self.moe.shared_experts * self.moe.expert_size
+            if middle:
+                total += rank * (self.hidden_size + middle) * len(chosen & {"gate", "up", "down"})
+        return total
 
     def flops_per_token(self, vocab_size: int, sequence_length: int, *, causal: bool) -> int:
         """Training FLOPs (forward and backward) of one token.

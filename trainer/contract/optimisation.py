@@ -52,6 +52,30 @@ class OptimizerSpec(SpecModel):
     groups: Annotated[list[ParameterGroup], Field(max_length=64)] = []
 
 
+LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
+
+
+class LoraSpec(SpecModel):
+    """Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests,
+    and the export is both merged. What an adapter adds is scaled by `alpha / rank`. Routed experts have none."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    targets: Annotated[list[LoraTarget], Field(min_length=1)] = [
+        "query",
+        "key",
+        "value",
+        "output",
+        "gate",
+        "up",
+        "down",
+    ]
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
 class ScheduleSpec(SpecModel):
     """Factor of the learning rate: linear up over `warmup_steps`, then flat, then down to `final_fraction`.
 

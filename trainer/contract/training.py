@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
-from trainer.contract.optimisation import BatchRamp, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
+from trainer.contract.optimisation import BatchRamp, LoraSpec, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
 from trainer.contract.parallelism import ParallelismSpec
 
 LARGEST_SEED = 2**63 - 1
@@ -70,6 +70,7 @@ class TrainingSpec(SpecModel):
     sequence_length: Annotated[int, Field(ge=8, le=1_048_576)]
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
+    lora: LoraSpec | None = None
     batch_ramp: BatchRamp | None = None
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -96,9 +97,11 @@ class TrainingSpec(SpecModel):
         return self
 
     @model_validator(mode="after")
-    def _own_tokenizer(self) -> "TrainingSpec":
+    def _fits_base(self) -> "TrainingSpec":
         if self.tokenizer.kind == "model" and self.model.base is None:
             raise ValueError("tokenizer.kind `model` is that of model.base, which is missing")
+        if self.lora is not None and self.model.base is None:
+            raise ValueError("lora adapts a trained model; name it in model.base")
         if self.model.base is not None and self.tokenizer.kind != "model" and self.tokenizer != TokenizerSpec():
             raise ValueError("model.base comes with its own tokenizer; leave tokenizer out")
         return self

@@ -21,6 +21,7 @@ from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_stack
+from trainer.models.lora import merged
 from trainer.parallel.whole import gather_whole
 from trainer.storage.sealed import put_sealed_path
 
@@ -38,7 +39,9 @@ def export_model(session: Session) -> None:
     dtype = torch.bfloat16 if session.training.precision == "bf16" else torch.float32
     shape = session.training.model.resolve()
     tensors: dict[str, Tensor] = {}
-    for name, whole in gather_whole(session.model.weights):
+    named = gather_whole(session.model.weights)
+    lora = session.training.lora
+    for name, whole in merged(named, lora.scale) if lora is not None else named:
         export_tensors(tensors, name, whole, shape, dtype)
     if session.mesh.rank != 0:
         return

@@ -164,9 +164,13 @@ def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) ->
     size = tuple(size)
     if len(size) == 1:
         return torch.ones(size)
+    if name.endswith("lora_b"):  # an adapter begins as nothing
+        return torch.zeros(size)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     writes_residual = name.endswith(("attention.output.weight", "down.weight", "experts.down"))
+    if name.endswith("lora_a"):
+        return torch.empty(size).normal_(0.0, size[1] ** -0.5, generator=generator)
     std = INITIAL_STD / (2 * num_layers) ** 0.5 if writes_residual else INITIAL_STD
     return torch.empty(size).normal_(0.0, std, generator=generator)
 

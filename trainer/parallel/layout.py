@@ -16,8 +16,9 @@ from trainer.data.sampler import share
 from trainer.models.decoder import initial_value
 from trainer.parallel.mesh import Mesh
 
-_ROWS = ("query.weight", "key.weight", "value.weight", "gate.weight", "up.weight", "embedding.weight", "head.weight")
-_COLUMNS = ("attention.output.weight", "down.weight")
+_ROWS = ("query.weight", "key.weight", "value.weight", "gate.weight", "up.weight", "embedding.weight", "head.weight",
+         "query.lora_b", "key.lora_b", "value.lora_b", "gate.lora_b", "up.lora_b")  # fmt: skip
+_COLUMNS = ("attention.output.weight", "down.weight", "attention.output.lora_a", "down.lora_a")
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ def cut_parameters(model: nn.Module, mesh: Mesh) -> dict[str, tuple[int, ...]]:
             local = local.narrow(cut.dimension, low, high - low)
         owner, _, attribute = name.rpartition(".")
         if local.shape != parameter.shape:
-            setattr(model.get_submodule(owner), attribute, nn.Parameter(torch.empty_like(local)))
+            setattr(
+                model.get_submodule(owner), attribute, nn.Parameter(torch.empty_like(local), parameter.requires_grad)
+            )
     return shapes
 
 

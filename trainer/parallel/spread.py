@@ -10,6 +10,7 @@ from trainer.contract.parallelism import stage_layers
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.models.decoder import Decoder
+from trainer.models.lora import add_adapters
 from trainer.parallel.context import ContextCut
 from trainer.parallel.data import local_tensor, shard_over_data
 from trainer.parallel.expert import spread_over_expert_ranks
@@ -76,10 +77,10 @@ def spread_model(
     mesh: Mesh,
     micro_batch: int,
     prepare: Callable[[Decoder], None] = lambda stage: None,
-    first_part: Callable[[Placement], Tensor] | None = None,
+    first_part: Callable[[Placement], Tensor | None] = lambda place: None,
 ) -> SpreadModel:
     """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded;
-    `first_part` gives the values that a shard begins with (None: random ones by the spec's seed)."""
+    `first_part` gives the values that a shard begins with, or None for random ones by the spec's seed."""
     spec, shape = training.parallelism, training.model.resolve()
     context = ContextCut(mesh, spec)
     layers = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
@@ -92,6 +93,8 @@ def spread_model(
                 shape, vocab_size, training.sequence_length, layers[number],
                 has_embedding=number == 0, has_head=number == spec.num_stages - 1,
             )  # fmt: skip
+        if training.lora is not None:
+            add_adapters(stage, training.lora)
         shapes |= cut_parameters(stage, mesh)
         spread_over_tensor_ranks(stage, mesh)
         spread_over_expert_ranks(stage, mesh)
@@ -108,10 +111,12 @@ def spread_model(
         is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
         stored = "embedding.weight" if is_tied else name
         placements[name] = placement(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
-    first_part = first_part or (lambda place: initial_part(place, shape.num_layers, training.seed))
     with torch.no_grad():
         for name, parameter in parameters.items():
-            local_tensor(parameter).copy_(first_part(placements[name]))
+            given = first_part(placements[name])
+            if given is None:
+                given = initial_part(placements[name], shape.num_layers, training.seed)
+            local_tensor(parameter).copy_(given)
     weights = (
         ShardedWeights(stages, placements, mesh, spec.compression)
         if mesh.sizes.zero

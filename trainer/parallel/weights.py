@@ -27,12 +27,13 @@ that the first is under way long before the backward pass ends."""
 
 
 class Weights:
-    """`named`: parameters as the optimiser sees them. `stages`: this rank's part of the model, in pipeline order.
+    """`every`: the model's parameters; `named`: those that are trained, as the optimiser sees them. `stages`: this rank's
+    part of the model, in pipeline order.
 
     `compressors` sum over replicas, where that is compressed; `sent` then has what each step sent, newest last.
     """
 
-    named: dict[str, nn.Parameter]
+    every: dict[str, nn.Parameter]
     compressors: list[Compressor]
     sent: deque[WireBytes]
 
@@ -40,6 +41,10 @@ class Weights:
         self.stages, self.placements, self.mesh = stages, placements, mesh
         self.compressors, self.sent = [], deque()
         self._tied_group = mesh.group_of_ranks(tied_ranks(stages, mesh)) if placements else None
+
+    @property
+    def named(self) -> dict[str, nn.Parameter]:
+        return {name: parameter for name, parameter in self.every.items() if parameter.requires_grad}
 
     @property
     def balances(self) -> dict[str, Tensor]:
@@ -143,11 +148,11 @@ class ShardedWeights(Weights):
         self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, compression: CompressionSpec
     ) -> None:
         super().__init__(stages, placements, mesh)
-        self.named = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+        self.every = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self._reduces_each = mesh.sizes.zero == 2
         group = mesh.group("replicate")
         if compression.kind != "none" and group is not None:
-            shapes = {name: local_tensor(each).shape for name, each in self.named.items() if each.requires_grad}
+            shapes = {name: local_tensor(each).shape for name, each in self.named.items()}
             self.compressors = [make_compressor(compression, shapes, group, mesh.device)]
 
     def before_backward(self, *, is_last: bool) -> None:
@@ -159,7 +164,7 @@ class ShardedWeights(Weights):
 
     def finish_gradients(self) -> None:
         for compressor in self.compressors:
-            compressor.all_reduce(self._gradients(name for name, each in self.named.items() if each.requires_grad))
+            compressor.all_reduce(self._gradients(self.named))
         super().finish_gradients()
 
     def inference(self) -> AbstractContextManager[object]:
@@ -221,13 +226,14 @@ class ReplicatedWeights(Weights):
     ) -> None:
         super().__init__(stages, placements, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
-        self.named = working
+        self.every = dict(working)
         self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)
         if precision != "fp32":
-            self.named = {name: nn.Parameter(p.detach(), requires_grad=p.requires_grad) for name, p in working.items()}
             for name, parameter in working.items():
+                if parameter.requires_grad:
+                    self.every[name] = nn.Parameter(parameter.detach())
+                    self._copies.append((self.every[name], parameter))
                 parameter.data = parameter.data.to(torch.bfloat16)
-                self._copies.append((self.named[name], parameter))
         self._buckets: list[Bucket] = []
         self._place: dict[nn.Parameter, tuple[Bucket, Tensor]] = {}
         self._filled: set[nn.Parameter] = set()
@@ -247,7 +253,7 @@ class ReplicatedWeights(Weights):
             for bucket in self._buckets:
                 bucket.finish()
             for name, parameter in self._working.items():
-                self.named[name].grad = self._place[parameter][1]
+                self.every[name].grad = self._place[parameter][1]
             self._filled.clear()
             self._overlaps = False
         super().finish_gradients()

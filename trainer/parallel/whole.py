@@ -44,12 +44,12 @@ def gather_whole(
 
 
 def _names(weights: Weights) -> list[str]:
-    return [name for name in weights.named if weights.placements[name].is_original(name)]
+    return [name for name in weights.every if weights.placements[name].is_original(name)]
 
 
 def _whole_of_stage(weights: Weights, value: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
     for name in _names(weights):
-        yield name, weights.placements[name].gather(local_tensor(value(weights.named[name])))
+        yield name, weights.placements[name].gather(local_tensor(value(weights.every[name]))).float()
     yield from weights.balances.items()
 
 

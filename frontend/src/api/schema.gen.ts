@@ -1569,6 +1569,36 @@ export interface components {
             items: components["schemas"]["LogLine"][];
             next_after: number;
         };
+        /**
+         * LoraSpec
+         * @description Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests,
+         *     and the export is both merged. What an adapter adds is scaled by `alpha / rank`. Routed experts have none.
+         */
+        LoraSpec: {
+            /**
+             * Rank
+             * @default 16
+             */
+            rank: number;
+            /**
+             * Alpha
+             * @default 32
+             */
+            alpha: number;
+            /**
+             * Targets
+             * @default [
+             *       "query",
+             *       "key",
+             *       "value",
+             *       "output",
+             *       "gate",
+             *       "up",
+             *       "down"
+             *     ]
+             */
+            targets: components["schemas"]["TargetsEnum"][];
+        };
         LostAttempt: {
             attempt_id: string;
             job_id: string;
@@ -2434,6 +2464,8 @@ export interface components {
             items: components["schemas"]["Sweeper"][];
             next_cursor: string | null;
         };
+        /** @enum {string} */
+        TargetsEnum: "query" | "key" | "value" | "output" | "gate" | "up" | "down";
         Team: {
             max_running_jobs?: number | null;
             max_slots?: number | null;
@@ -2585,6 +2617,8 @@ export interface components {
              *     }
              */
             schedule: components["schemas"]["ScheduleSpec"];
+            /** @default null */
+            lora: components["schemas"]["LoraSpec"] | null;
             /** @default null */
             batch_ramp: components["schemas"]["BatchRamp"] | null;
             /**

@@ -485,6 +485,9 @@ class SweeperPage(TypedDict):
     next_cursor: str | None
 
 
+TargetsEnum: TypeAlias = Literal['query', 'key', 'value', 'output', 'gate', 'up', 'down']
+
+
 class Team(TypedDict):
     max_running_jobs: NotRequired[int | None]
     max_slots: NotRequired[int | None]
@@ -809,6 +812,12 @@ class JobSummary(TypedDict):
     links: Links
 
 
+class LoraSpec(TypedDict):
+    rank: NotRequired[int]
+    alpha: NotRequired[float]
+    targets: NotRequired[list[TargetsEnum]]
+
+
 class MadeInvitation(TypedDict):
     id: str
     role: RoleEnum
@@ -1023,6 +1032,7 @@ class TrainingSpec(TypedDict):
     sequence_length: int
     optimizer: NotRequired[OptimizerSpec]
     schedule: NotRequired[ScheduleSpec]
+    lora: NotRequired[LoraSpec | None]
     batch_ramp: NotRequired[BatchRamp | None]
     z_loss: NotRequired[float]
     precision: NotRequired[PrecisionEnum]

@@ -45,6 +45,9 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
     cut = sizes.pipeline * sizes.tensor * (sizes.shard * sizes.context if sizes.zero else 1)
     state = parameters * STATE_BYTES_PER_PARAMETER // cut
+    if training.lora is not None:  # what rests is neither optimised nor has gradients
+        trained = shape.adapter_parameters(training.lora.rank, training.lora.targets)
+        state = (trained * STATE_BYTES_PER_PARAMETER + parameters * 4) // cut
     # FSDP gathers one block at a time; the largest is a layer or the embedding.
     layer = max(map(shape.layer_parameters, range(shape.num_layers)))
     gathered = 2 * 4 * max(layer, vocab * shape.hidden_size) // sizes.tensor if sizes.zero else 0

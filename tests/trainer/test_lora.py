@@ -1,0 +1,130 @@
+"""Low-rank adapters: only they are trained and stored, on any mesh alike, and the export has them in its weights."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
+from trainer.contract.models import MODELS
+from trainer.contract.optimisation import LoraSpec
+from trainer.contract.run import EndClass
+from trainer.contract.training import TrainingSpec
+from trainer.export.folder import with_base
+from trainer.export.read import load_exported
+from trainer.models.decoder import Decoder
+from trainer.models.lora import add_adapters
+
+LORA = {"rank": 4, "alpha": 8.0}
+QUICK = {"learning_rate": 0.03}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return run_alone(tmp_path_factory.mktemp("first") / "run", tiny_training(steps=8))
+
+
+def adapting(run: FinishedRun, **changes: Any) -> TrainingSpec:
+    fields = {
+        "model": {"base": str(run.output / "model")},
+        "tokenizer": {},
+        "lora": LORA,
+        "optimizer": QUICK,
+        **changes,
+    }
+    return with_base(tiny_training(**fields), run.output / "model")
+
+
+@pytest.fixture(scope="module")
+def adapted(first: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return run_alone(tmp_path_factory.mktemp("adapted") / "run", adapting(first), data=first.output.parent / "tiny.txt")
+
+
+def test_adapters_learn_and_the_export_is_both_merged(adapted: FinishedRun, first: FinishedRun, tmp_path: Path) -> None:
+    losses = adapted.series("evaluation/loss")
+    assert losses[0] == pytest.approx(first.series("evaluation/loss")[8], abs=1e-4)  # adapters begin as nothing
+    assert losses[20] < losses[0] - 0.3
+    again = adapting(adapted, lora=None, steps=1, schedule={"warmup_steps": 0})
+    seen = run_alone(tmp_path / "seen", again, data=first.output.parent / "tiny.txt").series("evaluation/loss")
+    assert seen[0] == pytest.approx(losses[20], abs=1e-4)
+
+
+def test_what_has_no_adapter_is_what_it_was(adapted: FinishedRun, first: FinishedRun) -> None:
+    before, after = (load_exported(run.output / "model")[0].state_dict() for run in (first, adapted))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.startswith("blocks.") and "norm" not in name}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(adapted.output / "model", dtype=torch.float32)
+    tokens = torch.arange(64).view(2, 32)
+    with torch.no_grad():
+        ours = load_exported(adapted.output / "model")[0](tokens)
+        torch.testing.assert_close(ours, theirs.eval()(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_only_the_chosen_matrices_get_adapters(first: FinishedRun, tmp_path: Path) -> None:
+    training = adapting(first, lora={**LORA, "targets": ["query", "down"]}, steps=4)
+    run = run_alone(tmp_path / "run", training, data=first.output.parent / "tiny.txt")
+    before, after = (load_exported(run.output / "model")[0].state_dict() for run in (first, run))
+    changed = {name.split(".", 2)[2] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"attention.query.weight", "mlp.down.weight"}
+
+
+def test_a_checkpoint_has_the_adapters_alone_and_a_resume_goes_on(
+    adapted: FinishedRun, first: FinishedRun, tmp_path: Path
+) -> None:
+    data = first.output.parent / "tiny.txt"
+    stopped = run_alone(tmp_path / "run", adapting(first), data=data, every_steps=4, at_first_checkpoint=stop)
+    assert stopped.end_class is EndClass.STOPPED
+    sizes = [sum(path.stat().st_size for path in run.checkpoints[-1].iterdir()) for run in (stopped, first)]
+    assert sizes[0] < sizes[1] / 2
+    resumed = run_alone(tmp_path / "run", adapting(first), data=data, every_steps=4)
+    assert resumed.series("train/loss")[20] == adapted.series("train/loss")[20]
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes"),
+    [
+        (2, {"parallelism": {"zero": 3}}),
+        (2, {"parallelism": {"tensor": 2}}),
+        (2, {"parallelism": {"pipeline": 2}}),
+        (2, {"parallelism": {"zero": 0}, "activation_checkpointing": "full"}),
+        (2, {"optimizer": {"name": "muon"}}),
+    ],
+    ids=str,
+)
+def test_any_mesh_trains_the_same_adapters(
+    processes: int, changes: dict[str, Any], first: FinishedRun, adapted: FinishedRun, tmp_path: Path
+) -> None:
+    data = first.output.parent / "tiny.txt"
+    run = run_alone(tmp_path / "run", adapting(first, **changes), processes=processes, data=data)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    expected = adapted
+    if "optimizer" in changes:
+        expected = run_alone(tmp_path / "alone", adapting(first, **changes), data=data)
+    assert run.series("train/loss")[20] == pytest.approx(expected.series("train/loss")[20], rel=1e-4)
+    whole, parts = (load_exported(each.output / "model")[0].state_dict() for each in (expected, run))
+    for name, tensor in whole.items():
+        torch.testing.assert_close(parts[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_bf16_keeps_the_adapters_exact_while_the_rest_is_rounded(first: FinishedRun, tmp_path: Path) -> None:
+    data = first.output.parent / "tiny.txt"
+    run = run_alone(tmp_path / "run", adapting(first, precision="bf16"), processes=2, data=data)
+    losses = run.series("evaluation/loss")
+    assert losses[20] < losses[0] - 0.3
+
+
+def test_adapters_need_a_model() -> None:
+    with pytest.raises(ValueError, match=r"lora adapts a trained model; name it in model\.base"):
+        tiny_training(lora=LORA)
+
+
+@pytest.mark.parametrize("targets", [["query", "down"], ["key", "value", "output", "gate", "up"]])
+@pytest.mark.parametrize("preset", ["llama-1m", "moe-1m"])
+def test_counts_of_adapters_are_those_of_the_model(preset: str, targets: list[str]) -> None:
+    shape = MODELS[preset]
+    model = Decoder(shape, 300, 32)
+    add_adapters(model, LoraSpec(rank=4, targets=targets))
+    counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert counted == shape.adapter_parameters(4, targets)
