@@ -27,8 +27,8 @@ that the first is under way long before the backward pass ends."""
 
 
 class Weights:
-    """`every`: the model's parameters; `named`: those that are trained, as the optimiser sees them. `stages`: this rank's
-    part of the model, in pipeline order.
+    """`every`: the model's parameters; `named`: those that are trained, as the optimiser sees them. `stages`: this
+    rank's part of the model, in pipeline order.
 
     `compressors` sum over replicas, where that is compressed; `sent` then has what each step sent, newest last.
     """
