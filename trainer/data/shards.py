@@ -41,8 +41,9 @@ class Shard:
 @dataclass(frozen=True)
 class DatasetIndex:
     """What a prepared folder holds. `dtype` is uint16 where every id fits, else uint32. `documents` counts those of the
-    text, before any was cut; `text_bytes` its UTF-8 bytes, by split. `is_masked`: tokens say whether they are learnt
-    from, see `masks`; a document is then a conversation, and ends as its template has it."""
+    text, before any was cut; `text_bytes` its UTF-8 bytes, by split; `end_of_text` is the token after each document.
+    `is_masked`: tokens say whether they are learnt from, see `masks`; a document is then a conversation, and ends as
+    its template has it."""
 
     fingerprint: str
     vocab_size: int
