@@ -17,8 +17,9 @@ def test_an_uploaded_text_is_trained_on(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=10, data={"source": "dataset:poem", "packing": "documents"})
     job = stack.wait_for_end(job_id)
     assert job["status"] == "succeeded", job["reason"]
-    names = {event["type"] for event in stack.get(f"/api/v1/jobs/{made['job']['id']}/events")["items"]}
-    assert "progress.dataset.prepared" in names or "dataset.prepared" in names, names
+    events = stack.get(f"/jobs/{made['job']['id']}/events")["items"]
+    (told,) = [event["data"] for event in events if event["type"] == "dataset.prepared"]
+    assert told["train_tokens"] > 10_000
     listed = [dataset["name"] for dataset in stack.json("dataset", "list")]
     assert "poem" in listed
 

@@ -44,9 +44,9 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
     )
 
 
-def source_for(team: Team, training: TrainingSpec) -> BaseModelSource | None:
+def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | None:
     """What an attempt is told of its base. Lists an S3 prefix anew, so it may raise Unavailable."""
-    base = training.model.base
+    base = training.model.base if training else None
     if base is None:
         return None
     if base.startswith("s3://"):
@@ -57,9 +57,9 @@ def source_for(team: Team, training: TrainingSpec) -> BaseModelSource | None:
     return BaseModelSource(name=base, origin="sealed", files=files)
 
 
-def owner_of(team: Team, training: TrainingSpec) -> str | None:
+def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
     """The job whose key opens the base; None where there is nothing to open."""
-    base = training.model.base
+    base = training.model.base if training else None
     if base is None or not base.startswith("model:"):
         return None
     return _model(team, base.removeprefix("model:")).job_id

@@ -137,7 +137,8 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     for prepared in PreparedDataset.objects.filter(dataset__in=rows):
         granted |= {part["key"] for file in prepared.manifest["files"] for part in file["parts"]}
     prefixes = [dataset.name for dataset in rows if dataset.origin == Dataset.Origin.PLAIN]
-    base = attempt.job.resolved_spec["training"]["model"].get("base") or ""
+    training = attempt.job.resolved_spec["training"]
+    base = (training["model"].get("base") if training else None) or ""
     if base.startswith("s3://"):
         prefixes.append(base)
     elif base:

@@ -73,7 +73,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         attempt_number=attempt.number,
         prefix=artifacts.job_prefix(job.id),
         datasets=datasets.sources_for(job.dataset_ids, spec.data, spec.tokenizer),
-        base=base_models.source_for(job.team, spec.training) if spec.training else None,
+        base=base_models.source_for(job.team, spec.training),
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.submitted_at or attempt.created_at,
     )

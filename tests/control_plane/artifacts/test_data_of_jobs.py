@@ -109,12 +109,17 @@ def test_a_job_that_prepares_succeeds_when_its_data_is_registered_and_later_jobs
     attempt = drive.start(job)
     run = run_config_of(attempt)
     assert (run.training, run.prepare) == (None, spec_of(job).prepare)
+    agent = AgentClient(attempt)
+    key = DataKeys.model_validate(agent("GET", "keys").json()).of_dataset(run.dataset.dataset_id)
+    (part,) = run.dataset.raw[0].parts
+    assert agent("POST", "storage:presign", {"operation": "get", "keys": [part.key]}).status_code == 200
+    assert Sealer(key).open(storage.get(part.key) or b"", part) == b"text"
     drive.beat(attempt, 0)
     observe.observe_due()
     shown = api.send("GET", f"jobs/{job.id}").json()
     assert (shown["status"], shown["progress"]) == ("running", None)
     (recipe,) = dataset_recipes(run.data.parts, run.tokenizer, [run.dataset.dataset_id])
-    answer = AgentClient(attempt)("POST", "datasets", manifest_of(attempt, run.dataset.dataset_id, recipe))
+    answer = agent("POST", "datasets", manifest_of(attempt, run.dataset.dataset_id, recipe))
     assert answer.status_code == 201
     drive.end(world, attempt, EndClass.COMPLETED)
     assert drive.status_of(job) == ("succeeded", "completed")
