@@ -61,12 +61,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=8, help="meshes of up to so many ranks")
     parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--verbose", action="store_true", help="name each case before it runs")
     arguments = parser.parse_args()
     begin, failed, passed, references = time.monotonic(), [], 0, {}
     pool = RankPool(arguments.ranks)
     for case in all_cases():
         if case.world > arguments.ranks or arguments.only not in str(case):
             continue
+        if arguments.verbose:
+            print(case, flush=True)
         try:
             wrong = compare(pool, case, references)
         except RuntimeError as error:

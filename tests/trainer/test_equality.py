@@ -44,6 +44,8 @@ CASES = [
     case("tied", 4, pipeline=4, pipeline_schedule="dualpipe_v", micro_batch_sequences=1),
     case("dense", 4, pipeline=2, pipeline_schedule="looped_bfs", context=2, zero=3, micro_batch_sequences=2),
     case("dense", 2, pipeline=2, stage_layers=[6, 2], micro_batch_sequences=4),
+    case("tied", 4, zero=0, context=2, compression={"kind": "int8", "start_step": 9}),
+    case("dense", 4, zero=3, replicate=2, compression={"kind": "powersgd", "start_step": 9}),
     case("moe", 8, pipeline=2, context=2, tensor=2, expert=2, zero=3, micro_batch_sequences=2, packed=True),
     case("moe", 8, pipeline=2, zero=1, replicate=2, expert=2, micro_batch_sequences=1),
 ]  # fmt: skip

@@ -44,8 +44,13 @@ def test_the_loss_falls_and_the_run_completes(two_ranks: FinishedRun) -> None:
     assert losses[20] < losses[1] - 0.5
 
 
-def test_a_killed_run_resumes_bitwise_equal(tmp_path: Path) -> None:
-    training = tiny_training(steps=80)
+@pytest.mark.parametrize(
+    "parallelism",
+    [{}, {"zero": 3}, {"compression": {"kind": "int8"}}],
+    ids=["replicated", "sharded", "with the errors of compressed sums"],
+)
+def test_a_killed_run_resumes_bitwise_equal(tmp_path: Path, parallelism: dict) -> None:
+    training = tiny_training(steps=80, parallelism=parallelism)
     undisturbed = run_alone(tmp_path / "undisturbed", training, processes=2)
     output = tmp_path / "run"
     first = run_alone(output, training, processes=2, at_first_checkpoint=kill_rank(1))

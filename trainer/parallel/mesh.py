@@ -17,11 +17,15 @@ COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GRID = ("pipeline", "replicate", "shard", "context", "tensor")  # outermost first
 SEQUENCES = ("replicate", "shard", "context")
 """The axes whose ranks see different tokens: what every parameter's gradient is summed over."""
+_GROUPS = (
+    ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"), SEQUENCES,
+    ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
+    ("expert",), ("expert_shard",), ("expert_replicate",),
+)  # fmt: skip
 
 
 class Mesh:
-    """Ranks lie in the order of GRID, the last axis nearest. Groups are formed when first asked for, by all of their
-    members alike; a group of one rank is None and costs nothing."""
+    """Ranks lie in the order of GRID, the last axis nearest. A group of one rank is None and costs nothing."""
 
     def __init__(
         self, rank: int, world_size: int, local_rank: int, device: torch.device, sizes: MeshSizes | None = None
@@ -70,19 +74,42 @@ class Mesh:
             return ranks[mine % inner :: inner]
         return self.peers("replicate")
 
+    def form_groups(self) -> None:
+        """Collective, before any group is asked for: all that may be, in one order on every rank.
+
+        Each rank forms only its own groups, so torch names them after their ranks and the number of groups that the
+        rank formed before: a rank that left one out would wait for ever for the next.
+        """
+        for axes in _GROUPS:
+            ranks = tuple(self.peers(*axes))
+            if (len(ranks) > 1 or self.sizes.zero) and ranks not in self._groups:
+                self._groups[ranks] = self._formed(ranks)
+        if self.sizes.pipeline > 2:
+            ends = self.pipeline_ends()
+            if self.rank in ends:
+                self._groups[ends] = self._formed(ends)
+            else:
+                self._formed((self.rank,))  # for the count
+
+    def pipeline_ends(self) -> tuple[int, ...]:
+        """The first and the last rank of this rank's pipeline."""
+        pipeline = self.peers("pipeline")
+        return pipeline[0], pipeline[-1]
+
     def group(self, *axes: str) -> dist.ProcessGroup | None:
         """Of this rank's peers along `axes`; None where it is alone."""
         ranks = tuple(self.peers(*axes))
-        return self._group_of(ranks) if len(ranks) > 1 else None
+        return self._groups[ranks] if len(ranks) > 1 else None
 
-    def group_of_ranks(self, ranks: list[int]) -> dist.ProcessGroup | None:
-        """Of ranks that all ask for this group alike."""
-        return self._group_of(tuple(ranks)) if len(ranks) > 1 else None
+    def group_of_ends(self) -> dist.ProcessGroup | None:
+        """Of the two ends of this rank's pipeline; None on the ranks between them, and without a pipeline."""
+        ends = self.pipeline_ends()
+        return self._groups[ends] if self.sizes.pipeline > 1 and self.rank in ends else None
 
     def device_mesh(self, *axes: tuple[str, ...]) -> DeviceMesh:
         """A mesh of one dimension for each tuple of axes, around this rank; FSDP wants one even for a single rank."""
         shape = [self.size(*each) for each in axes]
-        groups = [self._group_of(tuple(self.peers(*each))) for each in axes]
+        groups = [self._groups[tuple(self.peers(*each))] for each in axes]
         names = tuple("_".join(each) for each in axes)
         if len(axes) == 1:
             return DeviceMesh.from_group(groups[0], self.device.type, mesh_dim_names=names)
@@ -92,14 +119,11 @@ class Mesh:
         ranks = (steps + torch.tensor(inner)[None, :]).view(shape)
         return DeviceMesh.from_group(groups, self.device.type, mesh=ranks, mesh_dim_names=names)
 
-    def _group_of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
-        if ranks not in self._groups:
-            if len(ranks) == self.world_size:
-                assert dist.group.WORLD is not None
-                self._groups[ranks] = dist.group.WORLD
-            else:
-                self._groups[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
-        return self._groups[ranks]
+    def _formed(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        if len(ranks) == self.world_size:
+            assert dist.group.WORLD is not None
+            return dist.group.WORLD
+        return dist.new_group(list(ranks), use_local_synchronization=True)
 
 
 def choose_device(local_rank: int) -> torch.device:

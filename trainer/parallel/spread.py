@@ -82,6 +82,7 @@ def spread_model(
     """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded;
     `first_part` gives the values that a shard begins with, or None for random ones by the spec's seed."""
     spec, shape = training.parallelism, training.model.resolve()
+    mesh.form_groups()
     context = ContextCut(mesh, spec)
     layers = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
     numbers = stage_numbers(spec, mesh.coordinate("pipeline")) if mesh.sizes.pipeline > 1 else [0]

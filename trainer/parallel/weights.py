@@ -40,7 +40,7 @@ class Weights:
     def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
         self.stages, self.placements, self.mesh = stages, placements, mesh
         self.compressors, self.sent = [], deque()
-        self._tied_group = mesh.group_of_ranks(tied_ranks(stages, mesh)) if placements else None
+        self._tied_group = _tied_group(stages, mesh)
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
@@ -116,17 +116,13 @@ def mixtures(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:
     return {number: block.mlp for number, block in blocks.items() if isinstance(block.mlp, MixtureOfExperts)}
 
 
-def tied_ranks(stages: list[Decoder], mesh: Mesh) -> list[int]:
-    """This rank and the one with the other copy of a tied embedding; only this rank where there is no other."""
-    own = [mesh.rank]
-    if mesh.sizes.pipeline == 1 or not stages or not stages[0].shape.tie_embeddings:
-        return own
+def _tied_group(stages: list[Decoder], mesh: Mesh) -> dist.ProcessGroup | None:
+    """Of this rank and the one with the other copy of a tied embedding; None where there is no other."""
+    if not stages[0].shape.tie_embeddings:
+        return None
     has_embedding = any(stage.embedding is not None for stage in stages)
     has_head = any(stage.head is not None for stage in stages)
-    if has_embedding == has_head:
-        return own
-    pipeline = mesh.peers("pipeline")
-    return [pipeline[0], pipeline[-1]]
+    return mesh.group_of_ends() if has_embedding != has_head else None
 
 
 def sum_as_one(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
