@@ -1,10 +1,14 @@
 """Whole tiny runs whose replicas exchange compressed gradients."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.trainer.equality import Case, take_step
+from tests.trainer.ranks import RankPool
 from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
 from trainer.contract.run import EndClass
 
@@ -54,3 +58,32 @@ def test_only_sums_between_groups_of_shards_are_compressed(plain: FinishedRun, t
     # A rank of four has half of the parameters, and no share for a compressed sum within its replica.
     assert whole[1] == pytest.approx(whole[20] / 2, rel=0.05)
     assert whole[1] / sent[1] > 3.5
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankPool]:
+    with RankPool(4) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("model", "parallelism"),
+    [
+        ("tied", {"pipeline": 2, "zero": 0}),
+        ("dense", {"tensor": 2, "zero": 0}),
+        ("dense", {"context": 2, "zero": 1, "replicate": 2}),
+        ("moe", {"expert": 2, "zero": 0}),
+        ("moe", {"expert": 2, "zero": 3, "replicate": 2}),
+    ],
+    ids=str,
+)
+def test_gradients_are_near_those_of_one_rank_on_any_mesh(
+    ranks: RankPool, model: str, parallelism: dict[str, Any]
+) -> None:
+    (alone,) = ranks.run(1, take_step, Case(model, 1, {}))
+    spread = ranks.run(4, take_step, Case(model, 4, {**parallelism, "compression": {"kind": "int8"}}))[0]
+    assert spread.loss == pytest.approx(alone.loss, rel=1e-6)
+    assert spread.norm == pytest.approx(alone.norm, rel=0.01)
+    off = {name: np.linalg.norm(each - alone.gradients[name]) for name, each in spread.gradients.items()}
+    assert all(off[name] < 0.03 * np.linalg.norm(each) for name, each in alone.gradients.items())
+    assert max(off[name] / np.linalg.norm(each) for name, each in alone.gradients.items()) > 1e-4

@@ -129,6 +129,21 @@ def test_a_gradient_that_is_not_finite_reaches_every_replica_and_no_state(
         assert any(np.any(each != before[name]) for name, each in steps[3]["state"].items())
 
 
+def norms_on_rank(mesh: Any, kind: str) -> bool:
+    import torch.distributed as dist
+
+    compressor = make_compressor(CompressionSpec(kind=kind), {"norm": (33,)}, dist.group.WORLD, mesh.device)
+    tensor = torch.full((33,), 0.1 + mesh.rank)
+    compressor.all_reduce([tensor])
+    compressor.commit(torch.tensor(True))
+    return torch.equal(tensor, torch.full((33,), 0.1) + torch.full((33,), 1.1)) and not compressor.state_tensors()
+
+
+@pytest.mark.parametrize("kind", ["int8", "powersgd"])
+def test_norms_alone_are_summed_whole(ranks: RankPool, kind: str) -> None:
+    assert ranks.run(2, norms_on_rank, kind) == [True, True]
+
+
 def test_the_first_steps_are_sent_whole_where_asked(ranks: RankPool) -> None:
     late = ranks.run(2, reduce_on_rank, {"kind": "powersgd", "rank": 2, "start_step": 2}, 3)[0]
     whole = ranks.run(2, reduce_on_rank, {"kind": "none"}, 2)[0]

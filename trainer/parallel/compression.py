@@ -77,24 +77,42 @@ class Compressor:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             dist.all_reduce(flat, group=self._group)
             self.bytes.compressed += self._ring_bytes(flat.numel())
-            _scatter(flat, tensors)
+            for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     def _ring_bytes(self, numbers: int) -> int:
         return 2 * 4 * numbers * (self._size - 1) // self._size
 
 
 class Feedback:
-    """A replica's errors, one after another in one buffer, and those of a step that is not yet committed."""
+    """A replica's errors of tensors of `shapes`, and those of a step that is not yet committed.
 
-    def __init__(self, shapes: Mapping[str, torch.Size], device: torch.device) -> None:
+    They lie in one flat buffer, each tensor from a multiple of `unit` on; the buffer's length is one of `multiple`.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, torch.Size], device: torch.device, unit: int = 1, multiple: int = 1
+    ) -> None:
         self._shapes = dict(shapes)
-        self._errors = torch.zeros(sum(shape.numel() for shape in shapes.values()), device=device)
+        self._starts, end = [], 0
+        for shape in shapes.values():
+            self._starts.append(end)
+            end += -(-shape.numel() // unit) * unit
+        self._errors = torch.zeros(-(-end // multiple) * multiple, device=device)
         self.pending: Tensor | None = None
 
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The tensors in a buffer laid out like the errors'."""
+        found = zip(self._starts, self._shapes.values(), strict=True)
+        return [flat[start : start + shape.numel()].view(shape) for start, shape in found]
+
     def corrected(self, tensors: Sequence[Tensor]) -> Tensor:
-        """What should be summed now: the tensors, one after another, plus what was lost before."""
+        """What should be summed now, flat: the tensors and what was lost before."""
         assert self.pending is None, "the step before was not committed"
-        return torch.cat([tensor.reshape(-1) for tensor in tensors]).add_(self._errors)
+        flat = self._errors.clone()
+        for view, tensor in zip(self.views(flat), tensors, strict=True):
+            view += tensor
+        return flat
 
     def commit(self, is_finite: Tensor) -> None:
         if self.pending is not None:
@@ -102,12 +120,15 @@ class Feedback:
             self.pending = None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        parts = self._errors.split([shape.numel() for shape in self._shapes.values()])
-        return {f"error/{name}": part.view(self._shapes[name]) for name, part in zip(self._shapes, parts, strict=True)}
+        return {f"error/{name}": view for name, view in zip(self._shapes, self.views(self._errors), strict=True)}
 
 
 class ByteCompressor(Compressor):
-    """`int8` and `fp8`: each rank sums a share of the numbers in fp32 from bytes, and hands the sums out as bytes."""
+    """`int8` and `fp8`: each rank sums a share of the numbers in fp32 from bytes, and hands the sums out as bytes.
+
+    Norms and whatever else has one dimension are few numbers, and are summed whole. No block has numbers of two
+    tensors, whose sizes may differ much.
+    """
 
     def __init__(
         self,
@@ -119,7 +140,8 @@ class ByteCompressor(Compressor):
         super().__init__(shapes, group, device)
         self._dtype = torch.int8 if spec.kind == "int8" else torch.float8_e4m3fn
         self._start_step = spec.start_step
-        self._feedback = Feedback(self._shapes, device)
+        matrices = {name: shape for name, shape in self._shapes.items() if len(shape) > 1}
+        self._feedback = Feedback(matrices, device, BLOCK, self._size * BLOCK)
 
     def _keep(self, is_finite: Tensor) -> None:
         self._feedback.commit(is_finite)
@@ -128,12 +150,12 @@ class ByteCompressor(Compressor):
         return self._feedback.state_tensors()
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
-        if self.step < self._start_step:
+        if self.step < self._start_step or all(tensor.ndim < 2 for tensor in tensors):
             self._sum_whole(tensors)
             return
-        wanted = self._feedback.corrected(tensors)
-        share = -(-wanted.numel() // (self._size * BLOCK)) * BLOCK
-        wanted_RN = torch.nn.functional.pad(wanted, (0, self._size * share - wanted.numel())).view(self._size, share)
+        self._sum_whole([tensor for tensor in tensors if tensor.ndim < 2])
+        matrices = [tensor for tensor in tensors if tensor.ndim > 1]
+        wanted_RN = self._feedback.corrected(matrices).view(self._size, -1)
         outgoing_RM = quantised(wanted_RN, self._dtype)
         errors_RN = wanted_RN - dequantised(outgoing_RM, self._dtype)
         # A rank's own part of its share does not travel: it is added as it is, and loses nothing.
@@ -142,8 +164,9 @@ class ByteCompressor(Compressor):
         result_RN = dequantised(self._all_gather(quantised(sum_N[None], self._dtype)[0]), self._dtype)
         # What the sum loses on its way back is an error of the share's owner.
         mine_error_N += sum_N - result_RN[self._rank]
-        self._feedback.pending = errors_RN.view(-1)[: wanted.numel()]
-        _scatter(result_RN.view(-1), tensors)
+        self._feedback.pending = errors_RN.view(-1)
+        for matrix, summed in zip(matrices, self._feedback.views(result_RN.view(-1)), strict=True):
+            matrix.copy_(summed)
 
     def _sum_of_share(self, outgoing_RM: Tensor, mine_N: Tensor) -> Tensor:
         """Sum over all ranks, in their order, of their bytes for this rank's share."""
@@ -221,9 +244,8 @@ class LowRankCompressor(Compressor):
 
     def _matrices(self, flat: Tensor) -> dict[str, Tensor]:
         """Views [N, R, C] of what has low rank."""
-        parts = flat.split([shape.numel() for shape in self._low_rank.values()])
-        found = zip(self._low_rank.items(), parts, strict=True)
-        return {name: part.view(-1, *shape[-2:]) for (name, shape), part in found}
+        views = zip(self._low_rank, self._feedback.views(flat), strict=True)
+        return {name: view.view(-1, *view.shape[-2:]) for name, view in views}
 
 
 def make_compressor(
@@ -260,11 +282,3 @@ def _orthonormal(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
         together, _ = torch.linalg.qr(torch.cat([matrices[name] for name in names]))
         found |= zip(names, together.split([len(matrices[name]) for name in names]), strict=True)
     return found
-
-
-def _scatter(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy what lies one after another (and perhaps padding) into the tensors."""
-    start = 0
-    for tensor in tensors:
-        tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
-        start += tensor.numel()
