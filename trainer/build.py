@@ -13,13 +13,13 @@ from trainer.contract.plan import micro_batch_size, plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
 from trainer.contract.training import TrainingSpec
-from trainer.data.batch import MicroBatch
 from trainer.data.cache import CorruptShard
 from trainer.data.corpus import Corpus
 from trainer.data.loader import Loader, RankShare, validation_batches
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import Source
 from trainer.errors import TrainerError
+from trainer.evaluation import HeldOut, Sampler, held_out, told_apart
 from trainer.export.read import StoredWeights
 from trainer.metrics.reporter import Reporter
 from trainer.models.decoder import Decoder
@@ -49,7 +49,8 @@ class Session:
     optimizer: ShardOptimizer
     balancer: Balancer
     loader: Loader
-    validation: list[MicroBatch]
+    validation: list[HeldOut]
+    sampler: Sampler
     writer: CheckpointWriter
     micro_batches: int  # of a full step, on each data rank
     first_step: int
@@ -101,6 +102,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         balancer=Balancer(model.stages, mesh),
         loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
+        sampler=Sampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter),
         micro_batches=part.num_micro_batches(training.step_sizes.full),
         first_step=first_step,
@@ -125,15 +127,16 @@ def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
     return tell
 
 
-def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[MicroBatch]:
+def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOut]:
     """Held-out rows of every source."""
     training = assignment.run.training
-    batches = []
+    found = []
     for place in assignment.sources:
         source = Source(place, "validation", training.data, training.sequence_length, storage)
-        batches += validation_batches(source, training.evaluation.sequences, part)
+        batches = validation_batches(source, training.evaluation.sequences, part)
+        found.append(held_out(place.name, source.index, batches))
         source.close()
-    return batches
+    return told_apart(found)
 
 
 def _base(assignment: Assignment) -> StoredWeights | None:

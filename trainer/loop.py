@@ -12,12 +12,12 @@ from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.errors import TrainerError
+from trainer.evaluation import Evaluated, evaluate
 from trainer.metrics.stats import StatsPipe, StepStats
 from trainer.metrics.throughput import model_flops_utilisation, peak_of
 from trainer.optim.schedule import learning_rate
 from trainer.parallel.mesh import sum_over, sum_over_ranks
 
-VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
 MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
 
@@ -30,7 +30,7 @@ def train(session: Session) -> EndClass:
     if training.compile:
         compile_ahead(session)
     if session.first_step == 0:
-        monitor.evaluated(0, *evaluate(session))
+        monitor.evaluated(0, evaluated(session, 0))
     reporter.enter("training")
     session.model.weights.begin(session.first_step)
     monitor.resume_clock()
@@ -51,7 +51,7 @@ def train(session: Session) -> EndClass:
         session.writer.check()
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.steps(pipe.drain())
-            monitor.evaluated(done, *evaluate(session))
+            monitor.evaluated(done, evaluated(session, done))
         if done % session.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
             monitor.steps(pipe.drain())
             monitor.saved(done, save(session, done, monitor.latest))
@@ -87,7 +87,7 @@ def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, T
 def compile_ahead(session: Session) -> None:
     """Run a step's micro-batches through, so that compiling has its own line in the start-up times."""
     with session.reporter.phase("compile"):
-        batch = session.validation[0].to(session.mesh.device)
+        batch = session.validation[0].batches[0].to(session.mesh.device)
         session.model.forward_backward([batch] * session.micro_batches, 1.0)
         session.optimizer.zero_gradients()
         nothing = torch.zeros((), dtype=torch.bool, device=session.mesh.device)
@@ -95,17 +95,27 @@ def compile_ahead(session: Session) -> None:
         session.model.weights.commit(nothing)
 
 
-def evaluate(session: Session) -> tuple[float, float]:
-    """Mean loss over the validation sequences, the same on every rank, and the seconds it took."""
+def evaluated(session: Session, step: int) -> Evaluated:
+    """Losses on what is held out after `step` steps, the same on every rank."""
     session.reporter.enter("evaluation")
-    begin = time.monotonic()
-    sums = torch.zeros(2, dtype=torch.float64, device=session.mesh.device)
-    for first in range(0, len(session.validation), VALIDATION_ROUND):
-        batches = session.validation[first : first + VALIDATION_ROUND]
-        sums += session.model.losses([batch.to(session.mesh.device) for batch in batches])
-    loss_sum, tokens = sum_over_ranks(sums, session.mesh).tolist()
+    found = evaluate(session.model, session.validation)
+    tell_samples(session, step)
     session.reporter.enter("training")
-    return loss_sum / tokens, time.monotonic() - begin
+    return found
+
+
+def tell_samples(session: Session, step: int) -> None:
+    """What the model makes of the spec's prompts, as events."""
+    sampler = session.sampler
+    if not sampler.prompts:
+        return
+    if not sampler.is_possible:
+        if step == session.first_step:
+            because = "pipeline, tensor or context parallelism spread the model"
+            session.reporter.event("evaluation.sample_skipped", because=because)
+        return
+    for prompt, text in zip(sampler.prompts, sampler.samples(), strict=True):
+        session.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 
 
 def save(session: Session, step: int, metrics: dict[str, float]) -> float:
@@ -174,11 +184,10 @@ class Monitor:
         self.latest["train/loss"] = stats.loss
         self._count_skips(stats)
 
-    def evaluated(self, step: int, loss: float, seconds: float) -> None:
-        self._reporter.metrics(step, {"evaluation/loss": loss})
-        self._reporter.event("evaluation", step=step, loss=loss, seconds=seconds)
-        self.latest["evaluation/loss"] = loss
-        self.resume_clock()
+    def evaluated(self, step: int, found: Evaluated) -> None:
+        self._reporter.metrics(step, found.values)
+        self._reporter.event("evaluation", step=step, loss=found.loss, seconds=found.seconds)
+        self.latest.update(found.values)
 
     def saved(self, step: int, stall_seconds: float) -> None:
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})

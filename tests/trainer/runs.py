@@ -84,9 +84,10 @@ def run_alone(
     keep_last: int = 2,
     restarts: int = 0,
     data: Path | None = None,
+    files: list[Path] | None = None,
     at_first_checkpoint: Callable[[Supervisor], None] | None = None,
 ) -> FinishedRun:
-    """A standalone run in worker processes of this test process's fork server.
+    """A standalone run in worker processes of this test process's fork server. `files`: of a mixture, one a source.
 
     `at_first_checkpoint` is called, while training goes on, as soon as a new checkpoint's manifest is stored.
     """
@@ -100,7 +101,7 @@ def run_alone(
         CheckpointPolicy(every_steps=every_steps, keep_last=keep_last),
         restarts,
     )
-    place = NodePlace(output / "work", local_files=[data])
+    place = NodePlace(output / "work", local_files=files or [data])
     supervisor = Supervisor(FolderConnection(output), LocalPlatform(output, settings), place)
     ended = threading.Event()
     if at_first_checkpoint is not None:

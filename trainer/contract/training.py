@@ -48,10 +48,14 @@ class ModelSpec(SpecModel):
 
 
 class EvaluationSpec(SpecModel):
-    """Held-out loss over `sequences` validation sequences: before the first step, every `every_steps`, at the end."""
+    """Held-out loss over `sequences` validation sequences of each data set: before the first step, every `every_steps`,
+    at the end. Each time the model also goes on from `prompts`, by up to `sample_tokens` tokens, drawn with the same
+    random numbers; not where pipeline, tensor or context parallelism spread it."""
 
     every_steps: PositiveInt = 100
     sequences: PositiveInt = 64
+    prompts: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=16)] = []
+    sample_tokens: Annotated[int, Field(ge=1, le=1024)] = 64
 
 
 class CheckpointPolicy(SpecModel):

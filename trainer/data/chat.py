@@ -98,6 +98,10 @@ class ChatTemplate:
             raise ValueError("no message of the assistant is left in the text that the chat template makes")
         return Conversation(marked, spans)
 
+    def prompt(self, text: str) -> str:
+        """What a model is given for it to answer `text`."""
+        return self._render([{"role": "user", "content": text}], add_generation_prompt=True)
+
     def _answer(self, messages: Messages, number: int, text: str) -> tuple[int, int] | None:
         """Where message `number`, if it is the assistant's, lies in the text of all messages."""
         if messages[number]["role"] != "assistant":

@@ -61,8 +61,9 @@ class Head(nn.Module):
         assert weight is not None
         if targets_BS is None:
             return functional.linear(x_BSD, weight)
+        z_loss = self.z_loss if torch.is_grad_enabled() else 0.0  # what is held out is measured by its loss alone
         return linear_cross_entropy(
-            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), self.z_loss, self.first_word, self.combine
+            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.first_word, self.combine
         )
 
 

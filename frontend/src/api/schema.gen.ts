@@ -1276,7 +1276,9 @@ export interface components {
         };
         /**
          * EvaluationSpec
-         * @description Held-out loss over `sequences` validation sequences: before the first step, every `every_steps`, at the end.
+         * @description Held-out loss over `sequences` validation sequences of each data set: before the first step, every `every_steps`,
+         *     at the end. Each time the model also goes on from `prompts`, by up to `sample_tokens` tokens, drawn with the same
+         *     random numbers; not where pipeline, tensor or context parallelism spread it.
          */
         EvaluationSpec: {
             /**
@@ -1289,6 +1291,16 @@ export interface components {
              * @default 64
              */
             sequences: number;
+            /**
+             * Prompts
+             * @default []
+             */
+            prompts: string[];
+            /**
+             * Sample Tokens
+             * @default 64
+             */
+            sample_tokens: number;
         };
         Event: {
             /** @description within the job, from 1 without gaps */
@@ -2661,7 +2673,9 @@ export interface components {
             /**
              * @default {
              *       "every_steps": 100,
-             *       "sequences": 64
+             *       "sequences": 64,
+             *       "prompts": [],
+             *       "sample_tokens": 64
              *     }
              */
             evaluation: components["schemas"]["EvaluationSpec"];

@@ -108,9 +108,14 @@ class Estimate(TypedDict):
     cost_at_time_limit: float
 
 
+Prompt: TypeAlias = str
+
+
 class EvaluationSpec(TypedDict):
     every_steps: NotRequired[int]
     sequences: NotRequired[int]
+    prompts: NotRequired[list[Prompt]]
+    sample_tokens: NotRequired[int]
 
 
 class Event(TypedDict):

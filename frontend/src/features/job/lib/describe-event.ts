@@ -59,6 +59,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`${label(word("phase"))} took ${duration(number("seconds"))}`);
     case "evaluation":
       return told(`Validation loss ${loss(number("loss"))} at step ${step ?? "?"}`);
+    case "evaluation.sample":
+      return told(`At step ${step ?? "?"}, “${word("prompt")}” goes on: ${word("text")}`);
     case "step.skipped":
       return told(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
     case "generation.started":

@@ -1,0 +1,99 @@
+"""Held-out loss by data set and by byte, and what the model says to fixed prompts, on any mesh alike."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.runs import FinishedRun, run_alone, tiny_text, tiny_training
+from tests.trainer.test_chat import conversations
+from trainer.contract.run import EndClass
+from trainer.data.batch import MicroBatch
+from trainer.data.shards import DatasetIndex
+from trainer.evaluation import HeldOut, chosen_words, held_out, told_apart
+from trainer.export.read import load_exported
+
+PROMPTS = {"every_steps": 10, "sequences": 8, "prompts": ["gold is", "the furnace keeps"], "sample_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    return run_alone(tmp_path_factory.mktemp("run") / "run", tiny_training(evaluation=PROMPTS))
+
+
+def index_of(run: FinishedRun) -> DatasetIndex:
+    (path,) = run.output.glob("work/datasets/*-local")
+    return DatasetIndex.read(path)
+
+
+def test_bits_per_byte_follow_from_loss_and_text(run: FinishedRun) -> None:
+    index = index_of(run)
+    losses, bits = run.series("evaluation/loss"), run.series("evaluation/bits_per_byte")
+    assert sorted(bits) == [0, 10, 20]
+    tokens_per_byte = index.validation_tokens / index.text_bytes["validation"]
+    for step, loss in losses.items():
+        assert bits[step] == pytest.approx(loss / math.log(2) * tokens_per_byte)
+
+
+def test_samples_are_those_of_the_model_and_the_last_are_the_exports(run: FinishedRun) -> None:
+    samples = run.events("evaluation.sample")
+    assert [(each["step"], each["prompt"]) for each in samples] == [
+        (step, prompt) for step in (0, 10, 20) for prompt in PROMPTS["prompts"]
+    ]
+    model, tokenizer = load_exported(run.output / "model")
+    generator = torch.Generator().manual_seed(1)
+    texts = [tokenizer.encode(prompt).ids for prompt in PROMPTS["prompts"]]
+    new: list[list[int]] = [[], []]
+    for _ in range(12):
+        with torch.no_grad():
+            logits = [model(torch.tensor([ids + more]))[0, -1] for ids, more in zip(texts, new, strict=True)]
+        for more, word in zip(new, chosen_words(torch.stack(logits), generator).tolist(), strict=True):
+            more.append(word)
+    said = [tokenizer.decode(more[: more.index(0)] if 0 in more else more) for more in new]
+    assert [each["text"] for each in samples[-2:]] == said
+
+
+@pytest.mark.parametrize("changes", [{"parallelism": {"zero": 3}}, {"parallelism": {"zero": 0}}])
+def test_ranks_sample_what_one_rank_does(changes: dict[str, Any], run: FinishedRun, tmp_path: Path) -> None:
+    training = tiny_training(evaluation=PROMPTS, **changes)
+    other = run_alone(tmp_path / "run", training, processes=2, data=run.output.parent / "tiny.txt")
+    assert other.end_class is EndClass.COMPLETED
+    first = [each["text"] for each in run.events("evaluation.sample")][:2]
+    assert [each["text"] for each in other.events("evaluation.sample")][:2] == first
+
+
+def test_a_spread_model_says_why_it_has_no_samples(run: FinishedRun, tmp_path: Path) -> None:
+    training = tiny_training(evaluation=PROMPTS, parallelism={"tensor": 2}, steps=1, schedule={"warmup_steps": 0})
+    other = run_alone(tmp_path / "run", training, processes=2, data=run.output.parent / "tiny.txt")
+    assert len(other.events("evaluation.sample_skipped")) == 1
+    assert other.events("evaluation.sample") == []
+
+
+def test_each_data_set_of_a_mixture_has_its_loss(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text(tiny_text(30_000))
+    (tmp_path / "chats.jsonl").write_bytes(conversations(200))
+    data = {
+        "mixture": [{"source": "dataset:words"}, {"source": "dataset:chats", "format": "chat"}],
+        "packing": "documents",
+    }
+    training = tiny_training(data=data, sequence_length=64, steps=4)
+    other = run_alone(tmp_path / "run", training, files=[tmp_path / "words.txt", tmp_path / "chats.jsonl"])
+    points = [json.loads(line)["values"] for line in (other.output / "metrics.jsonl").read_text().splitlines()]
+    names = {name for values in points for name in values if name.startswith("evaluation/")}
+    assert names == {
+        "evaluation/loss", "evaluation/words/loss", "evaluation/words/bits_per_byte", "evaluation/chats/loss",
+    }  # fmt: skip
+    words, chats, both = (other.series(f"evaluation/{name}loss")[4] for name in ("words/", "chats/", ""))
+    assert min(words, chats) <= both <= max(words, chats)
+
+
+def test_names_of_data_sets_are_told_apart() -> None:
+    index = DatasetIndex("f", 300, 1, "uint16", {"train": [], "validation": []}, {"train": 0, "validation": 0}, 0)
+    sources = ["dataset:Red-1", "s3://red/1", "builtin:python-stdlib", "dataset:---"]
+    found = told_apart([held_out(source, index, []) for source in sources])
+    assert [each.name for each in found] == ["red_1", "red_1_2", "python_stdlib", "data"]
+    assert all(each.tokens_per_byte is None for each in found)
+    assert found[0] == HeldOut("red_1", list[MicroBatch](), None)
