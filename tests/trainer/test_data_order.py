@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer.runs import TINY, tiny_text
+from tests.trainer.runs import TINY, tiny_text, tiny_training
 from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.optimisation import StepSizes
 from trainer.contract.training import TrainingSpec
@@ -28,6 +28,7 @@ from trainer.data.sampler import Sampler, share
 from trainer.data.shards import DatasetIndex, document_lengths
 from trainer.data.source import Source, SourcePlace
 from trainer.data.tokenizer import GivenTokenizer
+from trainer.models.decoder import Decoder, initialise
 from trainer.storage.folder import FolderStorage
 
 LENGTH = 32
@@ -156,6 +157,26 @@ def test_packing_many_documents_leaves_little_empty() -> None:
     sizes = np.random.default_rng(0).lognormal(5.5, 1.0, 5000).astype(np.int64).clip(2, 4096)
     filled = sizes.sum() / (4096 * (best_fit(sizes, 4096).max() + 1))
     assert filled > 0.99
+
+
+def test_packing_changes_no_documents_loss_and_so_no_document_sees_another() -> None:
+    lengths, end_of_text, generator = np.array([7, 20, 3, 9, 32, 5]), 17, np.random.default_rng(0)
+    tokens = generator.integers(0, 50, lengths.sum()).astype(np.uint16)
+    shape = tiny_training().model.resolve()
+    model = Decoder(shape, 50, LENGTH)
+    initialise(model, 1)
+
+    def loss(rows: DocumentRows, stretch: np.ndarray) -> float:
+        found = [micro_batch(rows.read(stretch, number, end_of_text, is_masked=False)) for number in range(rows.count)]
+        batches = [(batch.tokens_BS, batch.targets_BS, batch.documents_BS, batch.positions_BS) for batch in found]
+        with torch.no_grad():
+            return sum(float(model(*batch)) for batch in batches)
+
+    packed = DocumentRows(lengths, LENGTH)
+    assert packed.count < len(lengths)
+    ends = np.cumsum(lengths)
+    alone = [loss(DocumentRows(lengths[n : n + 1], LENGTH), tokens[ends[n] - lengths[n] : ends[n]]) for n in range(6)]
+    assert loss(packed, tokens) == pytest.approx(sum(alone), rel=1e-5)
 
 
 def test_a_stream_is_cut_into_rows_that_each_have_the_token_after() -> None:

@@ -101,25 +101,61 @@ def _pieces(lengths: NDArray[np.int64], longest: int) -> tuple[NDArray[np.int64]
 def best_fit(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
     """For each piece the bin it goes to: pieces from large to small, each into the fullest bin that has room.
 
-    `room` is a set of integers, bit r set where some bin has r left, so that the least sufficient room is found by
-    one shift; bins of equal room are taken last made, first used.
+    Bins of equal room are taken last made, first used.
     """
     bins = np.empty(len(sizes), dtype=np.int64)
     by_room: dict[int, list[int]] = {}
-    room, num_bins = 0, 0
+    rooms, num_bins = _Rooms(capacity), 0
     for piece in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[piece])
-        enough = room >> size
-        if enough:
-            left = size + (enough & -enough).bit_length() - 1
-            chosen = by_room[left].pop()
-            if not by_room[left]:
-                room &= ~(1 << left)
-        else:
-            left, chosen = capacity, num_bins
+        room = rooms.least(size)
+        if room is None:
+            room, chosen = capacity, num_bins
             num_bins += 1
+        else:
+            chosen = by_room[room].pop()
+            if not by_room[room]:
+                rooms.remove(room)
         bins[piece] = chosen
-        if left > size:
-            by_room.setdefault(left - size, []).append(chosen)
-            room |= 1 << (left - size)
+        if room > size:
+            by_room.setdefault(room - size, []).append(chosen)
+            rooms.add(room - size)
     return bins
+
+
+class _Rooms:
+    """A set of numbers up to `capacity` that finds its least member from some number on, as bits of words, with one bit
+    for each word that has any: both are small, so that no step takes longer in longer rows."""
+
+    _BITS = 512
+
+    def __init__(self, capacity: int) -> None:
+        self._words = [0] * (capacity // self._BITS + 1)
+        self._filled = 0
+
+    def add(self, number: int) -> None:
+        word, bit = divmod(number, self._BITS)
+        self._words[word] |= 1 << bit
+        self._filled |= 1 << word
+
+    def remove(self, number: int) -> None:
+        word, bit = divmod(number, self._BITS)
+        self._words[word] &= ~(1 << bit)
+        if not self._words[word]:
+            self._filled &= ~(1 << word)
+
+    def least(self, number: int) -> int | None:
+        word, bit = divmod(number, self._BITS)
+        rest = self._words[word] >> bit
+        if rest:
+            return number + _lowest(rest)
+        later = self._filled >> (word + 1)
+        if not later:
+            return None
+        word += 1 + _lowest(later)
+        return word * self._BITS + _lowest(self._words[word])
+
+
+def _lowest(bits: int) -> int:
+    """Number of the lowest bit that is set."""
+    return (bits & -bits).bit_length() - 1
