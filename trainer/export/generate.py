@@ -8,22 +8,34 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from trainer.contract.hugging_face import end_of_text_id
 from trainer.contract.run import EXIT_STATUS
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import TrainerError
+from trainer.export.folder import read_config
 from trainer.export.read import load_exported, log_probabilities
 from trainer.models.decoder import Decoder
 
 
 def generate(
-    model: Decoder, tokenizer: Tokenizer, prompt: str, *, tokens: int, temperature: float, seed: int, window: int
+    model: Decoder,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    window: int,
+    end_of_text: int | None = None,
 ) -> Iterator[int]:
-    """New token ids one by one, until END_OF_TEXT or `tokens` of them; the model sees the last `window` ids.
+    """New token ids one by one, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them; the model sees the last
+    `window` ids.
 
     `temperature` 0 takes the likeliest token each time. The same seed gives the same text.
     """
-    end_of_text = tokenizer.token_to_id(END_OF_TEXT)
-    context = tokenizer.encode(prompt).ids or [end_of_text]
+    if end_of_text is None:
+        end_of_text = tokenizer.token_to_id(END_OF_TEXT)
+    context = tokenizer.encode(prompt).ids or [end_of_text or 0]
     generator = torch.Generator().manual_seed(seed)
     for _ in range(tokens):
         scores = log_probabilities(model, context[-window:])
@@ -58,6 +70,7 @@ def main() -> int:
         temperature=arguments.temperature,
         seed=arguments.seed,
         window=model.rotary.sequence_length,
+        end_of_text=end_of_text_id(read_config(arguments.model)),
     )
     sys.stdout.write(arguments.prompt + tokenizer.decode(list(new)) + "\n")
     return 0
