@@ -43,6 +43,13 @@ def with_experts(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return run_alone(tmp_path_factory.mktemp("experts") / "run", training)
 
 
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    shape = {**tiny_training().model.resolve().model_dump(), "tie_embeddings": True}
+    training = tiny_training(model={"shape": shape}, steps=1, schedule={"warmup_steps": 0})
+    return run_alone(tmp_path_factory.mktemp("tied") / "run", training)
+
+
 def going_on(run: FinishedRun, **changes: Any) -> TrainingSpec:
     fields = {"model": {"base": str(run.output / "model")}, "tokenizer": {}, **changes}
     return with_base(tiny_training(**fields), run.output / "model")
@@ -96,6 +103,7 @@ def loaded(mesh: Mesh, training: TrainingSpec, folder: Path) -> dict[str, torch.
         ("first", {"zero": 3}),
         ("first", {"tensor": 2}),
         ("first", {"pipeline": 2, "zero": 1}),
+        ("tied", {"pipeline": 2, "zero": 0}),
         ("with_experts", {"expert": 2, "zero": 3}),
         ("with_experts", {"tensor": 2, "zero": 2}),
     ],
