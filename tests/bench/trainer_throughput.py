@@ -1,138 +1,168 @@
-"""Tokens per second of the trainer against a bare PyTorch loop of the same model, alternating in one run.
+"""Tokens per CPU-second of the trainer and of others' loops: one model, one optimiser, one batch size, alternating.
 
-The bare loop is what one writes by hand: the same decoder, batches already in memory, fused AdamW,
-`clip_grad_norm_`, DistributedDataParallel for more than one process; no data pipeline, no reports, no skips.
-`python -m tests.bench.trainer_throughput [--processes 1 2] [--rounds 3] [--steps 12]`
+Ours is the whole trainer (data, reports, skips); the bare loop is what one writes by hand: batches in memory, logits,
+`cross_entropy`, autocast for bf16, fused AdamW, `clip_grad_norm_`, DistributedDataParallel or FSDP2 for more than one
+process. Hugging Face's Trainer, Lightning Fabric and litgpt take part where they are installed (`pip install
+accelerate lightning-fabric litgpt`). CPU seconds of the process count, start and warm-up left out: on a shared machine
+the clock says more of the neighbours.
+`python -m tests.bench.trainer_throughput [--processes 1 2] [--rounds 3] [--steps 8] [--precision fp32 bf16]`
 """
 
 import argparse
+import importlib.util
 import json
+import os
 import statistics
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.bench import trainer_rivals as rivals
+from trainer.agent import generation
 from trainer.agent.supervisor import NodePlace, Supervisor
 from trainer.contract.run import EndClass
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.local_platform import LocalPlatform, LocalSettings
-from trainer.resilience.assignment import FolderConnection
+from trainer.resilience.assignment import Assignment, FolderConnection
+from trainer.resilience.entry import run_worker
 from trainer.resilience.forking import fork, make_pipe, start_fork_server
-from trainer.resilience.rendezvous import StoreAddress, start_store
+from trainer.resilience.rendezvous import start_store
 
-WARM_UP_STEPS = 5
+WARM_UP_STEPS = 3
+SHAPE = {"hidden_size": 256, "num_layers": 7, "num_heads": 8, "num_kv_heads": 4, "intermediate_size": 704}
+"""6.8 million parameters with 2,048 words."""
+TIMES_NAME = "cpu_seconds.json"
 
 
-def training_spec(steps: int, preset: str) -> TrainingSpec:
+def training_spec(steps: int, precision: str, compiled: bool, zero: int | str) -> TrainingSpec:
     return TrainingSpec.model_validate(
         {
-            "model": {"preset": preset},
+            "model": {"shape": SHAPE},
             "data": {"source": "builtin:python-stdlib"},
             "steps": steps + WARM_UP_STEPS,
-            "tokens_per_step": 8192,
+            "tokens_per_step": 4096,
             "sequence_length": 256,
+            "precision": precision,
+            "compile": compiled,
+            "parallelism": {"zero": zero, "micro_batch_sequences": 8},
             "schedule": {"warmup_steps": 0},
             "evaluation": {"every_steps": 10_000, "sequences": 1},
         }
     )
 
 
-def bare_rank(training: TrainingSpec, vocab_size: int, rank: int, world: int, store: StoreAddress, report: Any) -> None:
-    """The hand-written loop; runs in a forked process."""
-    import os
+def measured_worker(assignment: Assignment) -> None:
+    """Stands in for `run_worker`: notes the process's CPU seconds whenever a step's batches are asked for."""
+    import time
 
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
+    from trainer.data.loader import Loader
 
-    from trainer.models.decoder import Decoder
+    seconds: list[float] = []
+    asked = Loader.next_step
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    client = dist.PrefixStore("bare", dist.TCPStore(store.host, store.port, is_master=False))
-    dist.init_process_group("gloo", store=client, rank=rank, world_size=world)
-    torch.manual_seed(1)
-    model: Any = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
-    if world > 1:
-        model = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    sequences = training.sequences_per_step // world
-    tokens = torch.randint(0, vocab_size, (4, sequences, training.sequence_length + 1))
-    seconds = []
-    for step in range(training.steps):
-        begin = time.monotonic()
-        batch = tokens[step % 4]
-        loss = model(batch[:, :-1], batch[:, 1:]) / (sequences * training.sequence_length)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
-        seconds.append(time.monotonic() - begin)
-    if rank == 0:
-        report.send(seconds)
-    del model, optimizer
-    dist.destroy_process_group()
+    def next_step(loader: Loader, step: int) -> Any:
+        seconds.append(time.process_time())
+        if assignment.rank == 0:
+            (assignment.work / TIMES_NAME).write_text(json.dumps(seconds))
+        return asked(loader, step)
+
+    Loader.next_step = next_step  # type: ignore[method-assign]
+    run_worker(assignment)
 
 
-def bare_seconds(training: TrainingSpec, vocab_size: int, world: int) -> list[float]:
-    store, address = start_store("127.0.0.1", 0)
-    reader, writer = make_pipe()
-    ranks = [fork(f"bare-{r}", bare_rank, training, vocab_size, r, world, address, writer) for r in range(world)]
-    writer.close()
-    seconds = reader.recv()
-    for rank in ranks:
-        rank.process.join()
-    store.process.kill()
-    return seconds[WARM_UP_STEPS:]
-
-
-def trainer_seconds(training: TrainingSpec, world: int, output: Path, cache: Path) -> list[float]:
+def ours(training: TrainingSpec, world: int, folder: Path) -> list[float]:
+    """CPU seconds of the first rank for each step."""
+    generation.run_worker = measured_worker  # type: ignore[assignment]
+    output = Path(tempfile.mkdtemp(dir=folder))
     settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
-    platform = LocalPlatform(output, settings)
-    supervisor = Supervisor(FolderConnection(output), platform, NodePlace(output / "work", cache=cache))
-    end_class = supervisor.run()
+    place = NodePlace(output / "work", cache=folder / "cache")
+    end_class = Supervisor(FolderConnection(output), LocalPlatform(output, settings), place).run()
     if end_class is not EndClass.COMPLETED:
         raise RuntimeError((output / "end.json").read_text())
-    points = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    found = [point["values"]["time/step_seconds"] for point in points if "time/step_seconds" in point["values"]]
-    return found[WARM_UP_STEPS:]
+    return differences(json.loads((output / "work" / TIMES_NAME).read_text()))
 
 
-def compare(training: TrainingSpec, world: int, rounds: int, folder: Path) -> dict[str, float]:
-    bare: list[float] = []
-    ours: list[float] = []
-    for number in range(rounds):
-        ours += trainer_seconds(training, world, folder / f"run-{world}-{number}", folder / "cache")
-        bare += bare_seconds(training, training.tokenizer.vocab_size, world)
-    speeds = {
-        "bare_tokens_per_second": training.tokens_per_step / statistics.median(bare),
-        "trainer_tokens_per_second": training.tokens_per_step / statistics.median(ours),
+def rival(loop: Callable[..., None], training: TrainingSpec, world: int) -> list[float]:
+    """The same of another loop, run by forked processes."""
+    store, address = start_store("127.0.0.1", 0)
+    reader, writer = make_pipe()
+    ranks = [fork(f"rival-{rank}", loop, training, rank, world, address, writer) for rank in range(world)]
+    writer.close()
+    try:
+        return differences(reader.recv())
+    except EOFError as error:
+        said = os.read(ranks[0].stderr.fileno(), 2**20).decode()
+        raise RuntimeError(f"{loop.__name__} died: {said[-2000:]}") from error
+    finally:
+        for forked in ranks:
+            forked.process.join()
+        store.process.kill()
+
+
+def differences(readings: list[float]) -> list[float]:
+    return [after - before for before, after in zip(readings, readings[1:], strict=False)][WARM_UP_STEPS - 1 :]
+
+
+def systems(world: int, compiled: bool) -> dict[str, tuple[Callable[..., None] | None, str]]:
+    """Name -> (loop, or None for ours; ZeRO stage)."""
+    found: dict[str, tuple[Callable[..., None] | None, str]] = {
+        "athanor": (None, "auto"),
+        "bare": (rivals.bare, "auto"),
     }
-    return {"processes": world, **speeds, "ratio": statistics.median(bare) / statistics.median(ours)}
+    if world > 1:
+        found |= {"athanor zero 3": (None, "3"), "bare FSDP2": (rivals.bare_sharded, "3")}
+    elif not compiled:
+        others = {
+            "hf trainer": (rivals.hugging_face, "accelerate"),
+            "fabric": (rivals.fabric, "lightning_fabric"),
+            "litgpt": (rivals.litgpt, "lightning"),  # which litgpt imports
+        }
+        found |= {name: (loop, "auto") for name, (loop, package) in others.items() if importlib.util.find_spec(package)}
+    return found
+
+
+def compare(world: int, precision: str, compiled: bool, rounds: int, steps: int, folder: Path) -> list[dict[str, Any]]:
+    seconds: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, (loop, zero) in systems(world, compiled).items():
+            training = training_spec(steps, precision, compiled, int(zero) if zero.isdigit() else zero)
+            taken = ours(training, world, folder) if loop is None else rival(loop, training, world)
+            seconds.setdefault(name, []).extend(taken)
+    tokens = training_spec(steps, precision, compiled, "auto").tokens_per_step / world
+    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+    return [
+        {
+            "system": name, "processes": world, "precision": precision, "compiled": compiled,
+            "tokens_per_cpu_second": tokens / median, "athanor_is": median / medians["athanor"],
+        }
+        for name, median in medians.items()
+    ]  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
+    parser.add_argument("--compiled", action="store_true", help="also compiled")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--preset", default="llama-1m")
+    parser.add_argument("--steps", type=int, default=8)
     arguments = parser.parse_args()
     start_fork_server()
-    training = training_spec(arguments.steps, arguments.preset)
     results = []
+    print(f"{'':28} {'tokens/CPU-s':>12} {'athanor is':>11}")
     with tempfile.TemporaryDirectory() as folder:
         for world in arguments.processes:
-            results.append(compare(training, world, arguments.rounds, Path(folder)))
-    out = sys.stdout.write
-    out(f"{'processes':>9} {'bare tokens/s':>14} {'trainer tokens/s':>17} {'ratio':>7}\n")
-    for row in results:
-        out(f"{row['processes']:>9} {row['bare_tokens_per_second']:>14,.0f} "
-            f"{row['trainer_tokens_per_second']:>17,.0f} {row['ratio']:>7.3f}\n")  # fmt: skip
-    out(json.dumps({"trainer_throughput": results}) + "\n")
+            for precision in arguments.precision:
+                for compiled in (False, True) if arguments.compiled else (False,):
+                    title = f"{world} x {precision}{' compiled' if compiled else ''}"
+                    rows = compare(world, precision, compiled, arguments.rounds, arguments.steps, Path(folder))
+                    for row in rows:
+                        speed, ratio = row["tokens_per_cpu_second"], row["athanor_is"]
+                        print(f"{title:14} {row['system']:14}{speed:12,.0f} {ratio:10.2f}x", flush=True)
+                    results += rows
+    sys.stdout.write(json.dumps({"trainer_throughput": results}) + "\n")
 
 
 if __name__ == "__main__":
