@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trainer.activation import keep_as_told
 from trainer.checkpoint.reader import load
 from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
@@ -30,6 +31,7 @@ from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.spread import SpreadModel, spread_model
 from trainer.platform_client import Platform
+from trainer.precision import compute_as_told
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
 
@@ -76,7 +78,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         torch.manual_seed(training.seed)
         base = _base(assignment)
         model = spread_model(
-            training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training),
+            training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training, mesh),
             lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
         )  # fmt: skip
         if base is not None:
@@ -146,11 +148,12 @@ def _base(assignment: Assignment) -> StoredWeights | None:
     return StoredWeights(assignment.base_folder, assignment.run.training.model.resolve())
 
 
-def _prepare(stage: Decoder, training: TrainingSpec) -> None:
+def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
     """What a spec says of a stage's computation, before it is sharded."""
-    for block in stage.blocks.values():
-        block.recompute = training.activation_checkpointing == "full"
-        if training.compile:
+    keep_as_told(stage, training)
+    compute_as_told(stage, training, mesh)
+    if training.compile:
+        for block in stage.blocks.values():
             block.compile()
     if stage.head is not None:
         stage.head.z_loss = training.z_loss

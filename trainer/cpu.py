@@ -1,6 +1,7 @@
 """How a process shares the node's cores and memory with its neighbours."""
 
 import ctypes
+import gc
 import os
 import sys
 
@@ -9,6 +10,23 @@ import torch
 # malloc.h of the GNU C library
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _TOP_PAD_BYTES = 64 * 2**20
+
+
+STEPS_BETWEEN_COLLECTIONS = 50
+
+
+def hold_garbage_collection() -> None:
+    """From here on Python looks for unreachable cycles only when `collect_garbage` says so: a pause on one rank is a
+    pause on all, and ranks left to themselves pause at different steps. What exists by now is not looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def collect_garbage(step: int) -> None:
+    """On all ranks after the same steps; young objects only."""
+    if step % STEPS_BETWEEN_COLLECTIONS == 0:
+        gc.collect(1)
 
 
 def share_cores(processes_per_node: int) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 from trainer.build import Session
 from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
+from trainer.cpu import collect_garbage, hold_garbage_collection
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluated, evaluate
@@ -33,6 +34,7 @@ def train(session: Session) -> EndClass:
         monitor.evaluated(0, evaluated(session, 0))
     reporter.enter("training")
     session.model.weights.begin(session.first_step)
+    hold_garbage_collection()
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
         batches = session.loader.next_step(step)
@@ -49,6 +51,7 @@ def train(session: Session) -> EndClass:
         done = step + 1
         reporter.finished_step(done)
         session.writer.check()
+        collect_garbage(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.steps(pipe.drain())
             monitor.evaluated(done, evaluated(session, done))

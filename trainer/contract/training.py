@@ -66,6 +66,14 @@ class CheckpointPolicy(SpecModel):
 
 
 class TrainingSpec(SpecModel):
+    """What is trained, on what, how.
+
+    `precision` is what the model computes in; weights and moments are fp32 always. `gradient_reduction`: in what
+    gradients are summed over data ranks. `activation_checkpointing`: `full` keeps each layer's input and computes the
+    layer again in the backward pass, `selective` keeps its matrix products and attention too; with `recompute_layers`
+    only so many layers, evenly spread, do that.
+    """
+
     model: ModelSpec
     data: DataSpec
     tokenizer: TokenizerSpec = TokenizerSpec()
@@ -77,8 +85,10 @@ class TrainingSpec(SpecModel):
     lora: LoraSpec | None = None
     batch_ramp: BatchRamp | None = None
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    precision: Literal["fp32", "bf16"] = "fp32"
-    activation_checkpointing: Literal["none", "full"] = "none"
+    precision: Literal["fp32", "bf16", "fp8"] = "fp32"
+    gradient_reduction: Literal["fp32", "bf16"] = "fp32"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    recompute_layers: PositiveInt | None = None
     parallelism: ParallelismSpec = ParallelismSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compile: bool = False
@@ -87,6 +97,8 @@ class TrainingSpec(SpecModel):
     @model_validator(mode="after")
     def _whole_sequences(self) -> "TrainingSpec":
         _check_whole("tokens_per_step", self.tokens_per_step, self.sequence_length)
+        if self.recompute_layers is not None and self.activation_checkpointing == "none":
+            raise ValueError("recompute_layers needs activation_checkpointing selective or full")
         if self.schedule.warmup_steps > self.steps:
             raise ValueError(f"schedule.warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}")
         if self.batch_ramp is not None:

@@ -36,7 +36,7 @@ BASE_FILES = (
 def export_model(session: Session) -> None:
     """Collective: every rank takes part in gathering, the first one writes."""
     begin = time.monotonic()
-    dtype = torch.bfloat16 if session.training.precision == "bf16" else torch.float32
+    dtype = torch.float32 if session.training.precision == "fp32" else torch.bfloat16
     shape = session.training.model.resolve()
     tensors: dict[str, Tensor] = {}
     named = gather_whole(session.model.weights)
@@ -73,7 +73,7 @@ def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> N
     """Everything that `transformers` loads a model and its tokenizer from."""
     shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
     end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
-    dtype = "bfloat16" if session.training.precision == "bf16" else "float32"
+    dtype = "float32" if session.training.precision == "fp32" else "bfloat16"
     length = session.training.sequence_length
     config = hugging_face_config(session.training.model.resolve(), session.index.vocab_size, length, dtype, end_of_text)
     base = session.assignment.base_folder

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from trainer.contract.models import ModelShape
 from trainer.models.attention import Attention, Rotary, Tables, document_mask
@@ -68,7 +67,7 @@ class Head(nn.Module):
 
 
 class Block(nn.Module):
-    """`recompute`: keep only the block's input for the backward pass, and run the forward again there.
+    """`recompute` runs the layer so that less is kept for the backward pass (`trainer.activation`); None: all is.
 
     `enter` and `leave` stand around what tensor parallelism spreads: the first brings whole sequences, the second
     adds the ranks' parts up.
@@ -76,7 +75,7 @@ class Block(nn.Module):
 
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
-        self.recompute = False
+        self.recompute: Callable[..., Tensor] | None = None
         self.enter: Callable[[Tensor], Tensor] = unchanged
         self.leave: Callable[[Tensor], Tensor] = unchanged
         self.attention_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
@@ -89,8 +88,8 @@ class Block(nn.Module):
             self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size)
 
     def forward(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self._compute, x_BSD, tables, mask, use_reentrant=False)
+        if self.recompute is not None and torch.is_grad_enabled():
+            return self.recompute(self._compute, x_BSD, tables, mask)
         return self._compute(x_BSD, tables, mask)
 
     def _compute(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.mesh import Mesh
@@ -17,11 +18,14 @@ SMALL_MODEL_BYTES = 64 * 2**20
 the other ranks than gathering block by block saves in memory."""
 
 
-def shard_over_data(model: Decoder, mesh: Mesh, precision: str, *, sums_over_replicas: bool = True) -> None:
+def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_replicas: bool = True) -> None:
     """Wrap in place: experts over the ranks that have the same ones, everything else over shard x context."""
     policy = MixedPrecisionPolicy()
-    if precision != "fp32":
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    reduced = torch.bfloat16 if training.gradient_reduction == "bf16" else torch.float32
+    if training.precision != "fp32":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced, cast_forward_inputs=False)
+    elif training.gradient_reduction != "fp32":
+        policy = MixedPrecisionPolicy(reduce_dtype=reduced)
     hierarchical = mesh.sizes.replicate > 1 and sums_over_replicas
     outer = [("replicate",)] if hierarchical else []
     dense = mesh.device_mesh(*outer, ("shard", "context"))

@@ -102,7 +102,7 @@ def spread_model(
         context.spread(stage)
         prepare(stage)
         if mesh.sizes.zero:
-            shard_over_data(stage, mesh, training.precision, sums_over_replicas=spec.compression.kind == "none")
+            shard_over_data(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")
         stage.to_empty(device=mesh.device)
         stage.zero_buffers()
         stages.append(stage)
@@ -121,7 +121,7 @@ def spread_model(
     weights = (
         ShardedWeights(stages, placements, mesh, spec.compression)
         if mesh.sizes.zero
-        else ReplicatedWeights(stages, placements, mesh, training.precision, spec.compression)
+        else ReplicatedWeights(stages, placements, mesh, training)
     )
     pipeline = None
     if mesh.sizes.pipeline > 1:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from trainer.contract.optimisation import CompressionSpec
+from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.compression import Compressor, WireBytes, make_compressor
@@ -176,8 +177,14 @@ class Bucket:
     """Gradients of one flat fp32 buffer, summed by one collective, or compressed by a few."""
 
     def __init__(
-        self, named: dict[str, nn.Parameter], group: dist.ProcessGroup | None, compression: CompressionSpec
+        self,
+        named: dict[str, nn.Parameter],
+        group: dist.ProcessGroup | None,
+        compression: CompressionSpec,
+        *,
+        rounded: bool,
     ) -> None:
+        """`rounded`: bf16 is what is sent and added up."""
         parameters = list(named.values())
         self.parameters, self.group = parameters, group
         sizes = [parameter.numel() for parameter in parameters]
@@ -188,12 +195,15 @@ class Bucket:
         if compression.kind != "none" and group is not None:
             shapes = {name: parameter.shape for name, parameter in named.items()}
             self.compressor = make_compressor(compression, shapes, group, self.flat.device)
+        self._sent = torch.empty_like(self.flat, dtype=torch.bfloat16) if rounded else self.flat
         self._work: dist.Work | None = None
 
     def begin(self) -> None:
         """All gradients are here: begin their sum. Compressed ones wait for `finish`."""
         if self.group is not None and self.compressor is None and self._work is None:
-            self._work = dist.all_reduce(self.flat, group=self.group, async_op=True)
+            if self._sent is not self.flat:
+                self._sent.copy_(self.flat)
+            self._work = dist.all_reduce(self._sent, group=self.group, async_op=True)
 
     def finish(self) -> None:
         """Until the sum is here."""
@@ -201,6 +211,8 @@ class Bucket:
             self.compressor.all_reduce(self.views)
         if self._work is not None:
             self._work.wait()
+            if self._sent is not self.flat:
+                self.flat.copy_(self._sent)
         self._work, self.missing = None, len(self.parameters)
 
 
@@ -217,14 +229,13 @@ class ReplicatedWeights(Weights):
         stages: list[Decoder],
         placements: dict[str, Placement],
         mesh: Mesh,
-        precision: str,
-        compression: CompressionSpec,
+        training: TrainingSpec,
     ) -> None:
         super().__init__(stages, placements, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self.every = dict(working)
         self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)
-        if precision != "fp32":
+        if training.precision != "fp32":
             for name, parameter in working.items():
                 if parameter.requires_grad:
                     self.every[name] = nn.Parameter(parameter.detach())
@@ -235,7 +246,7 @@ class ReplicatedWeights(Weights):
         self._filled: set[nn.Parameter] = set()
         self._overlaps = False
         if mesh.sizes.data * mesh.sizes.context > 1 or self._copies:
-            self._make_buckets(working, compression)
+            self._make_buckets(working, training)
         self.compressors = [bucket.compressor for bucket in self._buckets if bucket.compressor is not None]
 
     def before_backward(self, *, is_last: bool) -> None:
@@ -259,9 +270,10 @@ class ReplicatedWeights(Weights):
             with torch.no_grad():
                 torch._foreach_copy_([copy for _, copy in self._copies], [weight for weight, _ in self._copies])
 
-    def _make_buckets(self, working: dict[str, nn.Parameter], compression: CompressionSpec) -> None:
+    def _make_buckets(self, working: dict[str, nn.Parameter], training: TrainingSpec) -> None:
         """In the order in which the backward pass fills them: about that of the model, reversed."""
         self._working = {name: parameter for name, parameter in working.items() if parameter.requires_grad}
+        compression, rounded = training.parallelism.compression, training.gradient_reduction == "bf16"
         for experts in (False, True):
             axes = ("expert_replicate",) if experts else SEQUENCES
             group = self.mesh.group(*axes)
@@ -270,10 +282,10 @@ class ReplicatedWeights(Weights):
                 if is_expert(name) == experts:
                     waiting[name] = parameter
                     if sum(each.numel() for each in waiting.values()) * 4 >= BUCKET_BYTES:
-                        self._buckets.append(Bucket(waiting, group, compression))
+                        self._buckets.append(Bucket(waiting, group, compression, rounded=rounded))
                         waiting = {}
             if waiting:
-                self._buckets.append(Bucket(waiting, group, compression))
+                self._buckets.append(Bucket(waiting, group, compression, rounded=rounded))
         for bucket in self._buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 self._place[parameter] = (bucket, view)

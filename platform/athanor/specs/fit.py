@@ -51,7 +51,7 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
     # FSDP gathers one block at a time; the largest is a layer or the embedding.
     layer = max(map(shape.layer_parameters, range(shape.num_layers)))
     gathered = 2 * 4 * max(layer, vocab * shape.hidden_size) // sizes.tensor if sizes.zero else 0
-    width = 2 if training.precision == "bf16" else 4
+    width = 4 if training.precision == "fp32" else 2
     in_flight = min(sizes.pipeline, training.step_sizes.full)  # micro-batches that a pipeline keeps for its backward
     tokens = micro_batch_size(training, sizes, vocab) * training.sequence_length // sizes.context // sizes.tensor
     values_per_token = -(-shape.num_layers // sizes.pipeline) * in_flight * ACTIVATION_VALUES
