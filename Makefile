@@ -19,7 +19,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo up down status test lint bench chaos gen clean
+.PHONY: help python setup setup-dev demo up down status test lint bench chaos matrix gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -30,6 +30,7 @@ help:
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
 	@echo 'make chaos    kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
+	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
@@ -68,6 +69,9 @@ bench: setup-dev
 
 chaos: setup-dev
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
+
+matrix: setup-dev
+	@$(VENV)/python -m tests.trainer.matrix $(MATRIX)
 
 gen: setup-dev
 	@$(VENV)/python -m deploy.local.checks gen

@@ -13,6 +13,7 @@ from trainer.data.batch import IGNORED, MicroBatch
 from trainer.data.loader import RankShare
 from trainer.data.sampler import share
 from trainer.optim.step import ShardOptimizer
+from trainer.parallel import data
 from trainer.parallel.mesh import Mesh, sum_over_ranks
 from trainer.parallel.spread import SpreadModel, spread_model
 from trainer.parallel.whole import gather_whole
@@ -98,7 +99,9 @@ def step_batch(packed: bool) -> MicroBatch:
     return MicroBatch(tokens[:, :-1], targets, documents, positions)
 
 
-def built(mesh: Mesh, training: TrainingSpec) -> tuple[SpreadModel, RankShare]:
+def built(mesh: Mesh, training: TrainingSpec, *, by_block: bool = False) -> tuple[SpreadModel, RankShare]:
+    """`by_block`: sharded as a large model is, each block by itself."""
+    data.SMALL_MODEL_BYTES = 0 if by_block else 64 * 2**20
     sizes = plan_mesh(training, VOCABULARY, mesh.world_size)
     assert not isinstance(sizes, list), sizes
     mesh = mesh.spread(sizes)
@@ -116,7 +119,7 @@ def my_batches(batch: MicroBatch, part: RankShare) -> list[MicroBatch]:
 
 def take_step(mesh: Mesh, case: Case) -> Outcome:
     """On a rank. Gradients are of the first micro-step, before any update."""
-    model, part = built(mesh, case.spec())
+    model, part = built(mesh, case.spec(), by_block=case.packed)
     batch = step_batch(case.packed)
     loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
     optimizer = ShardOptimizer(model.weights.named, model.weights.placements, case.spec().optimizer)

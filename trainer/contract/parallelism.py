@@ -33,8 +33,8 @@ class ParallelismSpec(SpecModel):
     """Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
 
     `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
-    3 the parameters too; `auto` is 0 for a small state and 3 otherwise. With `replicate` the sharing happens inside
-    groups of data / replicate ranks, and only sums cross between them (HSDP).
+    3 the parameters too; `auto` is 0 for a small state, else 3, or 1 in a pipeline. With `replicate` the sharing
+    happens inside groups of data / replicate ranks, and only sums cross between them (HSDP).
     """
 
     data: PositiveInt | Literal["auto"] = "auto"
@@ -136,7 +136,9 @@ def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world:
     if zero == "auto":
         state = shape.num_parameters(vocab_size) * STATE_BYTES_PER_PARAMETER // (spec.tensor * spec.pipeline)
         is_small = state <= REPLICATED_STATE_BYTES
-        zero = 0 if is_small and spec.replicate in ("auto", data) else 3
+        # A pipeline passes every stage many times a step: gathering parameters each time would cost too much.
+        sharded = 3 if spec.pipeline == 1 else 1
+        zero = 0 if is_small and spec.replicate in ("auto", data) else sharded
         replicate = data if zero == 0 else replicate
     if data % replicate:
         return MeshProblem(
@@ -230,6 +232,12 @@ def _pipeline_problems(spec: ParallelismSpec, shape: ModelShape, *, compile: boo
                 "parallelism/pipeline", "no_pipeline", "stage_layers and stages_per_rank need pipeline 2 or more"
             )
         return
+    if spec.zero == 3 and schedule in SPLIT_BACKWARD:
+        yield MeshProblem(
+            "parallelism/zero", "wrong_zero",
+            f"{schedule} computes the gradients of weights later than those of inputs, when zero 3 has freed the "
+            "weights; take zero 1, or 1f1b or interleaved_1f1b",
+        )  # fmt: skip
     allowed = 2 if schedule in TWO_STAGES_PER_RANK else 1 if schedule not in MANY_STAGES_PER_RANK else per_rank
     if per_rank != allowed:
         yield MeshProblem(
