@@ -952,7 +952,7 @@ export interface components {
             password?: string;
         };
         /** @enum {string} */
-        ActivationCheckpointingEnum: "none" | "full";
+        ActivationCheckpointingEnum: "none" | "selective" | "full";
         Artifact: {
             id: string;
             job: string;
@@ -1352,6 +1352,8 @@ export interface components {
             /** @description as it is sent */
             body: string;
         };
+        /** @enum {string} */
+        GradientReductionEnum: "fp32" | "bf16";
         /** @enum {string} */
         HealthEnum: "ok" | "degraded" | "unknown" | "hung" | "straggling";
         Invitation: {
@@ -2010,8 +2012,8 @@ export interface components {
          * @description Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
          *
          *     `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
-         *     3 the parameters too; `auto` is 0 for a small state and 3 otherwise. With `replicate` the sharing happens inside
-         *     groups of data / replicate ranks, and only sums cross between them (HSDP).
+         *     3 the parameters too; `auto` is 0 for a small state, else 3, or 1 in a pipeline. With `replicate` the sharing
+         *     happens inside groups of data / replicate ranks, and only sums cross between them (HSDP).
          */
         ParallelismSpec: {
             /**
@@ -2150,7 +2152,7 @@ export interface components {
             currency: string;
         };
         /** @enum {string} */
-        PrecisionEnum: "fp32" | "bf16";
+        PrecisionEnum: "fp32" | "bf16" | "fp8";
         /**
          * PrepareSpec
          * @description Data that is tokenised, sealed, stored and registered ahead of the runs that train on it: they find it by the
@@ -2580,7 +2582,15 @@ export interface components {
         };
         /** @enum {string} */
         TokenizerSpecKindEnum: "bpe" | "model";
-        /** TrainingSpec */
+        /**
+         * TrainingSpec
+         * @description What is trained, on what, how.
+         *
+         *     `precision` is what the model computes in; weights and moments are fp32 always. `gradient_reduction`: in what
+         *     gradients are summed over data ranks. `activation_checkpointing`: `full` keeps each layer's input and computes the
+         *     layer again in the backward pass, `selective` keeps its matrix products and attention too; with `recompute_layers`
+         *     only so many layers, evenly spread, do that.
+         */
         TrainingSpec: {
             model: components["schemas"]["ModelSpec"];
             data: components["schemas"]["DataSpec"];
@@ -2644,10 +2654,20 @@ export interface components {
              */
             precision: components["schemas"]["PrecisionEnum"];
             /**
+             * Gradient Reduction
+             * @default fp32
+             */
+            gradient_reduction: components["schemas"]["GradientReductionEnum"];
+            /**
              * Activation Checkpointing
              * @default none
              */
             activation_checkpointing: components["schemas"]["ActivationCheckpointingEnum"];
+            /**
+             * Recompute Layers
+             * @default null
+             */
+            recompute_layers: number | null;
             /**
              * @default {
              *       "data": "auto",

@@ -11,7 +11,7 @@ class AcceptRequest(TypedDict):
     password: NotRequired[str]
 
 
-ActivationCheckpointingEnum: TypeAlias = Literal['none', 'full']
+ActivationCheckpointingEnum: TypeAlias = Literal['none', 'selective', 'full']
 
 
 ArtifactKindEnum: TypeAlias = Literal['model', 'log']
@@ -146,6 +146,9 @@ class ForkRequest(TypedDict):
 
 
 FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
+
+
+GradientReductionEnum: TypeAlias = Literal['fp32', 'bf16']
 
 
 HealthEnum: TypeAlias = Literal['ok', 'degraded', 'unknown', 'hung', 'straggling']
@@ -309,7 +312,7 @@ class Pool(TypedDict):
     currency: str
 
 
-PrecisionEnum: TypeAlias = Literal['fp32', 'bf16']
+PrecisionEnum: TypeAlias = Literal['fp32', 'bf16', 'fp8']
 
 
 PresenceEnum: TypeAlias = Literal['present', 'finished', 'absent', 'unknown']
@@ -1041,7 +1044,9 @@ class TrainingSpec(TypedDict):
     batch_ramp: NotRequired[BatchRamp | None]
     z_loss: NotRequired[float]
     precision: NotRequired[PrecisionEnum]
+    gradient_reduction: NotRequired[GradientReductionEnum]
     activation_checkpointing: NotRequired[ActivationCheckpointingEnum]
+    recompute_layers: NotRequired[int | None]
     parallelism: NotRequired[ParallelismSpec]
     evaluation: NotRequired[EvaluationSpec]
     compile: NotRequired[bool]
