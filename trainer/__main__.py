@@ -18,7 +18,13 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="folder of the run (default: the job's name); again: resume")
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="train on these text or JSONL files instead")
     parser.add_argument("--model", type=Path, help="go on from this model (Hugging Face's layout) instead")
+    parser.add_argument("--dry-run", action="store_true", help="train nothing: print mesh, memory and communication")
+    parser.add_argument("--ranks", type=int, help="with --dry-run: processes of the run (default: the job's)")
     arguments = parser.parse_args()
+    if arguments.ranks is not None and not (arguments.dry_run and arguments.ranks > 0):
+        parser.error("--ranks goes with --dry-run, and is 1 or more; a run has resources.processes_per_node processes")
+    if arguments.dry_run:
+        return show_dry_run(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     keep_only_known()
     start_fork_server()
@@ -51,6 +57,22 @@ def main() -> int:
     end_class = supervisor.run()
     terminal.finish(end_class, output)
     return EXIT_STATUS[end_class]
+
+
+def show_dry_run(arguments: argparse.Namespace) -> int:
+    from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
+    from trainer.dry_run import dry_run  # noqa: PLC0415
+    from trainer.errors import TrainerError  # noqa: PLC0415
+    from trainer.jobfile import read_job  # noqa: PLC0415
+
+    try:
+        _, settings = read_job(arguments.job, arguments.model, many_nodes=True)
+        for line in dry_run(settings.training, arguments.ranks or settings.layout.world_size):
+            sys.stdout.write(line + "\n")
+    except TrainerError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_STATUS[EndClass.BAD_SPEC]
+    return EXIT_STATUS[EndClass.COMPLETED]
 
 
 if __name__ == "__main__":

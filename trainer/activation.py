@@ -11,6 +11,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from trainer.contract.plan import is_recomputed
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 
@@ -36,13 +37,6 @@ def keep_as_told(stage: Decoder, training: TrainingSpec) -> None:
     for number, block in stage.blocks.items():
         if is_recomputed(int(number), stage.shape.num_layers, training.recompute_layers):
             block.recompute = _POLICIES[training.activation_checkpointing]
-
-
-def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
-    """Whether a layer is one of the `wanted` (None: all) of `num_layers`, which lie evenly over the model."""
-    if wanted is None:
-        return True
-    return layer * wanted // num_layers != (layer + 1) * wanted // num_layers
 
 
 def _policy(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:

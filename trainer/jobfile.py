@@ -13,8 +13,9 @@ from trainer.export.folder import with_base
 from trainer.local_platform import LocalSettings
 
 
-def read_job(path: Path, base: Path | None = None) -> tuple[str, LocalSettings]:
-    """(name, settings). `base`: the model to go on from, whatever the file says of the model.
+def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) -> tuple[str, LocalSettings]:
+    """(name, settings). `base`: the model to go on from, whatever the file says of the model. `many_nodes`: nothing
+    is started here, so there may be any number of nodes.
 
     Raises TrainerError (BAD_SPEC) that names each wrong field and its value.
     """
@@ -34,7 +35,7 @@ def read_job(path: Path, base: Path | None = None) -> tuple[str, LocalSettings]:
     layout_fields = {name: resources[name] for name in ("nodes", "processes_per_node") if name in resources}
     layout = _section(ProcessLayout, "resources", layout_fields, problems)
     checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
-    if layout is not None and layout.nodes > 1:
+    if layout is not None and layout.nodes > 1 and not many_nodes:
         problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run has 1")
     restarts = retry.get("restarts_in_place", 1)
     if not isinstance(restarts, int) or restarts < 0:

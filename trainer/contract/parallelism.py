@@ -330,6 +330,14 @@ def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: li
     return _best_split(layers, num_stages, parameters, lambda stage: computation(stage) <= worst)
 
 
+def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
+    """The stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both ends;
+    the others go round."""
+    if spec.pipeline_schedule in TWO_STAGES_PER_RANK:
+        return [rank, spec.num_stages - 1 - rank]
+    return list(range(rank, spec.num_stages, spec.pipeline))
+
+
 def _best_split(
     layers: int, num_stages: int, cost: Callable[[range], int], allowed: Callable[[range], bool]
 ) -> list[range]:

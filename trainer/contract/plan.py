@@ -55,6 +55,13 @@ def num_micro_batches(sequences: int, data_ranks: int, size: int) -> int:
     return max(1, min(fewest, -(-most // size)))
 
 
+def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
+    """Whether a layer is one of the `wanted` (None: all) of `num_layers`, which lie evenly over the model."""
+    if wanted is None:
+        return True
+    return layer * wanted // num_layers != (layer + 1) * wanted // num_layers
+
+
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:
     sequences, length = training.step_sizes.fewest, training.sequence_length
     if sequences >= data_ranks:

@@ -8,14 +8,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from trainer.contract.cost import ONE_GROUP_BYTES
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.mesh import Mesh
-
-SMALL_MODEL_BYTES = 64 * 2**20
-"""Up to this size of fp32 parameters the model is one group: a collective per block would cost more in waiting for
-the other ranks than gathering block by block saves in memory."""
 
 
 def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_replicas: bool = True) -> None:
@@ -37,7 +34,9 @@ def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_
             if isinstance(mlp, MixtureOfExperts):
                 fully_shard(mlp.experts, mesh=sparse, mp_policy=policy, reshard_after_forward=frees)
     num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())
-    if num_bytes > SMALL_MODEL_BYTES:
+    # As one group where a collective per block would cost more in waiting for the other ranks than gathering block by
+    # block saves in memory.
+    if num_bytes > ONE_GROUP_BYTES:
         for block in model.blocks.values():
             fully_shard(block, mesh=dense, mp_policy=policy, reshard_after_forward=frees)
         if model.head is not None and model.norm is not None and model.head.weight is not None:

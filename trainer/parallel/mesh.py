@@ -31,6 +31,7 @@ class Mesh:
         self, rank: int, world_size: int, local_rank: int, device: torch.device, sizes: MeshSizes | None = None
     ) -> None:
         self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
+        self.parameters_on = device  # the meta device where a mesh is only tried out
         self.sizes = sizes or MeshSizes(replicate=world_size)
         assert self.sizes.world == world_size, f"{self.sizes} is not {world_size} ranks"
         self._grid = torch.arange(world_size).view(*self.sizes.named.values())

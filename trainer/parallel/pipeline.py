@@ -20,7 +20,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
-from trainer.contract.parallelism import TWO_STAGES_PER_RANK, ParallelismSpec
+from trainer.contract.parallelism import ParallelismSpec, stage_numbers
 from trainer.data.batch import MicroBatch
 from trainer.models.decoder import Decoder
 from trainer.parallel.mesh import Mesh
@@ -33,14 +33,6 @@ _MANY_STAGES = {
     "zbv_zero_bubble": ScheduleZBVZeroBubble,
     "dualpipe_v": ScheduleDualPipeV,
 }
-
-
-def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
-    """The stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both ends;
-    the others go round."""
-    if spec.pipeline_schedule in TWO_STAGES_PER_RANK:
-        return [rank, spec.num_stages - 1 - rank]
-    return list(range(rank, spec.num_stages, spec.pipeline))
 
 
 class Pipeline:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.contract.parallelism import stage_layers
+from trainer.contract.parallelism import stage_layers, stage_numbers
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.models.decoder import Decoder
@@ -16,7 +16,7 @@ from trainer.parallel.data import local_tensor, shard_over_data
 from trainer.parallel.expert import spread_over_expert_ranks
 from trainer.parallel.layout import Placement, cut_parameters, initial_part, placement
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.pipeline import Pipeline, stage_numbers
+from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import spread_over_tensor_ranks
 from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights
 
@@ -103,7 +103,7 @@ def spread_model(
         prepare(stage)
         if mesh.sizes.zero:
             shard_over_data(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")
-        stage.to_empty(device=mesh.device)
+        stage.to_empty(device=mesh.parameters_on)
         stage.zero_buffers()
         stages.append(stage)
     parameters = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}

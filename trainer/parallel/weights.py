@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from trainer.contract.cost import reduces_each
 from trainer.contract.optimisation import CompressionSpec
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
@@ -137,16 +138,18 @@ def sum_as_one(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
 
 
 class ShardedWeights(Weights):
-    """FSDP2 gathers before use and reduces after; between micro-batches the gradients of stage 1 and 3 stay whole on
-    the rank and are reduced once, those of stage 2 are reduced each time and only their shards stay. Sums over replicas
-    that are to be compressed are none of FSDP's: they follow at the end, shard by shard."""
+    """FSDP2 gathers before use and reduces after; between micro-batches the gradients of stage 1 stay whole on the rank
+    and are reduced once, those of stage 2 and of a large model are reduced each time and only their shards stay.
+
+    Sums over replicas that are to be compressed are none of FSDP's: they follow at the end, shard by shard."""
 
     def __init__(
         self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, compression: CompressionSpec
     ) -> None:
         super().__init__(stages, placements, mesh)
         self.every = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
-        self._reduces_each = mesh.sizes.zero == 2
+        # A sharded parameter counts as whole here.
+        self._reduces_each = reduces_each(mesh.sizes.zero, sum(each.numel() for each in self.named.values()))
         group = mesh.group("replicate")
         if compression.kind != "none" and group is not None:
             shapes = {name: local_tensor(each).shape for name, each in self.named.items()}

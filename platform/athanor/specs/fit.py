@@ -4,15 +4,12 @@ from dataclasses import dataclass
 
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
-from trainer.contract.parallelism import STATE_BYTES_PER_PARAMETER, MeshSizes
-from trainer.contract.plan import micro_batch_size, plan_mesh
+from trainer.contract.cost import RankCost
+from trainer.contract.parallelism import MeshSizes, ParallelismSpec
+from trainer.contract.plan import plan_mesh
 
 # What a process needs before it holds a model: interpreter, torch, communicators.
 PROCESS_BYTES = 350 * 1024 * 1024
-# Activations kept per token and layer, in units of hidden_size values (Korthikanti et al. 2022, eq. 2: 34 bytes
-# at 16 bit with flash attention, that is 17 values), and the logits of the head in fp32 with their gradient.
-ACTIVATION_VALUES = 17
-LOGITS_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -38,31 +35,17 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
     training, memory = spec.training, pool.memory_bytes_per_node // spec.resources.processes_per_node
     if training is None:
         return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, memory)
-    shape = training.model.resolve()
     vocab = training.tokenizer.vocab_size
-    parameters = shape.num_parameters(vocab)
     mesh = plan_mesh(training, vocab, spec.resources.world_size)
+    # Without a mesh there is a problem to tell, and what one data rank for each process needs is near enough.
+    plain = training.model_copy(update={"parallelism": ParallelismSpec()}) if isinstance(mesh, list) else training
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
-    cut = sizes.pipeline * sizes.tensor * (sizes.shard * sizes.context if sizes.zero else 1)
-    state = parameters * STATE_BYTES_PER_PARAMETER // cut
-    if training.lora is not None:  # what rests is neither optimised nor has gradients
-        trained = shape.adapter_parameters(training.lora.rank, training.lora.targets)
-        state = (trained * STATE_BYTES_PER_PARAMETER + parameters * 4) // cut
-    # FSDP gathers one block at a time; the largest is a layer or the embedding.
-    layer = max(map(shape.layer_parameters, range(shape.num_layers)))
-    gathered = 2 * 4 * max(layer, vocab * shape.hidden_size) // sizes.tensor if sizes.zero else 0
-    width = 4 if training.precision == "fp32" else 2
-    in_flight = min(sizes.pipeline, training.step_sizes.full)  # micro-batches that a pipeline keeps for its backward
-    tokens = micro_batch_size(training, sizes, vocab) * training.sequence_length // sizes.context // sizes.tensor
-    values_per_token = -(-shape.num_layers // sizes.pipeline) * in_flight * ACTIVATION_VALUES
-    if training.activation_checkpointing == "full":  # each block keeps its input, and one block is recomputed
-        values_per_token = shape.num_layers + ACTIVATION_VALUES
-    activations = tokens * shape.hidden_size * values_per_token * width
+    fullest = max(RankCost(plain, vocab, sizes, place).memory().total for place in range(sizes.pipeline))
     return Estimate(
-        num_parameters=parameters,
+        num_parameters=training.model.resolve().num_parameters(vocab),
         processes=spec.resources.world_size,
         tokens_total=training.tokens_before(training.steps),
-        memory_bytes_per_process=PROCESS_BYTES + state + gathered + activations + tokens * vocab * LOGITS_BYTES,
+        memory_bytes_per_process=PROCESS_BYTES + fullest,
         pool_memory_bytes_per_process=memory,
     )
 

@@ -1,0 +1,120 @@
+"""A dry run says what a real run holds and sends."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.trainer.counting import counted_step
+from tests.trainer.equality import MODELS, VOCABULARY, Case
+from tests.trainer.ranks import RankPool
+from tests.trainer.runs import TINY
+from trainer.contract import cost
+from trainer.contract.cost import RankCost
+from trainer.contract.models import ModelShape
+from trainer.contract.plan import plan_mesh
+from trainer.contract.run import EXIT_STATUS, EndClass
+from trainer.dry_run import dry_run, state_bytes
+from trainer.models.decoder import Decoder, initialise
+
+TOLERANCE = 0.06
+"""Of bytes sent: shards are filled up to equal sizes, and experts are not chosen quite evenly."""
+CASES = [
+    (Case("dense", 4, {"zero": 3, "tensor": 2, "micro_batch_sequences": 2}), 0),
+    (Case("tied", 2, {"zero": 2, "micro_batch_sequences": 4}), 2**26),
+    (Case("dense", 4, {"zero": 1, "replicate": 2}, training={"precision": "bf16"}), 2**26),
+    (Case("moe", 4, {"zero": 0, "expert": 2, "context": 2}, training={"precision": "bf16"}), 0),
+    (Case("dense", 4, {"context": 4, "zero": 3}, training={"activation_checkpointing": "full"}), 0),
+    (Case("tied", 4, {"pipeline": 2, "tensor": 2, "zero": 0, "micro_batch_sequences": 2}), 0),
+    (Case("dense", 4, {"context": 2, "context_attention": "ulysses", "tensor": 2, "zero": 3}), 0),
+]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(("case", "small_bytes"), CASES, ids=[str(case) for case, _ in CASES])
+def test_state_is_predicted_to_the_byte_and_traffic_closely(
+    pool: RankPool, monkeypatch: pytest.MonkeyPatch, case: Case, small_bytes: int
+) -> None:
+    monkeypatch.setattr(cost, "ONE_GROUP_BYTES", small_bytes)
+    monkeypatch.setattr(cost, "KEPT_GRADIENT_BYTES", small_bytes)
+    monkeypatch.setattr("trainer.parallel.data.ONE_GROUP_BYTES", small_bytes)
+    training = case.spec()
+    sizes = plan_mesh(training, VOCABULARY, case.world)
+    for rank, (held, sent, place) in enumerate(pool.run(case.world, counted_step, case, small_bytes)):
+        assert state_bytes(training, VOCABULARY, sizes, rank) == held
+        predicted: Counter[str] = Counter()
+        for each in RankCost(training, VOCABULARY, sizes, place).traffic():
+            predicted[each.operation] += each.num_bytes
+        assert predicted.keys() == sent.keys()
+        for operation, num_bytes in sent.items():
+            assert predicted[operation] == pytest.approx(num_bytes, rel=TOLERANCE), (rank, operation)
+        memory = RankCost(training, VOCABULARY, sizes, place).memory()
+        assert memory.weights == pytest.approx(held.weights, rel=TOLERANCE)
+        assert memory.optimizer == pytest.approx(held.optimizer, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("model", ["dense", "moe"])
+def test_activations_are_predicted_from_what_autograd_keeps(model: str) -> None:
+    shape = ModelShape.model_validate(MODELS[model])
+    decoder, length = Decoder(shape, VOCABULARY, 256), 256
+    initialise(decoder, 1)
+    decoder.zero_buffers()
+    weights = {parameter.data_ptr() for parameter in decoder.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights and tensor.is_floating_point():
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    tokens = torch.randint(0, VOCABULARY, (2, length))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        decoder(tokens)
+    found = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    spec = Case(model, 1, {}, training={"sequence_length": length, "tokens_per_step": 2 * length}).spec()
+    predicted = RankCost(spec, VOCABULARY, plan_mesh(spec, VOCABULARY, 1), 0).memory().activations
+    assert predicted == pytest.approx(found, rel=0.25)
+
+
+def test_512_ranks_of_a_large_model_are_planned_here() -> None:
+    spec = Case("dense", 512, {"tensor": 8, "pipeline": 4, "pipeline_schedule": "1f1b", "context": 2}).spec()
+    fields = {
+        **spec.model_dump(), "model": {"preset": "llama-70b"}, "tokenizer": {"vocab_size": 128_256},
+        "tokens_per_step": 64 * 4096, "sequence_length": 4096, "precision": "bf16",
+    }  # fmt: skip
+    lines = list(dry_run(type(spec).model_validate(fields), 512))
+    assert lines[0].startswith("mesh: 512 ranks = pipeline 4 x replicate 1 x shard 8 x context 2 x tensor 8")
+    assert sum("of the pipeline" in line for line in lines) == 4
+    # 70.55e9 parameters over 512 ranks; the norms are on every tensor rank.
+    held = [int(line.split()[1].replace(",", "")) for line in lines if line.startswith("  state: ")]
+    assert 70_553_706_496 / 512 < sum(held) / 4 < 1.001 * 70_553_706_496 / 512
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "arguments", "status", "message"),
+    [
+        ({"tensor": 2}, ["--ranks", "8"], EndClass.COMPLETED, "mesh: 8 ranks = pipeline 1"),
+        ({"tensor": 3}, ["--ranks", "8"], EndClass.BAD_SPEC, "tensor 3 is 3 ranks, which does not divide the 8"),
+    ],
+)
+def test_the_command_prints_a_plan_or_why_there_is_none(
+    tmp_path: Path, parallelism: dict[str, Any], arguments: list[str], status: EndClass, message: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({"training": {**TINY, "parallelism": parallelism}, "resources": {"nodes": 2}}))
+    command = [sys.executable, "-m", "trainer", str(path), "--dry-run", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert message in ended.stdout + ended.stderr
+    assert ended.returncode == EXIT_STATUS[status]
+    assert [each.name for each in tmp_path.iterdir()] == ["job.yaml"]

@@ -1,0 +1,378 @@
+"""What a rank holds and sends in a step, by arithmetic on shapes: for the planner of jobs and for dry runs.
+
+Bytes sent count what one rank hands to the network where a ring does the collective (Thakur et al. 2005): of N bytes
+over P ranks, N (P - 1) / P for a gather, a scatter of sums or an exchange, and twice that for a sum on all ranks.
+"""
+
+from dataclasses import dataclass
+
+from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
+from trainer.contract.plan import is_recomputed, micro_batch_size, num_micro_batches
+from trainer.contract.training import TrainingSpec
+
+LOGITS_CHUNK_BYTES = 512 * 2**20
+"""Most logits in fp32 that are there at once: the loss takes the words of a micro-batch chunk by chunk."""
+ONE_GROUP_BYTES = 64 * 2**20
+"""Up to this size in fp32 a sharded stage is gathered as one."""
+KEPT_GRADIENT_BYTES = 4 * 2**30
+"""Up to this size stage 3 keeps the gradients of earlier micro-batches whole, and sums them over the ranks once a step;
+beyond it, it sums them after each micro-batch, as stage 2 does: more is sent, and only shards stay."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Parameters that a rank computes with: `cut` is there once for all tensor ranks, `whole` on each of them,
+    `experts` is spread over the expert ranks too. All of them as this rank has them, before sharding over data ranks.
+    """
+
+    cut: int = 0
+    whole: int = 0
+    experts: int = 0
+
+    def __add__(self, other: "Share") -> "Share":
+        return Share(self.cut + other.cut, self.whole + other.whole, self.experts + other.experts)
+
+    @property
+    def dense(self) -> int:
+        return self.cut + self.whole
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.experts
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a rank at the fullest moment of a step. `gathered`: copies that the model computes with; `logits`: with
+    all that the loss holds on to."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    logits: int
+
+    @property
+    def state(self) -> int:
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> int:
+        return self.state + self.gathered + self.activations + self.logits
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a rank sends in one step along an axis of the mesh."""
+
+    axis: str
+    operation: str
+    num_bytes: int
+
+
+class RankCost:
+    """Of the ranks at one place of the pipeline, in a step of full size. Statistics and the exchange of whole matrices
+    that Muon makes are not counted, nor is what compression saves."""
+
+    def __init__(self, training: TrainingSpec, vocab_size: int, sizes: MeshSizes, pipeline_rank: int) -> None:
+        self._training, self._vocab, self._sizes, self._place = training, vocab_size, sizes, pipeline_rank
+        self._shape = training.model.resolve()
+        spec = training.parallelism
+        layers = stage_layers(self._shape, vocab_size, spec.num_stages, spec.stage_layers)
+        numbers = stage_numbers(spec, pipeline_rank) if sizes.pipeline > 1 else [0]
+        self.stages = {number: layers[number] for number in numbers}
+        self.layers = [layer for stage in self.stages.values() for layer in stage]
+        self.has_embedding, self.has_head = 0 in numbers, spec.num_stages - 1 in numbers
+        full = training.step_sizes.full
+        self.micro_batch = micro_batch_size(training, sizes, vocab_size)
+        self.micro_batches = num_micro_batches(full, sizes.data, self.micro_batch)
+        self._width = 4 if training.precision == "fp32" else 2
+        self._sum_width = 2 if training.gradient_reduction == "bf16" else 4
+
+    @property
+    def parameters(self) -> Share:
+        return sum((self._of_layer(layer) for layer in self.layers), self._ends)
+
+    @property
+    def _trained(self) -> Share:
+        if self._training.lora is None:
+            return self.parameters
+        lora, shape = self._training.lora, self._shape
+        adapters = shape.adapter_parameters(lora.rank, lora.targets) * len(self.layers) // shape.num_layers
+        return Share(cut=-(-adapters // self._sizes.tensor))
+
+    @property
+    def _ends(self) -> Share:
+        """Embedding, head and last norm, where the rank has them."""
+        words = -(-self._vocab // self._sizes.tensor) * self._shape.hidden_size
+        matrices = self.has_embedding + self.has_head
+        if self.has_embedding and self.has_head and self._shape.tie_embeddings and self._sizes.pipeline == 1:
+            matrices = 1
+        return Share(cut=words * matrices, whole=self._shape.hidden_size if self.has_head else 0)
+
+    def _of_layer(self, layer: int) -> Share:
+        shape, tensor = self._shape, self._sizes.tensor
+        norms = 2 * shape.hidden_size + (2 * shape.head_size if shape.qk_norm else 0)
+        if shape.moe is None or not shape.is_moe_layer(layer):
+            return Share(cut=(shape.attention_parameters() + shape.mlp_parameters(layer)) // tensor, whole=norms)
+        moe, hidden = shape.moe, shape.hidden_size
+        expert = 3 * hidden * moe.expert_size
+        return Share(
+            cut=(shape.attention_parameters() + expert * moe.shared_experts) // tensor,
+            whole=norms + moe.num_experts * hidden,
+            experts=expert * moe.num_experts // tensor // self._sizes.expert,
+        )
+
+    @property
+    def _reduces_each(self) -> bool:
+        """Whether gradients are summed after each micro-batch; a pipeline does so once a step."""
+        if self._sizes.pipeline > 1:
+            return False
+        return reduces_each(self._sizes.zero, self._trained.total)
+
+    @property
+    def _dense_ranks(self) -> int:
+        """That parameters outside experts are sharded over."""
+        return self._sizes.shard * self._sizes.context if self._sizes.zero else 1
+
+    @property
+    def _expert_ranks(self) -> int:
+        return max(1, self._dense_ranks // self._sizes.expert) if self._sizes.zero else 1
+
+    def _sharded(self, share: Share) -> int:
+        return -(-share.dense // self._dense_ranks) + -(-share.experts // self._expert_ranks)
+
+    def memory(self) -> Memory:
+        sizes, trained, every = self._sizes, self._trained, self.parameters
+        if self._training.lora is not None:
+            every = every + trained
+        held, updated = self._sharded(every), self._sharded(trained)
+        gradients = 4 * updated
+        if sizes.zero and not self._reduces_each and self.micro_batches > 1 and self._dense_ranks > 1:
+            gradients += self._sum_width * trained.total  # they wait whole for the last micro-batch
+        resting = self._width if sizes.zero == 0 else 4  # what is not trained has no fp32 master copy
+        return Memory(
+            weights=4 * updated + resting * (held - updated if self._training.lora is not None else 0),
+            gradients=gradients,
+            optimizer=4 * self._moments(trained),
+            gathered=self._gathered(every, trained),
+            activations=self._activation_bytes(),
+            logits=self._logits_bytes(),
+        )
+
+    def _moments(self, trained: Share) -> int:
+        """Two for AdamW; Muon keeps one of a matrix of a block."""
+        both = 2 * self._sharded(trained)
+        if self._training.optimizer.name == "adamw":
+            return both
+        if self._training.lora is not None:
+            return both // 2
+        not_muons = self._ends
+        for layer in self.layers:
+            of_layer = self._of_layer(layer)
+            not_muons = not_muons + Share(whole=of_layer.whole)
+        return self._sharded(trained) + self._sharded(not_muons)
+
+    def _gathered(self, every: Share, trained: Share) -> int:
+        """Copies to compute with. At stage 3 the ends of the model and two blocks: one in use, one on its way."""
+        if self._sizes.zero == 0:
+            return self._width * trained.total if self._width != 4 else 0
+        if self._dense_ranks * self._width == 4:
+            return 0
+        if self._sizes.zero < 3 or self._is_one_group:
+            return self._width * every.total
+        largest = max((self._of_layer(layer).total for layer in self.layers), default=0)
+        return self._width * (self._ends.total + 2 * largest)
+
+    @property
+    def _is_one_group(self) -> bool:
+        return 4 * self.parameters.total // len(self.stages) <= ONE_GROUP_BYTES
+
+    @property
+    def _tokens(self) -> int:
+        """Of one micro-batch on this rank, between whole and cut by tensor parallelism."""
+        return self.micro_batch * self._training.sequence_length // self._sizes.context
+
+    def _values_of_layer(self, layer: int) -> float:
+        """Numbers that a layer keeps of one token for its backward pass.
+
+        Hidden states before and after each of two norms; queries, keys and values as attention takes them, its result
+        and that result in the order of the output matrix; gate and up, the activated gate and the product.
+        """
+        shape, tensor = self._shape, self._sizes.tensor
+        hidden, width = shape.hidden_size, shape.num_heads * shape.head_size
+        kv_width = shape.num_kv_heads * shape.head_size
+        values = 2 * hidden / tensor + 2 * hidden + (3 * width + 2 * kv_width) / tensor
+        if shape.moe is None or not shape.is_moe_layer(layer):
+            return values + 4 * shape.intermediate_size / tensor
+        moe = shape.moe
+        routed = moe.experts_per_token * (4 * moe.expert_size / tensor + 3 * hidden)
+        return values + routed + 4 * moe.shared_experts * moe.expert_size / tensor
+
+    def _activation_bytes(self) -> int:
+        """A layer that is computed again keeps its input, and what its dear parts gave where these are kept
+        (`selective`); one such layer at a time has everything."""
+        shape, kept, most = self._shape, 0.0, 0.0
+        for layer in self.layers:
+            values = self._values_of_layer(layer)
+            if self._is_recomputed(layer):
+                most = max(most, values)
+                values = shape.hidden_size / self._sizes.tensor
+                if self._training.activation_checkpointing == "selective":
+                    width = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_size
+                    moe = shape.moe if shape.is_moe_layer(layer) else None
+                    middle = shape.intermediate_size
+                    if moe is not None:
+                        middle = moe.expert_size * (moe.experts_per_token + moe.shared_experts)
+                    values += 2 * shape.hidden_size + (width + 2 * middle) / self._sizes.tensor
+            kept += values
+        return int((kept * self._in_flight + most) * self._tokens) * self._width
+
+    def _is_recomputed(self, layer: int) -> bool:
+        training = self._training
+        if training.activation_checkpointing == "none":
+            return False
+        return is_recomputed(layer, self._shape.num_layers, training.recompute_layers)
+
+    @property
+    def _in_flight(self) -> float:
+        """Micro-batches whose activations a stage keeps at once (Narayanan et al. 2021, section 2.2)."""
+        ranks, count = self._sizes.pipeline, self.micro_batches
+        schedule, per_rank = self._training.parallelism.pipeline_schedule, len(self.stages)
+        if ranks == 1:
+            return 1
+        if schedule in ("gpipe", "looped_bfs"):
+            return count
+        if schedule == "1f1b":
+            return min(count, ranks - self._place)
+        if schedule in ("zbv_zero_bubble", "dualpipe_v"):
+            return min(count, ranks + 0.5)
+        warm_up = 2 * (ranks - self._place - 1) + (per_rank - 1) * ranks + 1
+        return min(count, warm_up / per_rank)
+
+    def _logits_bytes(self) -> int:
+        """The chunk of logits and its gradient; the gradients of the hidden states and of the head's matrix."""
+        if not self.has_head:
+            return 0
+        words, hidden = -(-self._vocab // self._sizes.tensor), self._shape.hidden_size
+        chunk = min(4 * self._tokens * words, LOGITS_CHUNK_BYTES)
+        return 2 * chunk + self._width * self._tokens * hidden + 4 * words * hidden
+
+    def traffic(self) -> list[Traffic]:
+        """What this rank sends in a step, without what is nothing."""
+        found = [*self._sharding(), *self._replicas(), *self._tensor(), *self._context(), *self._pipeline()]
+        found += self._expert()
+        return [each for each in found if each.num_bytes]
+
+    def _sharding(self) -> list[Traffic]:
+        if not self._sizes.zero:
+            return []
+        trained, blocks, ends = self._trained, Share(), self._ends
+        for layer in self.layers:
+            blocks = blocks + self._of_layer(layer)
+        if self._training.lora is not None:
+            blocks = blocks + trained
+        frees = self._sizes.zero == 3 and not self._is_one_group
+        times = self.micro_batches * (2 if frees else 1)
+        gathers = _part(self._width * times * blocks.dense, self._dense_ranks)
+        gathers += _part(self._width * times * blocks.experts, self._expert_ranks)
+        gathers += _part(self._width * self.micro_batches * ends.dense, self._dense_ranks)
+        reduces = self.micro_batches if self._reduces_each else 1
+        sums = _part(self._sum_width * reduces * trained.dense, self._dense_ranks)
+        sums += _part(self._sum_width * reduces * trained.experts, self._expert_ranks)
+        return [Traffic("shard", "all_gather", gathers), Traffic("shard", "reduce_scatter", sums)]
+
+    def _replicas(self) -> list[Traffic]:
+        sizes, trained = self._sizes, self._trained
+        if sizes.zero:
+            return [
+                Traffic("replicate", "all_reduce", 2 * _part(self._sum_width * self._sharded(trained), sizes.replicate))
+            ]
+        dense = 2 * _part(self._sum_width * trained.dense, sizes.replicate * sizes.context)
+        experts = 2 * _part(self._sum_width * trained.experts, sizes.replicate * sizes.context // sizes.expert)
+        return [Traffic("replicate", "all_reduce", dense + experts)]
+
+    @property
+    def _tokens_of_step(self) -> int:
+        """That go through this rank's layers, shared by its tensor ranks."""
+        return self.micro_batches * self._tokens if self._sizes.pipeline > 1 else self._share_of_step
+
+    @property
+    def _share_of_step(self) -> int:
+        sequences = -(-self._training.step_sizes.full // self._sizes.data)
+        return sequences * self._training.sequence_length // self._sizes.context
+
+    @property
+    def _repeated(self) -> list[int]:
+        """The layers whose exchanges are repeated in the backward pass."""
+        if self._training.activation_checkpointing != "full":
+            return []
+        return [layer for layer in self.layers if self._is_recomputed(layer)]
+
+    def _tensor(self) -> list[Traffic]:
+        """Each layer gathers its input twice and scatters its result twice; going back the two change roles.
+        Recomputing repeats the way there but for its last exchange. The loss reduces three numbers of each token."""
+        tensor, layers = self._sizes.tensor, len(self.layers)
+        if tensor == 1:
+            return []
+        hidden = self._width * self._tokens_of_step * self._shape.hidden_size
+        gathers = 4 * layers + 2 * len(self._repeated) + self.has_embedding + self.has_head
+        scatters = 4 * layers + len(self._repeated) + self.has_embedding + self.has_head
+        sums = 3 * 4 * self._tokens_of_step if self.has_head else 0
+        if self._training.lora is None:
+            whole = Share(whole=self.parameters.whole)
+            sums += 4 * self._sharded(whole)
+        return [
+            Traffic("tensor", "all_gather", _part(hidden * gathers, tensor)),
+            Traffic("tensor", "reduce_scatter", _part(hidden * scatters, tensor)),
+            Traffic("tensor", "all_reduce", 2 * _part(sums, tensor)),
+        ]
+
+    def _context(self) -> list[Traffic]:
+        sizes, shape = self._sizes, self._shape
+        if sizes.context == 1:
+            return []
+        layers, tokens = len(self.layers), self._tokens_of_step
+        kv_values = 2 * tokens * shape.num_kv_heads * shape.head_size // sizes.tensor
+        passes = 2 * layers + len(self._repeated)
+        if self._training.parallelism.context_attention == "ring":
+            turns = sizes.context - 1
+            sent = passes * turns * self._width * kv_values + layers * sizes.context * 4 * kv_values
+            return [Traffic("context", "send", sent)]
+        values = kv_values + 2 * tokens * shape.num_heads * shape.head_size // sizes.tensor
+        return [Traffic("context", "all_to_all", _part(passes * self._width * values, sizes.context))]
+
+    def _expert(self) -> list[Traffic]:
+        """Rows to their experts and back, and their gradients, if the experts are chosen evenly."""
+        shape, sizes = self._shape, self._sizes
+        if shape.moe is None or sizes.expert == 1:
+            return []
+        trips = 4 * sum(map(shape.is_moe_layer, self.layers)) + 2 * sum(map(shape.is_moe_layer, self._repeated))
+        rows = self._tokens_of_step * shape.moe.experts_per_token
+        num_bytes = _part(trips * self._width * rows * shape.hidden_size, sizes.expert)
+        return [Traffic("expert", "all_to_all", num_bytes)]
+
+    def _pipeline(self) -> list[Traffic]:
+        """Hidden states to the stage after, their gradients to the one before."""
+        sizes, spec = self._sizes, self._training.parallelism
+        if sizes.pipeline == 1:
+            return []
+        neighbours = [other for number in self.stages for other in (number - 1, number + 1)]
+        away = sum(0 <= other < spec.num_stages and other not in self.stages for other in neighbours)
+        hidden = self._width * self._tokens_of_step * self._shape.hidden_size // sizes.tensor
+        found = [Traffic("pipeline", "send", away * hidden)]
+        if self._shape.tie_embeddings and self.has_embedding != self.has_head and self._training.lora is None:
+            words = Share(cut=-(-self._vocab // sizes.tensor) * self._shape.hidden_size)
+            found.append(Traffic("pipeline", "all_reduce", 2 * _part(4 * self._sharded(words), 2)))
+        return found
+
+
+def reduces_each(zero: int, trained_numbers: int) -> bool:
+    """Whether a stage of ZeRO sums gradients after each micro-batch; `trained_numbers` of a rank, before sharding."""
+    return zero == 2 or (zero == 3 and 4 * trained_numbers > KEPT_GRADIENT_BYTES)
+
+
+def _part(num_bytes: int, ranks: int) -> int:
+    """What of so many bytes a rank sends in a ring."""
+    return num_bytes * (ranks - 1) // ranks
