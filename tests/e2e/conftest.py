@@ -104,9 +104,10 @@ class Stack(StackHandle):
         wait_until(answered, f"GET {path} is answered", 60)
         return answer[-1]
 
-    def submit(self, tmp_path: Path, **training: Any) -> str:
+    def submit(self, tmp_path: Path, processes: int = 2, **training: Any) -> str:
         """A tiny job, with some fields of `training` changed; its id."""
-        spec = {**TINY, "training": {**TINY["training"], **training}}
+        resources = {**TINY["resources"], "processes_per_node": processes}
+        spec = {**TINY, "resources": resources, "training": {**TINY["training"], **training}}
         path = tmp_path / "job.json"
         path.write_text(json.dumps(spec))
         return str(self.json("submit", str(path))["id"])
@@ -128,8 +129,10 @@ class Stack(StackHandle):
 
     def steps_of(self, job_id: str, name: str = "train/loss") -> list[int]:
         """Every step that has a value, in order, as stored."""
-        found = self.get(f"/jobs/{job_id}/metrics", names=name, points=5000)
-        return list(found["series"][name]["steps"])
+        return list(self.curve(job_id, name)["steps"])
+
+    def curve(self, job_id: str, name: str) -> Any:
+        return self.get(f"/jobs/{job_id}/metrics", names=name, points=5000)["series"][name]
 
 
 @pytest.fixture(scope="session")
