@@ -28,6 +28,8 @@ TOLERANCE = 0.06
 CASES = [
     (Case("dense", 4, {"zero": 3, "tensor": 2, "micro_batch_sequences": 2}), 0),
     (Case("tied", 2, {"zero": 2, "micro_batch_sequences": 4}), 2**26),
+    (Case("dense", 2, {"zero": 1, "micro_batch_sequences": 2}), 0),
+    (Case("dense", 4, {"pipeline": 2, "zero": 1, "micro_batch_sequences": 4}), 0),
     (Case("dense", 4, {"zero": 1, "replicate": 2}, training={"precision": "bf16"}), 2**26),
     (Case("moe", 4, {"zero": 0, "expert": 2, "context": 2}, training={"precision": "bf16"}), 0),
     (Case("dense", 4, {"context": 4, "zero": 3}, training={"activation_checkpointing": "full"}), 0),

@@ -273,11 +273,12 @@ class RankCost:
             blocks = blocks + self._of_layer(layer)
         if self._training.lora is not None:
             blocks = blocks + trained
-        frees = self._sizes.zero == 3 and not self._is_one_group
-        times = self.micro_batches * (2 if frees else 1)
+        # Stages 1 and 2 gather once a step, stage 3 for each pass, or for each micro-batch what is one group.
+        frees = self._sizes.zero == 3
+        times = (2 if not self._is_one_group else 1) * self.micro_batches if frees else 1
         gathers = _part(self._width * times * blocks.dense, self._dense_ranks)
         gathers += _part(self._width * times * blocks.experts, self._expert_ranks)
-        gathers += _part(self._width * self.micro_batches * ends.dense, self._dense_ranks)
+        gathers += _part(self._width * (self.micro_batches if frees else 1) * ends.dense, self._dense_ranks)
         reduces = self.micro_batches if self._reduces_each else 1
         sums = _part(self._sum_width * reduces * trained.dense, self._dense_ranks)
         sums += _part(self._sum_width * reduces * trained.experts, self._expert_ranks)

@@ -149,6 +149,7 @@ class ShardedWeights(Weights):
         super().__init__(stages, placements, mesh)
         self.every = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         # A sharded parameter counts as whole here.
+        self._frees = mesh.sizes.zero == 3  # parameters after use; otherwise they stay gathered for the step
         self._reduces_each = reduces_each(mesh.sizes.zero, sum(each.numel() for each in self.named.values()))
         group = mesh.group("replicate")
         if compression.kind != "none" and group is not None:
@@ -161,6 +162,7 @@ class ShardedWeights(Weights):
             stage.set_requires_gradient_sync(is_last or self._reduces_each)
             stage.set_requires_all_reduce(is_last)
             stage.set_is_last_backward(is_last)
+            stage.set_reshard_after_backward(is_last or self._frees)
 
     def finish_gradients(self) -> None:
         for compressor in self.compressors:
