@@ -1,7 +1,9 @@
-"""`python -m trainer job.yaml [--output DIR]`: the trainer alone, on this machine, without any platform."""
+"""`python -m trainer job.yaml [--output DIR]`: the trainer alone, on this machine, without any platform. With torchrun
+in front (`torchrun --nproc-per-node 2 -m trainer job.yaml`) torchrun starts the processes and says how many."""
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -26,6 +28,8 @@ def main() -> int:
     if arguments.dry_run:
         return show_dry_run(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return run_under_torchrun(arguments)
     keep_only_known()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
@@ -57,6 +61,24 @@ def main() -> int:
     end_class = supervisor.run()
     terminal.finish(end_class, output)
     return EXIT_STATUS[end_class]
+
+
+def run_under_torchrun(arguments: argparse.Namespace) -> int:
+    from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
+    from trainer.errors import TrainerError  # noqa: PLC0415
+    from trainer.jobfile import read_job  # noqa: PLC0415
+    from trainer.torchrun import place_of, run_rank  # noqa: PLC0415
+
+    place = place_of(dict(os.environ))
+    assert place is not None
+    keep_only_known()
+    try:
+        name, settings = read_job(arguments.job, arguments.model, many_nodes=True)
+    except TrainerError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_STATUS[EndClass.BAD_SPEC]
+    output = (arguments.output or Path(name)).absolute()
+    return run_rank(place, settings, output, [path.absolute() for path in arguments.data])
 
 
 def show_dry_run(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,134 @@
+"""`torchrun --nproc-per-node N -m trainer job.yaml`: ranks that torchrun started, restarts and ends, with no agent.
+
+The first rank prepares the data while the others wait on the store. Nodes share the output folder. What torchrun starts
+again goes on from the newest checkpoint, under new names in the store.
+"""
+
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from trainer.agent.base_model import obtain_base
+from trainer.agent.dataset import DatasetRoom
+from trainer.agent.shipper import Shipper
+from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, StopRequest
+from trainer.contract.training import ProcessLayout
+from trainer.errors import TrainerError
+from trainer.local_platform import LocalPlatform, LocalSettings
+from trainer.resilience.assignment import Assignment, FolderConnection
+from trainer.resilience.board import Board
+from trainer.resilience.failures import describe
+from trainer.resilience.rendezvous import STORE_TIMEOUT, StoreAddress
+from trainer.terminal import Terminal
+from trainer.worker import work
+
+PREPARATION_TIMEOUT = timedelta(hours=12)
+DELIVERY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among those of torchrun. `attempt` counts its restarts."""
+
+    rank: int
+    local_rank: int
+    node: int
+    layout: ProcessLayout
+    store: StoreAddress
+    hosts_store: bool
+    attempt: int
+
+
+def place_of(environment: dict[str, str]) -> Place | None:
+    """None where torchrun did not start this process."""
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    rank, per_node = int(environment["RANK"]), int(environment["LOCAL_WORLD_SIZE"])
+    agent_hosts_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Place(
+        rank=rank,
+        local_rank=int(environment["LOCAL_RANK"]),
+        node=int(environment["GROUP_RANK"]),
+        layout=ProcessLayout(nodes=int(environment["WORLD_SIZE"]) // per_node, processes_per_node=per_node),
+        store=StoreAddress(environment["MASTER_ADDR"], int(environment["MASTER_PORT"])),
+        hosts_store=rank == 0 and not agent_hosts_store,
+        attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+    )
+
+
+def run_rank(place: Place, settings: LocalSettings, output: Path, files: list[Path]) -> int:
+    """The exit status. A stop that was asked for is a good end: torchrun would start anything else again."""
+    settings = replace(settings, layout=place.layout)
+    server = TCPStore(
+        place.store.host, place.store.port, is_master=place.hosts_store, timeout=STORE_TIMEOUT, wait_for_workers=False
+    )
+    store = PrefixStore(f"attempt{place.attempt}/", server)
+    terminal = Terminal(settings.training.steps)
+    platform = LocalPlatform(output, settings, terminal.show)
+    try:
+        assignment = _prepared(place, platform, store, output, files)
+        end_class, message = _worked(assignment, platform)
+    except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
+        failure = describe(error, place.rank)
+        end_class, message = failure.end_class, failure.message
+        sys.stderr.write(f"rank {place.rank}: {end_class}: {message}\n")
+    if place.rank == 0:
+        platform.end(
+            AttemptEnd(end_class=end_class, last_step=-1, message=message, exit_codes={}, at=datetime.now(UTC))
+        )
+        terminal.finish(end_class, output)
+    return 0 if end_class is EndClass.STOPPED else EXIT_STATUS[end_class]
+
+
+def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path, files: list[Path]) -> Assignment:
+    """The data are in the output folder when this returns; the other ranks find there what the first one made."""
+    if place.rank > 0:
+        store.wait(["prepared"], PREPARATION_TIMEOUT)
+    run, keys = platform.run(), platform.keys()
+    assert run.training is not None
+    cache = output / "work" / "datasets"
+    base = obtain_base(cache / "models", run, keys, platform.storage)
+    room = DatasetRoom(cache, run, keys, platform, platform.storage, lambda: False, base)
+    room.obtain(files)
+    if place.rank == 0:
+        store.set("prepared", f"{int(time.time()):x}")
+    assignment = Assignment(
+        run=run,
+        job_key=keys.job,
+        connection=FolderConnection(output),
+        generation=place.attempt,
+        rank=place.rank,
+        local_rank=place.local_rank,
+        store=place.store,
+        sources=room.places,
+        work=output / "work" / f"node-{place.node}",
+        stamp=store.get("prepared").decode(),
+        model_folder=output / "model",
+        base_folder=base,
+    )
+    if place.local_rank == 0:
+        Board(assignment.board, place.layout.processes_per_node, create=True)
+        store.set(f"board{place.node}", "made")
+    store.wait([f"board{place.node}"], STORE_TIMEOUT)
+    return assignment
+
+
+def _worked(assignment: Assignment, platform: LocalPlatform) -> tuple[EndClass, str]:
+    board = Board(assignment.board, assignment.run.layout.processes_per_node)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: board.request_stop(StopRequest.CANCEL))
+    shipper = Shipper(assignment.spool, platform)
+    if assignment.local_rank == 0:
+        shipper.start()
+    try:
+        return work(assignment), ""
+    except TrainerError as error:
+        return error.end_class, str(error)
+    finally:
+        if assignment.local_rank == 0:
+            shipper.finish(DELIVERY_SECONDS)
