@@ -14,6 +14,7 @@ from trainer.cpu import collect_garbage, hold_garbage_collection
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluated, evaluate
+from trainer.metrics.clock import SkewWatch, StepClock
 from trainer.metrics.stats import StatsPipe, StepStats
 from trainer.metrics.throughput import model_flops_utilisation, peak_of
 from trainer.optim.schedule import learning_rate
@@ -26,7 +27,7 @@ def train(session: Session) -> EndClass:
     """Train to the last step or to a stop request, with state durable or on its way there at the end."""
     training, reporter = session.training, session.reporter
     monitor = Monitor(session)
-    pipe = StatsPipe(session.mesh.device)
+    pipe, clock = StatsPipe(session.mesh.device), monitor.clock
     stopping = False
     if training.compile:
         compile_ahead(session)
@@ -38,13 +39,18 @@ def train(session: Session) -> EndClass:
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
         batches = session.loader.next_step(step)
-        loss = session.model.forward_backward(batches, counted_tokens(session, batches, step))
-        stats, gradient_norm, is_finite = reduce_statistics(session, loss)
+        tokens = counted_tokens(session, batches, step)
+        clock.begin()
+        loss = session.model.forward_backward(batches, tokens, clock.lap)
+        stats, gradient_norm, is_finite = reduce_statistics(session, loss, clock.pass_seconds)
+        clock.lap("communication")
         session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
         session.balancer.step(is_finite)
         session.model.weights.commit(is_finite)
         session.optimizer.zero_gradients()
         session.model.weights.publish()
+        clock.lap("optimizer")
+        clock.end()
         known = pipe.push(step, stats)
         monitor.steps(known)
         stopping = stopping or any(each.ranks_stopping > 0 for each in known)
@@ -72,19 +78,22 @@ def counted_tokens(session: Session, batches: list[MicroBatch], step: int) -> fl
     return sum_over(counted, session.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
-def reduce_statistics(session: Session, loss: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences], gradient norm, is finite), over
-    all ranks.
+def reduce_statistics(session: Session, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
+    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences, each rank's seconds], gradient
+    norm, is finite), over all ranks.
 
     One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
     """
-    wants_stop = torch.full((), float(session.reporter.stop_requested()), device=loss.device)
-    skipped = torch.full((), session.loader.skipped_sequences, device=loss.device)
-    sums = torch.stack([loss, session.optimizer.gradient_square_sum(), wants_stop, skipped])
-    loss, square_sum, stopping, skipped = sum_over_ranks(sums, session.mesh).unbind()
+    mesh = session.mesh
+    told = torch.zeros(2 + mesh.world_size, device=loss.device)
+    told[0], told[1] = float(session.reporter.stop_requested()), session.loader.skipped_sequences
+    told[2 + mesh.rank] = pass_seconds
+    sums = torch.cat([torch.stack([loss, session.optimizer.gradient_square_sum()]), told])
+    loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_finite = gradient_norm.isfinite() & loss.isfinite()
-    return torch.stack([loss, gradient_norm, is_finite.float(), stopping, skipped]), gradient_norm, is_finite
+    stats = torch.cat([torch.stack([loss, gradient_norm, is_finite.float()]), sums[2:]])
+    return stats, gradient_norm, is_finite
 
 
 def compile_ahead(session: Session) -> None:
@@ -137,6 +146,7 @@ class Monitor:
         self._vocab_size = session.index.vocab_size
         self._peak = peak_of(session.mesh.device)
         self._stalls, self._sent = session.loader.stalls, session.model.weights.sent
+        self.clock, self._skew = StepClock(session.mesh.device), SkewWatch()
         self._skipped = self._all_skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
@@ -167,14 +177,15 @@ class Monitor:
             "train/learning_rate": learning_rate(self._training, stats.step),
             "train/gradient_norm": stats.gradient_norm,
             "time/step_seconds": seconds,
-            "time/data_stall_seconds": self._stalls.popleft(),
             "throughput/tokens_per_second": tokens_per_second,
+            "throughput/tokens_per_second_per_device": tokens_per_second / self._mesh.world_size,
             "memory/peak_bytes": float(peak_memory_bytes(self._mesh.device)),
         }
         values |= model_flops_utilisation(
             self._training.model.resolve(), self._vocab_size, self._training.sequence_length,
             tokens_per_second, self._mesh.world_size, self._peak,
         )  # fmt: skip
+        values |= self._split(stats, seconds)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:
@@ -187,10 +198,21 @@ class Monitor:
         self.latest["train/loss"] = stats.loss
         self._count_skips(stats)
 
+    def _split(self, stats: StepStats, seconds: float) -> dict[str, float]:
+        """Where the step's time went on this rank, and how much longer than the mean the slowest rank's pass took."""
+        parts = {"data_stall": self._stalls.popleft(), **self.clock.take()}
+        skew, slow_rank = self._skew.sees(stats.pass_seconds)
+        if slow_rank is not None:
+            self._reporter.event("rank.slow", step=stats.step + 1, rank=slow_rank, times_the_mean=skew)
+        other = max(0.0, seconds - sum(parts.values()))
+        values = {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
+        return {**values, "time/rank_skew": skew}
+
     def evaluated(self, step: int, found: Evaluated) -> None:
         self._reporter.metrics(step, found.values)
         self._reporter.event("evaluation", step=step, loss=found.loss, seconds=found.seconds)
         self.latest.update(found.values)
+        self.resume_clock()
 
     def saved(self, step: int, stall_seconds: float) -> None:
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})

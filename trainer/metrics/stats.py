@@ -11,7 +11,8 @@ ACCELERATOR_LAG = 2  # steps: by then the copy is long done, so reading it waits
 
 @dataclass(frozen=True)
 class StepStats:
-    """Sums over all ranks of one 0-based step, so the same on every rank."""
+    """Sums over all ranks of one 0-based step, so the same on every rank; `pass_seconds`: how long each rank's forward
+    and backward pass took."""
 
     step: int
     loss: float
@@ -19,6 +20,7 @@ class StepStats:
     is_finite: bool
     ranks_stopping: float
     skipped_sequences: float
+    pass_seconds: tuple[float, ...]
 
 
 class StatsPipe:
@@ -46,5 +48,5 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, stopping, skipped = values.tolist()
-        return StepStats(step, loss, norm, bool(finite), stopping, skipped)
+        loss, norm, finite, stopping, skipped, *seconds = values.tolist()
+        return StepStats(step, loss, norm, bool(finite), stopping, skipped, tuple(seconds))

@@ -30,9 +30,11 @@ class SpreadModel:
     context: ContextCut
     pipeline: Pipeline | None
 
-    def forward_backward(self, batches: list[MicroBatch], tokens: float | Tensor) -> Tensor:
+    def forward_backward(
+        self, batches: list[MicroBatch], tokens: float | Tensor, lap: Callable[[str], None] = lambda name: None
+    ) -> Tensor:
         """This rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts of all ranks add
-        up to it. The sum of all ranks' gradients is left on `weights`.
+        up to it. The sum of all ranks' gradients is left on `weights`. `lap` is told when only the wait for it is left.
 
         Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
         however the step is cut into ranks and micro-batches.
@@ -47,6 +49,7 @@ class SpreadModel:
                 loss = self._loss(batch) / tokens
                 loss.backward()
                 total += loss.detach()
+        lap("forward_backward")
         self.weights.finish_gradients()
         return total / self.weights.mesh.sizes.tensor  # the tensor ranks have the same loss
 
