@@ -22,6 +22,9 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="go on from this model (Hugging Face's layout) instead")
     parser.add_argument("--dry-run", action="store_true", help="train nothing: print mesh, memory and communication")
     parser.add_argument("--ranks", type=int, help="with --dry-run: processes of the run (default: the job's)")
+    parser.add_argument(
+        "--profile", type=steps_of, metavar="FIRST:LAST", help="trace these steps of every rank into OUTPUT/profile"
+    )
     arguments = parser.parse_args()
     if arguments.ranks is not None and not (arguments.dry_run and arguments.ranks > 0):
         parser.error("--ranks goes with --dry-run, and is 1 or more; a run has resources.processes_per_node processes")
@@ -48,7 +51,9 @@ def main() -> int:
         return EXIT_STATUS[EndClass.BAD_SPEC]
     output = (arguments.output or Path(name)).absolute()
     terminal = Terminal(settings.training.steps)
-    place = NodePlace(work=output / "work", local_files=[path.absolute() for path in arguments.data])
+    place = NodePlace(
+        work=output / "work", local_files=[path.absolute() for path in arguments.data], profile=arguments.profile
+    )
     platform = LocalPlatform(output, settings, terminal.show)
     supervisor = Supervisor(FolderConnection(output), platform, place)
 
@@ -61,6 +66,14 @@ def main() -> int:
     end_class = supervisor.run()
     terminal.finish(end_class, output)
     return EXIT_STATUS[end_class]
+
+
+def steps_of(text: str) -> tuple[int, int]:
+    """`3:5`. Raises argparse.ArgumentTypeError."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no FIRST:LAST, two step numbers from 1 on, for example 10:12")
+    return int(first), int(last)
 
 
 def run_under_torchrun(arguments: argparse.Namespace) -> int:
@@ -78,7 +91,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_STATUS[EndClass.BAD_SPEC]
     output = (arguments.output or Path(name)).absolute()
-    return run_rank(place, settings, output, [path.absolute() for path in arguments.data])
+    return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile)
 
 
 def show_dry_run(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from trainer.data.batch import IGNORED, MicroBatch
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluated, evaluate
 from trainer.metrics.clock import SkewWatch, StepClock
+from trainer.metrics.profiling import StepProfiler
 from trainer.metrics.stats import StatsPipe, StepStats
 from trainer.metrics.throughput import model_flops_utilisation, peak_of
 from trainer.optim.schedule import learning_rate
@@ -28,6 +29,7 @@ def train(session: Session) -> EndClass:
     training, reporter = session.training, session.reporter
     monitor = Monitor(session)
     pipe, clock = StatsPipe(session.mesh.device), monitor.clock
+    profiler = StepProfiler(session.assignment.profile, session.assignment.profile_folder, session.mesh.rank)
     stopping = False
     if training.compile:
         compile_ahead(session)
@@ -38,6 +40,7 @@ def train(session: Session) -> EndClass:
     hold_garbage_collection()
     monitor.resume_clock()
     for step in range(session.first_step, training.steps):
+        profiler.begin(step + 1)
         batches = session.loader.next_step(step)
         tokens = counted_tokens(session, batches, step)
         clock.begin()
@@ -51,6 +54,7 @@ def train(session: Session) -> EndClass:
         session.model.weights.publish()
         clock.lap("optimizer")
         clock.end()
+        profiler.end(step + 1)
         known = pipe.push(step, stats)
         monitor.steps(known)
         stopping = stopping or any(each.ranks_stopping > 0 for each in known)
@@ -65,7 +69,9 @@ def train(session: Session) -> EndClass:
             monitor.steps(pipe.drain())
             monitor.saved(done, save(session, done, monitor.latest))
         if stopping and done < training.steps:
+            profiler.close()
             return EndClass.STOPPED
+    profiler.close()
     session.final_metrics.update(monitor.latest)
     return EndClass.COMPLETED
 

@@ -61,7 +61,9 @@ def place_of(environment: dict[str, str]) -> Place | None:
     )
 
 
-def run_rank(place: Place, settings: LocalSettings, output: Path, files: list[Path]) -> int:
+def run_rank(
+    place: Place, settings: LocalSettings, output: Path, files: list[Path], profile: tuple[int, int] | None
+) -> int:
     """The exit status. A stop that was asked for is a good end: torchrun would start anything else again."""
     settings = replace(settings, layout=place.layout)
     server = TCPStore(
@@ -72,7 +74,7 @@ def run_rank(place: Place, settings: LocalSettings, output: Path, files: list[Pa
     platform = LocalPlatform(output, settings, terminal.show)
     try:
         assignment = _prepared(place, platform, store, output, files)
-        end_class, message = _worked(assignment, platform)
+        end_class, message = _worked(replace(assignment, profile=profile), platform)
     except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
         failure = describe(error, place.rank)
         end_class, message = failure.end_class, failure.message
@@ -106,7 +108,7 @@ def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path,
         local_rank=place.local_rank,
         store=place.store,
         sources=room.places,
-        work=output / "work" / f"node-{place.node}",
+        work=output / f"work-{place.node}",
         stamp=store.get("prepared").decode(),
         model_folder=output / "model",
         base_folder=base,

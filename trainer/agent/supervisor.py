@@ -41,6 +41,7 @@ class NodePlace:
     store_host: str = "127.0.0.1"
     store_port: int = 0
     local_files: list[Path] = field(default_factory=list)
+    profile: tuple[int, int] | None = None
 
 
 class Supervisor:
@@ -167,6 +168,7 @@ class Supervisor:
                 model_folder=model_folder,
                 base_folder=base,
                 secrets=keys.secrets,
+                profile=self._place.profile,
             )
             for local_rank in range(run.layout.processes_per_node)
         ]

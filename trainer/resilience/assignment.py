@@ -49,6 +49,7 @@ class Assignment:
     model_folder: Path | None  # where a standalone run leaves its export in the clear
     base_folder: Path | None = None  # of the model that training goes on from
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
 
     @property
     def dataset_folder(self) -> Path:
@@ -58,6 +59,10 @@ class Assignment:
     @property
     def folder(self) -> Path:
         return generation_folder(self.work, self.stamp, self.generation)
+
+    @property
+    def profile_folder(self) -> Path:
+        return self.work.parent / "profile"
 
     @property
     def board(self) -> Path:
