@@ -66,3 +66,11 @@ def test_a_mesh_that_cannot_be_is_a_bad_spec(tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", moe_training(parallelism={"tensor": 3}), processes=3)
     assert run.end_class is EndClass.BAD_SPEC
     assert "training.parallelism.tensor: tensor 3 does not divide the model's num_heads 4" in run.end["message"]
+
+
+def test_compiled_blocks_compute_the_same_on_a_mesh(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"steps": 4, "schedule": {"warmup_steps": 1}, "parallelism": {"tensor": 2}}
+    plain = run_alone(tmp_path / "plain", moe_training(**fields), processes=2)
+    compiled = run_alone(tmp_path / "compiled", moe_training(compile=True, **fields), processes=2)
+    assert compiled.end_class is EndClass.COMPLETED, compiled.end["message"]
+    assert compiled.series(LOSS) == pytest.approx(plain.series(LOSS), rel=1e-5)

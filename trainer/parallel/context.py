@@ -64,11 +64,13 @@ class ContextCut:
     def _keep_documents(documents_BW: Tensor | None) -> Tensor | None:
         return documents_BW
 
+    @torch.compiler.disable  # it talks to other ranks
     def _ring(self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None) -> Tensor:
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
         return _RingAttention.apply(query, key, value, documents_BW, ring)
 
+    @torch.compiler.disable
     def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         whole = [self._heads_for_sequence(tensor) for tensor in (query, key, value)]
         return self._sequence_for_heads(attend(*whole, mask))

@@ -81,7 +81,9 @@ class Weights:
         """After an update of `named`: make the model compute with it."""
 
     def inference(self) -> AbstractContextManager[object]:
-        return torch.inference_mode()
+        """A forward without gradients. Not inference mode: FSDP's hooks need version counters, which it does not keep,
+        and compiled blocks cannot take the tensors of an exchange made in it."""
+        return torch.no_grad()
 
     def after_inference(self) -> None:
         """Whole copies that a forward without backward leaves go."""
@@ -168,10 +170,6 @@ class ShardedWeights(Weights):
         for compressor in self.compressors:
             compressor.all_reduce(self._gradients(self.named))
         super().finish_gradients()
-
-    def inference(self) -> AbstractContextManager[object]:
-        """FSDP's hooks need version counters, which inference mode does not keep."""
-        return torch.no_grad()
 
     def after_inference(self) -> None:
         for stage in self.stages:
