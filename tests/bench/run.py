@@ -58,8 +58,9 @@ def main() -> int:
             print("\n".join(lines(figures[title])), flush=True)
     if not options.only or options.only in "trainer throughput":
         print("\ntrainer throughput", flush=True)
-        command = [sys.executable, "-m", "tests.bench.trainer_throughput"]
-        failed |= subprocess.run(command, cwd=REPOSITORY, check=False).returncode != 0
+        for module in ("trainer_throughput", "trainer_axes"):
+            command = [sys.executable, "-m", f"tests.bench.{module}"]
+            failed |= subprocess.run(command, cwd=REPOSITORY, check=False).returncode != 0
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     print(f"\nfigures in {RESULTS.relative_to(REPOSITORY)}")

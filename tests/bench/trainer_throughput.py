@@ -64,8 +64,7 @@ def measured_worker(assignment: Assignment) -> None:
 
     def next_step(loader: Loader, step: int) -> Any:
         seconds.append(time.process_time())
-        if assignment.rank == 0:
-            (assignment.work / TIMES_NAME).write_text(json.dumps(seconds))
+        (assignment.work / f"{assignment.rank}-{TIMES_NAME}").write_text(json.dumps(seconds))
         return asked(loader, step)
 
     Loader.next_step = next_step  # type: ignore[method-assign]
@@ -73,7 +72,7 @@ def measured_worker(assignment: Assignment) -> None:
 
 
 def ours(training: TrainingSpec, world: int, folder: Path) -> list[float]:
-    """CPU seconds of the first rank for each step."""
+    """CPU seconds of all ranks together for each step."""
     generation.run_worker = measured_worker  # type: ignore[assignment]
     output = Path(tempfile.mkdtemp(dir=folder))
     settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
@@ -81,17 +80,18 @@ def ours(training: TrainingSpec, world: int, folder: Path) -> list[float]:
     end_class = Supervisor(FolderConnection(output), LocalPlatform(output, settings), place).run()
     if end_class is not EndClass.COMPLETED:
         raise RuntimeError((output / "end.json").read_text())
-    return differences(json.loads((output / "work" / TIMES_NAME).read_text()))
+    ranks = [json.loads((output / "work" / f"{rank}-{TIMES_NAME}").read_text()) for rank in range(world)]
+    return [sum(step) for step in zip(*map(differences, ranks), strict=True)]
 
 
 def rival(loop: Callable[..., None], training: TrainingSpec, world: int) -> list[float]:
-    """The same of another loop, run by forked processes."""
+    """The same of another loop, run by forked processes, of which all take as long as the first."""
     store, address = start_store("127.0.0.1", 0)
     reader, writer = make_pipe()
     ranks = [fork(f"rival-{rank}", loop, training, rank, world, address, writer) for rank in range(world)]
     writer.close()
     try:
-        return differences(reader.recv())
+        return [world * seconds for seconds in differences(reader.recv())]
     except EOFError as error:
         said = os.read(ranks[0].stderr.fileno(), 2**20).decode()
         raise RuntimeError(f"{loop.__name__} died: {said[-2000:]}") from error
@@ -130,7 +130,7 @@ def compare(world: int, precision: str, compiled: bool, rounds: int, steps: int,
             training = training_spec(steps, precision, compiled, int(zero) if zero.isdigit() else zero)
             taken = ours(training, world, folder) if loop is None else rival(loop, training, world)
             seconds.setdefault(name, []).extend(taken)
-    tokens = training_spec(steps, precision, compiled, "auto").tokens_per_step / world
+    tokens = training_spec(steps, precision, compiled, "auto").tokens_per_step
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     return [
         {
