@@ -138,7 +138,7 @@ def hugging_face(training: TrainingSpec, rank: int, world: int, address: StoreAd
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     seconds: list[float] = []
 
-    class Notes(transformers.TrainerCallback):  # type: ignore[misc]
+    class Notes(transformers.TrainerCallback):  # type: ignore[misc] - an untyped base class
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             seconds.append(time.process_time())
 

@@ -67,13 +67,13 @@ def measured_worker(assignment: Assignment) -> None:
         (assignment.work / f"{assignment.rank}-{TIMES_NAME}").write_text(json.dumps(seconds))
         return asked(loader, step)
 
-    Loader.next_step = next_step  # type: ignore[method-assign]
+    Loader.next_step = next_step  # type: ignore[method-assign] - the measured process alone
     run_worker(assignment)
 
 
 def ours(training: TrainingSpec, world: int, folder: Path) -> list[float]:
     """CPU seconds of all ranks together for each step."""
-    generation.run_worker = measured_worker  # type: ignore[assignment]
+    generation.run_worker = measured_worker  # type: ignore[assignment] - as the tests do
     output = Path(tempfile.mkdtemp(dir=folder))
     settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
     place = NodePlace(output / "work", cache=folder / "cache")

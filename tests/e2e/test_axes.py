@@ -4,14 +4,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+from tests.trainer.runs import FIVE_AXES, MIXTURE
 
-MIXTURE = {
-    "hidden_size": 32, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
-    "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 32, "shared_experts": 1, "first_dense_layers": 1,
-            "scoring": "sigmoid", "balance_rate": 0.001},
-}  # fmt: skip
-FIVE_AXES = {"pipeline": 2, "context": 2, "tensor": 2, "expert": 2, "zero": 3, "micro_batch_sequences": 2}
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_five_axes_train_through_the_platform(stack, tmp_path: Path) -> None:

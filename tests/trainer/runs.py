@@ -35,6 +35,21 @@ TINY: dict[str, Any] = {
     "seed": 5,
 }
 
+MIXTURE: dict[str, Any] = {
+    "hidden_size": 32, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
+    "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 32, "shared_experts": 1, "first_dense_layers": 1,
+            "scoring": "sigmoid", "balance_rate": 0.001},
+}  # fmt: skip
+FIVE_AXES: dict[str, Any] = {
+    "pipeline": 2,
+    "context": 2,
+    "tensor": 2,
+    "expert": 2,
+    "zero": 3,
+    "micro_batch_sequences": 2,
+}
+"""On 8 ranks: pipeline, context, tensor; parameters sharded over the context ranks, experts spread over them."""
+
 
 def tiny_text(characters: int = 60_000) -> str:
     chosen = random.Random(1)

@@ -6,22 +6,15 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
+from tests.trainer.runs import FIVE_AXES, MIXTURE, FinishedRun, run_alone, stop, tiny_training
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 
 LOSS = "train/loss"
-MOE = {
-    "hidden_size": 32, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
-    "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 32, "shared_experts": 1, "first_dense_layers": 1,
-            "scoring": "sigmoid", "balance_rate": 0.001},
-}  # fmt: skip
-FIVE_AXES = {"pipeline": 2, "context": 2, "tensor": 2, "expert": 2, "zero": 3, "micro_batch_sequences": 2}
-"""On 8 ranks: pipeline, context, tensor; parameters sharded over the context ranks, experts spread over them."""
 
 
 def moe_training(**changes: Any) -> TrainingSpec:
-    return tiny_training(model={"shape": MOE}, tokens_per_step=512, **changes)
+    return tiny_training(model={"shape": MIXTURE}, tokens_per_step=512, **changes)
 
 
 @pytest.fixture(scope="module")
