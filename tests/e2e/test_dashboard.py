@@ -178,6 +178,28 @@ def test_an_open_page_lives_on_when_the_web_server_is_killed(page: Page, stack, 
     stack.json("cancel", job_id)
 
 
+def test_a_page_whose_code_did_not_come_is_loaded_when_the_server_answers(page: Page, stack) -> None:
+    sign_in(page, stack)
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    away, refused = True, []
+
+    def refuse(route: Route) -> None:
+        nonlocal away
+        path = route.request.url.removeprefix(stack.url)
+        if away and (path == "/" or path.startswith("/assets/")):
+            refused.append(path)
+            away = refused.count("/") < 2  # it asks twice whether the server is there again
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/*", refuse)
+    page.get_by_role("link", name="Webhooks").click()
+    expect(page.get_by_role("button", name="New webhook")).to_be_visible()
+    assert page.url.endswith("/webhooks")
+    assert any(path.startswith("/assets/webhooks-page") for path in refused)
+
+
 def test_a_failed_job_says_why_and_its_log_is_searched(page: Page, stack, tmp_path: Path) -> None:
     sign_in(page, stack)
     uploaded = page.request.post(

@@ -1,8 +1,11 @@
 import { Button, Center, Group, Loader, Stack, Text } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useEffect } from "react";
 import { Link, useRouteError } from "react-router";
 
 import { Page } from "@/components/page";
 import { ProblemNotice } from "@/components/problem-notice";
+import { ChunkError, mayReload } from "@/lib/chunk";
 
 export function LoadingPage() {
   return (
@@ -15,6 +18,7 @@ export function LoadingPage() {
 /** What a page's own code could not handle; the rest of the dashboard stays usable. */
 export function ErrorPage() {
   const error = useRouteError();
+  useReloadFor(error);
   return (
     <Page title="This page failed">
       <Stack p="md" maw={720}>
@@ -28,6 +32,22 @@ export function ErrorPage() {
       </Stack>
     </Page>
   );
+}
+
+/** Code that did not come, comes with the whole page as soon as the server answers again. */
+function useReloadFor(error: unknown) {
+  const { isSuccess } = useQuery({
+    queryKey: ["server-answers"],
+    queryFn: async () => (await fetch("/", { method: "HEAD", cache: "no-store" })).ok || Promise.reject(new Error("away")),
+    enabled: error instanceof ChunkError,
+    retry: true,
+    retryDelay: 1_000,
+    networkMode: "always",
+    gcTime: 0,
+  });
+  useEffect(() => {
+    if (isSuccess && mayReload(window.sessionStorage, Date.now())) window.location.reload();
+  }, [isSuccess]);
 }
 
 export function NotFoundPage() {

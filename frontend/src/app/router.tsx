@@ -4,10 +4,11 @@ import { createBrowserRouter, Navigate } from "react-router";
 import { ErrorPage, LoadingPage, NotFoundPage } from "@/app/outcome-pages";
 import { Shell } from "@/app/shell";
 import { SignInPage } from "@/features/session/components/sign-in-page";
+import { chunk } from "@/lib/chunk";
 
 /** Each page is a chunk of its own: the jobs table does not wait for the editor and the charts. */
 const page = (load: () => Promise<ComponentType>) => ({
-  lazy: async () => ({ Component: await load() }),
+  lazy: async () => ({ Component: await chunk(load) }),
 });
 
 export const router = createBrowserRouter([

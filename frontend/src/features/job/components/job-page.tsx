@@ -14,9 +14,12 @@ import { OutputsTab } from "@/features/job/components/outputs-tab";
 import { OverviewTab } from "@/features/job/components/overview-tab";
 import { ProgressPanel } from "@/features/job/components/progress-panel";
 import { useTab } from "@/features/job/hooks/use-tab";
+import { chunk } from "@/lib/chunk";
 
 // The editor is the largest part of the dashboard, and few look at the spec of a run.
-const SpecTab = lazy(async () => ({ default: (await import("@/features/job/components/spec-tab")).SpecTab }));
+const SpecTab = lazy(() =>
+  chunk(async () => ({ default: (await import("@/features/job/components/spec-tab")).SpecTab })),
+);
 
 const LABELS = { overview: "Overview", logs: "Logs", outputs: "Outputs", spec: "Spec" };
 
