@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trainer.contract.base import WireModel
-from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
+from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
-from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
 
 class DatasetSource(WireModel):
@@ -32,7 +32,7 @@ class BaseModelSource(WireModel):
     files: list[StoredFile]
 
 
-class RunConfig(WireModel):
+class RunConfig(OneTask, WireModel):
     """GET /run. `prefix` is the only part of the store in which this attempt may write. Either `training` or `prepare`,
     which only prepares data, is there."""
 
@@ -51,20 +51,6 @@ class RunConfig(WireModel):
     max_restarts_in_place: int = 0
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
-
-    @property
-    def data(self) -> DataSpec:
-        return self._task.data
-
-    @property
-    def tokenizer(self) -> TokenizerSpec:
-        return self._task.tokenizer
-
-    @property
-    def _task(self) -> TrainingSpec | PrepareSpec:
-        task = self.training or self.prepare
-        assert task is not None, "a run trains or prepares"
-        return task
 
     @property
     def datasets(self) -> list[DatasetSource]:

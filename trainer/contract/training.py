@@ -4,12 +4,12 @@ Everything here changes the numbers of a run or the cost of a step; where a run 
 and how often it may be retried are the platform's (`athanor.specs`).
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
-from trainer.contract.data import DataSpec, TokenizerSpec
+from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import BatchRamp, LoraSpec, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
 from trainer.contract.parallelism import ParallelismSpec
@@ -151,6 +151,28 @@ def _check_whole(field: str, tokens: int, sequence_length: int) -> None:
         above = below + sequence_length
         multiples = f"{below} or {above}" if below else f"{above}"
         raise ValueError(f"{field} {tokens} is not a multiple of sequence_length {sequence_length}; take {multiples}")
+
+
+class OneTask:
+    """Mixed into what names a task: either `training` or `prepare`, which only prepares data."""
+
+    if TYPE_CHECKING:  # pydantic would put the fields of a mixin first
+        training: TrainingSpec | None
+        prepare: PrepareSpec | None
+
+    @property
+    def task(self) -> TrainingSpec | PrepareSpec:
+        task = self.training or self.prepare
+        assert task is not None, "neither training nor prepare"
+        return task
+
+    @property
+    def data(self) -> DataSpec:
+        return self.task.data
+
+    @property
+    def tokenizer(self) -> TokenizerSpec:
+        return self.task.tokenizer
 
 
 class ProcessLayout(SpecModel):

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
-from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
-from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+from trainer.contract.data import PrepareSpec
+from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
 JobId = Annotated[str, Field(pattern=r"^job_[0-9A-HJKMNP-TV-Z]{26}$")]
@@ -33,7 +33,7 @@ class RetryPolicy(SpecModel):
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
 
 
-class JobSpec(SpecModel):
+class JobSpec(OneTask, SpecModel):
     """One run: it trains a model, or only prepares data for others to train on. It waits for the jobs in `after` to
     succeed; a job that waits, or stays paused, for longer than `wait_limit_seconds` expires.
     `time_limit_seconds` counts from the launch of each attempt.
@@ -60,20 +60,6 @@ class JobSpec(SpecModel):
         if (self.training is None) == (self.prepare is None):
             raise ValueError("give either training or prepare, not both and not neither")
         return self
-
-    @property
-    def data(self) -> DataSpec:
-        return self._task.data
-
-    @property
-    def tokenizer(self) -> TokenizerSpec:
-        return self._task.tokenizer
-
-    @property
-    def _task(self) -> TrainingSpec | PrepareSpec:
-        task = self.training or self.prepare
-        assert task is not None  # by _one_task
-        return task
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}
