@@ -54,7 +54,7 @@ class Session:
     validation: list[HeldOut]
     sampler: Sampler
     writer: CheckpointWriter
-    micro_batches: int  # of a full step, on each data rank
+    part: RankShare
     first_step: int
     final_metrics: dict[str, float] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
         source.on_corrupt = shard_skipped(reporter)
-    mesh, part = _planned(training, mesh, index.vocab_size)
+    mesh, part = _planned(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)
@@ -105,8 +105,8 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
         sampler=Sampler(assignment, model),
-        writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter),
-        micro_batches=part.num_micro_batches(training.step_sizes.full),
+        writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
+        part=part,
         first_step=first_step,
     )
 
@@ -159,7 +159,7 @@ def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
         stage.head.z_loss = training.z_loss
 
 
-def _planned(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> tuple[Mesh, RankShare]:
+def _planned(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int | None) -> tuple[Mesh, RankShare]:
     """The grid that the spec asks for, and this rank's share of a step. The platform has checked both; the vocabulary
     is only known now."""
     sizes = plan_mesh(training, vocab_size, mesh.world_size)
@@ -167,7 +167,7 @@ def _planned(training: TrainingSpec, mesh: Mesh, vocab_size: int) -> tuple[Mesh,
         problem = sizes[0]
         raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
     mesh = mesh.spread(sizes)
-    size = micro_batch_size(training, sizes, vocab_size)
+    size = micro_batch_size(training, sizes, vocab_size, largest)
     return mesh, RankShare(
         mesh.coordinate("replicate", "shard"), sizes.data, size, sizes.pipeline > 1, mesh.world_size // sizes.data
     )

@@ -32,7 +32,10 @@ def train(session: Session) -> EndClass:
     profiler = StepProfiler(session.assignment.profile, session.assignment.profile_folder, session.mesh.rank)
     stopping = False
     if training.compile:
-        compile_ahead(session)
+        with session.reporter.phase("compile"):
+            run_ahead(session)
+    elif training.step_sizes.at(session.first_step) < training.step_sizes.full:
+        run_ahead(session)
     if session.first_step == 0:
         monitor.evaluated(0, evaluated(session, 0))
     reporter.enter("training")
@@ -102,15 +105,17 @@ def reduce_statistics(session: Session, loss: Tensor, pass_seconds: float) -> tu
     return stats, gradient_norm, is_finite
 
 
-def compile_ahead(session: Session) -> None:
-    """Run a step's micro-batches through, so that compiling has its own line in the start-up times."""
-    with session.reporter.phase("compile"):
-        batch = session.validation[0].batches[0].to(session.mesh.device)
-        session.model.forward_backward([batch] * session.micro_batches, 1.0)
-        session.optimizer.zero_gradients()
-        nothing = torch.zeros((), dtype=torch.bool, device=session.mesh.device)
-        session.balancer.step(nothing)
-        session.model.weights.commit(nothing)
+def run_ahead(session: Session) -> None:
+    """Run a full step's micro-batches through, and keep nothing: so that compiling has its own line in the start-up
+    times, and that memory which only full steps lack is missed before the first."""
+    rows = session.validation[0].batches[0].to(session.mesh.device)
+    chosen = torch.arange(session.part.micro_batch, device=session.mesh.device) % rows.tokens_BS.shape[0]
+    batch = rows.each(lambda tensor: tensor[chosen])
+    session.model.forward_backward([batch] * session.part.num_micro_batches(session.training.step_sizes.full), 1.0)
+    session.optimizer.zero_gradients()
+    nothing = torch.zeros((), dtype=torch.bool, device=session.mesh.device)
+    session.balancer.step(nothing)
+    session.model.weights.commit(nothing)
 
 
 def evaluated(session: Session, step: int) -> Evaluated:

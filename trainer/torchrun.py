@@ -1,7 +1,8 @@
 """`torchrun --nproc-per-node N -m trainer job.yaml`: ranks that torchrun started, restarts and ends, with no agent.
 
 The first rank prepares the data while the others wait on the store. Nodes share the output folder. What torchrun starts
-again goes on from the newest checkpoint, under new names in the store.
+again goes on from the newest checkpoint, under new names in the store, and with smaller micro-batches where memory ran
+out.
 """
 
 import signal
@@ -18,17 +19,21 @@ from trainer.agent.dataset import DatasetRoom
 from trainer.agent.shipper import Shipper
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, StopRequest
 from trainer.contract.training import ProcessLayout
+from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
 from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment, FolderConnection
 from trainer.resilience.board import Board
 from trainer.resilience.failures import describe
+from trainer.resilience.memory import halved_micro_batch, out_of_memory, remembered_micro_batch
 from trainer.resilience.rendezvous import STORE_TIMEOUT, StoreAddress
 from trainer.terminal import Terminal
 from trainer.worker import work
 
 PREPARATION_TIMEOUT = timedelta(hours=12)
 DELIVERY_SECONDS = 60.0
+MICRO_BATCH = "micro_batch"
+"""Key in torchrun's store, which outlives the ranks: the sequences of a micro-batch that memory may have room for."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,20 @@ def run_rank(
     store = PrefixStore(f"attempt{place.attempt}/", server)
     terminal = Terminal(settings.training.steps)
     platform = LocalPlatform(output, settings, terminal.show)
+    assignment: Assignment | None = None
     try:
         assignment = _prepared(place, platform, store, output, files)
-        end_class, message = _worked(replace(assignment, profile=profile), platform)
+        vocab_size = DatasetIndex.read(assignment.dataset_folder).vocab_size
+        remembered = remembered_micro_batch(assignment.run, vocab_size)
+        if server.check([MICRO_BATCH]):
+            remembered = int(server.get(MICRO_BATCH))
+        assignment = replace(assignment, profile=profile, largest_micro_batch=remembered)
+        end_class, message = _worked(assignment, platform)
     except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
         failure = describe(error, place.rank)
         end_class, message = failure.end_class, failure.message
+        if end_class is EndClass.OUT_OF_MEMORY and assignment is not None:
+            message = _make_smaller(assignment, server, message)
         sys.stderr.write(f"rank {place.rank}: {end_class}: {message}\n")
     if place.rank == 0:
         platform.end(
@@ -85,6 +98,16 @@ def run_rank(
         )
         terminal.finish(end_class, output)
     return 0 if end_class is EndClass.STOPPED else EXIT_STATUS[end_class]
+
+
+def _make_smaller(assignment: Assignment, server: Store, message: str) -> str:
+    """Leave the size of micro-batches for the ranks that torchrun may start next; what is to be said."""
+    vocab_size = DatasetIndex.read(assignment.dataset_folder).vocab_size
+    tried, smaller = halved_micro_batch(assignment.run, vocab_size, assignment.largest_micro_batch)
+    if smaller is None:
+        return out_of_memory(message, tried)
+    server.set(MICRO_BATCH, str(smaller))
+    return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
 
 
 def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path, files: list[Path]) -> Assignment:

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import RESTARTABLE, describe
 from trainer.resilience.forking import Forked
+from trainer.resilience.memory import halved_micro_batch, out_of_memory, remembered_micro_batch
 from trainer.resilience.rendezvous import StoreAddress, start_store
 from trainer.spool import SpoolWriter
 
@@ -109,14 +110,25 @@ class Supervisor:
             self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
             self._upload.start()
         address = StoreAddress(self._place.store_host, self._place.store_port)
+        vocab_size, restarts = DatasetIndex.read(room.places[0].folder).vocab_size, 0
+        largest = remembered_micro_batch(run, vocab_size)
         while True:
             if self._is_stopping():
                 return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
             if self._place.node_rank == 0:
                 address = self._serving_store(address)
-            outcome = self._run_generation(run, keys, room.places, base, address)
-            may_restart = self._number < run.max_restarts_in_place and run.layout.nodes == 1
-            if outcome.end_class not in RESTARTABLE or not may_restart or self._over.is_set():
+            outcome = self._run_generation(run, keys, room.places, base, address, largest)
+            if self._over.is_set():
+                return outcome
+            if outcome.end_class is EndClass.OUT_OF_MEMORY:
+                tried, smaller = halved_micro_batch(run, vocab_size, largest)
+                if smaller is None or run.layout.nodes > 1:
+                    return replace(outcome, message=out_of_memory(outcome.message, tried))
+                self._tell("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
+                largest = smaller
+            elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place and run.layout.nodes == 1:
+                restarts += 1
+            else:
                 return outcome
             self._number += 1
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
@@ -147,7 +159,13 @@ class Supervisor:
         return address
 
     def _run_generation(
-        self, run: RunConfig, keys: DataKeys, sources: list[SourcePlace], base: Path | None, address: StoreAddress
+        self,
+        run: RunConfig,
+        keys: DataKeys,
+        sources: list[SourcePlace],
+        base: Path | None,
+        address: StoreAddress,
+        largest_micro_batch: int | None,
     ) -> Outcome:
         first = self._place.node_rank * run.layout.processes_per_node
         model_folder = None
@@ -168,6 +186,7 @@ class Supervisor:
                 model_folder=model_folder,
                 base_folder=base,
                 secrets=keys.secrets,
+                largest_micro_batch=largest_micro_batch,
                 profile=self._place.profile,
             )
             for local_rank in range(run.layout.processes_per_node)

@@ -57,8 +57,10 @@ class CheckpointWriter:
         storage: Storage,
         identity: Identity,
         reporter: Reporter,
+        micro_batch: int,
     ) -> None:
         self._assignment, self._mesh, self._identity = assignment, mesh, identity
+        self._micro_batch = micro_batch
         self._platform, self._storage, self._reporter = platform, storage, reporter
         self._sealer = Sealer(assignment.job_key)
         # A connection of its own: a wait on the process group's would hold up the collectives.
@@ -135,6 +137,7 @@ class CheckpointWriter:
             data_position=step,
             world_size=self._mesh.world_size,
             mesh=self._mesh.axes,
+            micro_batch=self._micro_batch,
             spec_digest=self._identity.spec_digest,
             dataset_fingerprint=self._identity.dataset_fingerprint,
             torch_version=str(torch.__version__),

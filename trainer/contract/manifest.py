@@ -45,7 +45,8 @@ class StoredFile(WireModel):
 
 
 class CheckpointManifest(WireModel):
-    """State after `step` optimiser steps. `mesh` is axis name to size; `data_position` the next step's index."""
+    """State after `step` optimiser steps. `mesh` is axis name to size; `data_position` the next step's index;
+    `micro_batch` the sequences of a micro-batch, which a resume on the same mesh takes again."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     format: int = 1
@@ -57,6 +58,7 @@ class CheckpointManifest(WireModel):
     data_position: int
     world_size: int
     mesh: dict[str, int]
+    micro_batch: int | None = None
     spec_digest: str
     dataset_fingerprint: str
     torch_version: str

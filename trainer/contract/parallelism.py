@@ -104,6 +104,11 @@ class MeshSizes:
             "tensor": self.tensor,
         }
 
+    @property
+    def axes(self) -> dict[str, int]:
+        """As checkpoints tell it."""
+        return {**self.named, "expert": self.expert, "zero": self.zero}
+
 
 @dataclass(frozen=True)
 class MeshProblem:

@@ -28,16 +28,15 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
     ]
     if problems:
         return problems
-    for sequences in sorted({training.step_sizes.fewest, training.step_sizes.full}):
-        count = num_micro_batches(sequences, sizes.data, micro_batch_size(training, sizes, vocab_size))
-        problem = pipeline_problem(spec, count)
-        if problem is not None:
-            return [problem]
-    return sizes
+    problem = _schedule_problem(training, sizes, micro_batch_size(training, sizes, vocab_size))
+    return sizes if problem is None else [problem]
 
 
-def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int) -> int:
-    """Sequences of a micro-batch, at most; all of a step's are of about this size, so the last is no remainder."""
+def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, largest: int | None = None) -> int:
+    """Sequences of a micro-batch, at most; all of a step's are of about this size, so the last is no remainder.
+
+    `largest`: what memory has room for, where more was tried before.
+    """
     asked, full = training.parallelism.micro_batch_sequences, training.step_sizes.full
     share = -(-full // sizes.data)
     if asked == "auto":
@@ -46,7 +45,20 @@ def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int) 
             most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
     else:
         most = asked
+    most = most if largest is None else min(most, largest)
     return -(-share // num_micro_batches(full, sizes.data, most))
+
+
+def smaller_micro_batch(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, size: int) -> int | None:
+    """About half of `size`, as a step of the same sequences can be cut and as the pipeline's schedule takes it; None
+    where the spec says the size or there is no smaller one."""
+    if training.parallelism.micro_batch_sequences != "auto":
+        return None
+    for largest in range(size // 2, 0, -1):
+        smaller = micro_batch_size(training, sizes, vocab_size, largest)
+        if smaller < size and _schedule_problem(training, sizes, smaller) is None:
+            return smaller
+    return None
 
 
 def num_micro_batches(sequences: int, data_ranks: int, size: int) -> int:
@@ -60,6 +72,14 @@ def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
     if wanted is None:
         return True
     return layer * wanted // num_layers != (layer + 1) * wanted // num_layers
+
+
+def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int) -> MeshProblem | None:
+    for sequences in sorted({training.step_sizes.fewest, training.step_sizes.full}):
+        problem = pipeline_problem(training.parallelism, num_micro_batches(sequences, sizes.data, micro_batch))
+        if problem is not None:
+            return problem
+    return None
 
 
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:

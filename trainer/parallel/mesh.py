@@ -40,8 +40,7 @@ class Mesh:
 
     @property
     def axes(self) -> dict[str, int]:
-        """As checkpoints tell it."""
-        return {**self.sizes.named, "expert": self.sizes.expert, "zero": self.sizes.zero}
+        return self.sizes.axes
 
     def spread(self, sizes: MeshSizes) -> "Mesh":
         """The same ranks in another grid."""

@@ -49,6 +49,7 @@ class Assignment:
     model_folder: Path | None  # where a standalone run leaves its export in the clear
     base_folder: Path | None = None  # of the model that training goes on from
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
 
     @property

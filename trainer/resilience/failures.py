@@ -22,7 +22,13 @@ _PEER_WORDS = (
     "connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout",
     "timed out waiting", "gloo/transport", "nccl", "recvvalue failed", "sendbytes failed", "failed to recv",
 )  # fmt: skip
-_OUT_OF_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_OUT_OF_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "bad_alloc",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ def describe(error: BaseException, rank: int) -> Failure:
         end_class, text = error.end_class, str(error)
     elif isinstance(error, MemoryError) or any(words in lowered for words in _OUT_OF_MEMORY_WORDS):
         end_class = EndClass.OUT_OF_MEMORY
-        text += "; use a smaller training.parallelism.micro_batch_sequences or sequence_length, or more processes"
+        text = text.partition("\n")[0]
     elif isinstance(error, SealError):
         end_class = EndClass.STORAGE_ERROR
     elif isinstance(error, RuntimeError) and any(words in lowered for words in _PEER_WORDS):

@@ -118,7 +118,7 @@ MEANINGS: dict[Reason, Meaning] = {
         Retry.CHARGED,
         Blame.USER,
         "A process ran out of memory.",
-        "Fork it with fewer micro_batch_sequences, a shorter sequence_length or more processes.",
+        "Fork it with activation_checkpointing full, micro_batch_sequences auto, shorter sequences or more processes.",
     ),
     R.LOSS_DIVERGED: Meaning(
         F,

@@ -7,6 +7,7 @@ from athanor.specs.v1 import JobSpec
 from trainer.contract.cost import RankCost
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.plan import plan_mesh
+from trainer.contract.training import TrainingSpec
 
 # What a process needs before it holds a model: interpreter, torch, communicators.
 PROCESS_BYTES = 350 * 1024 * 1024
@@ -31,7 +32,8 @@ class Estimate:
     pool_memory_bytes_per_process: int
 
 
-def estimate(spec: JobSpec, pool: Pool) -> Estimate:
+def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = False) -> Estimate:
+    """`with_smallest_micro_batches`: where their size is left to us, what a run comes to whose memory runs out."""
     training, memory = spec.training, pool.memory_bytes_per_node // spec.resources.processes_per_node
     if training is None:
         return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, memory)
@@ -40,6 +42,8 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
     # Without a mesh there is a problem to tell, and what one data rank for each process needs is near enough.
     plain = training.model_copy(update={"parallelism": ParallelismSpec()}) if isinstance(mesh, list) else training
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
+    if with_smallest_micro_batches:
+        plain = _with_smallest_micro_batches(plain)
     fullest = max(RankCost(plain, vocab, sizes, place).memory().total for place in range(sizes.pipeline))
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
@@ -53,7 +57,7 @@ def estimate(spec: JobSpec, pool: Pool) -> Estimate:
 def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
     """Why this job can never run in this pool."""
     found = []
-    need = estimate(spec, pool)
+    need = estimate(spec, pool, with_smallest_micro_batches=True)
     if need.memory_bytes_per_process > need.pool_memory_bytes_per_process:
         found.append(
             FieldProblem(
@@ -61,8 +65,8 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 "does_not_fit",
                 f"{need.num_parameters:,} parameters over {need.processes} processes need about "
                 f"{_gib(need.memory_bytes_per_process)} each; pool {pool.name} has "
-                f"{_gib(need.pool_memory_bytes_per_process)} per process. Take a smaller model, more nodes, "
-                "or a smaller micro-batch",
+                f"{_gib(need.pool_memory_bytes_per_process)} per process, with micro-batches as small as they may be. "
+                "Take a smaller model, more nodes, activation_checkpointing full, or micro_batch_sequences auto",
             )
         )
     if spec.resources.nodes > pool.nodes:
@@ -83,6 +87,13 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
     if isinstance(mesh, list):
         found += [FieldProblem(f"/training/{each.field}", each.code, each.message) for each in mesh]
     return found
+
+
+def _with_smallest_micro_batches(training: TrainingSpec) -> TrainingSpec:
+    if training.parallelism.micro_batch_sequences != "auto":
+        return training
+    parallelism = training.parallelism.model_copy(update={"micro_batch_sequences": 1})
+    return training.model_copy(update={"parallelism": parallelism})
 
 
 def warnings(spec: JobSpec, pool: Pool) -> list[FieldProblem]:

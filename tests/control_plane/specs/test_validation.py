@@ -99,6 +99,14 @@ def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
     assert "GiB" in found[0].detail
 
 
+def test_a_micro_batch_that_is_too_large_is_refused_where_the_spec_says_it(spec: dict[str, Any]) -> None:
+    spec["training"] |= {"model": {"preset": "llama-100m"}, "tokens_per_step": 2**21, "sequence_length": 2**14}
+    spec["training"]["parallelism"] = {"micro_batch_sequences": 16}
+    assert [problem.code for problem in fit.problems(parse_spec(spec), LAPTOP)] == ["does_not_fit"]
+    spec["training"]["parallelism"] = {}
+    assert fit.problems(parse_spec(spec), LAPTOP) == []
+
+
 def test_more_processes_than_cores_is_a_warning(spec: dict[str, Any]) -> None:
     spec["resources"]["processes_per_node"] = 4
     parsed = parse_spec(spec)

@@ -63,6 +63,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`At step ${step ?? "?"}, “${word("prompt")}” goes on: ${word("text")}`);
     case "step.skipped":
       return told(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
+    case "memory.micro_batch_halved":
+      return told(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
     case "generation.started":
       return told(`Restarted in place: ${word("because")}`, "waiting");
     case "export.finished":
