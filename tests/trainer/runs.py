@@ -162,10 +162,11 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
     """A worker whose gradients of the seventh step have a NaN on rank 0; stands in for `run_worker`."""
     import torch
 
+    from trainer import loop
     from trainer.data.batch import MicroBatch
     from trainer.parallel.spread import SpreadModel
 
-    healthy, calls = SpreadModel._loss, []
+    healthy, run_ahead, calls = SpreadModel._loss, loop.run_ahead, []
 
     def loss_of(model: SpreadModel, batch: MicroBatch) -> torch.Tensor:
         loss = healthy(model, batch)
@@ -175,7 +176,11 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
                 loss.register_hook(lambda gradient: gradient * float("nan"))
         return loss
 
-    SpreadModel._loss = loss_of
+    def run_ahead_uncounted(session: loop.Session) -> None:
+        run_ahead(session)
+        calls.clear()
+
+    SpreadModel._loss, loop.run_ahead = loss_of, run_ahead_uncounted
     run_worker(assignment)
 
 
