@@ -22,6 +22,7 @@ from trainer.models.attention import attend, document_mask
 from trainer.models.decoder import Decoder
 from trainer.parallel.collectives import exchange_rows
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.partial import attend_part, merge, part_gradients
 
 
 class ContextCut:
@@ -145,16 +146,20 @@ def turn_of(rank: int, owner: int, length: int) -> Turn:
 class _RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring) -> Tensor:
-        mixed = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
-        log_sum = query.new_full(query.shape[:-1], float("-inf"), dtype=torch.float32)
         travelling = torch.stack([key, value])
         for number in range(ring.size):
             owner = (ring.rank - number) % ring.size
             is_last = number == ring.size - 1
             following, works = (travelling, []) if is_last else ring.pass_on(travelling)
             turn = turn_of(ring.rank, owner, query.shape[2])
-            _merge(mixed, log_sum, turn, *_attend_part(query, *travelling.unbind(), turn,
-                                                       _mask(documents_BW, ring, owner, turn, query)))  # fmt: skip
+            keys, values = travelling[:, :, :, turn.keys].unbind()
+            part, part_log_sum = attend_part(
+                query[:, :, turn.queries], keys, values, _mask(documents_BW, ring, owner, turn), causal=turn.causal
+            )
+            if number == 0:
+                mixed, log_sum = part.float(), part_log_sum
+            else:
+                merge(mixed[:, :, turn.queries], log_sum[:, :, turn.queries], part, part_log_sum)
             for work in works:
                 work.wait()
             travelling = following
@@ -165,91 +170,46 @@ class _RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Keys and values travel once more, and with them, summed up on the way, their gradients; these need one turn
-        more to be home."""
+        """Keys and values travel once more, and behind them, summed up on the way, their gradients: those of an owner's
+        keys arrive while this rank's part of them is computed, and need one turn more to be home."""
         query, key, value, documents_BW, mixed, log_sum = ctx.saved_tensors
         ring: Ring = ctx.ring
-        grad = grad.float()
-        correction = (grad * mixed.float()).sum(-1)
-        grad_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
         travelling = torch.stack([key, value])
-        grads = torch.zeros(travelling.shape, dtype=torch.float32, device=query.device)
+        grad_works: list[dist.Work] = []
         for number in range(ring.size):
             owner = (ring.rank - number) % ring.size
             is_last = number == ring.size - 1
             following, works = (travelling, []) if is_last else ring.pass_on(travelling)
             turn = turn_of(ring.rank, owner, query.shape[2])
-            _add_gradients(
-                grad_query, grads, query, *travelling.unbind(), grad, correction, log_sum, turn,
-                _mask(documents_BW, ring, owner, turn, query),
-            )  # fmt: skip
-            grads, more = ring.pass_on(grads)
-            for work in [*works, *more]:
+            grad_q, query_q, mixed_q, log_sum_q = (t[:, :, turn.queries] for t in (grad, query, mixed, log_sum))
+            keys, values = travelling[:, :, :, turn.keys].unbind()
+            mask = _mask(documents_BW, ring, owner, turn)
+            of_query, *of_keys = part_gradients(
+                grad_q, query_q, keys, values, mixed_q, log_sum_q, mask, causal=turn.causal
+            )
+            if number == 0:
+                grad_query, grads = of_query.float(), torch.stack(of_keys).float()
+            else:
+                grad_query[:, :, turn.queries] += of_query
+                for work in grad_works:
+                    work.wait()
+                for whole, of_key in zip(grads, of_keys, strict=True):
+                    whole[:, :, turn.keys] += of_key
+            grads, grad_works = ring.pass_on(grads)
+            for work in works:
                 work.wait()
             travelling = following
-        grad_key, grad_value = grads.to(key.dtype).unbind()
+        for work in grad_works:
+            work.wait()
+        grad_key, grad_value = grads.to(query.dtype).unbind()
         return grad_query.to(query.dtype), grad_key, grad_value, None, None
 
 
-def _mask(documents_BW: Tensor | None, ring: Ring, owner: int, turn: Turn, query: Tensor) -> Tensor | None:
-    """[B or 1, 1, q, k], true where a query of this turn sees a key; None where all of them do."""
-    device = query.device
-    mask = None
-    if turn.causal:
-        length = query.shape[2]
-        mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]
-    if documents_BW is not None:
-        length = documents_BW.shape[1]
-        of_queries = documents_BW[:, chunk_places(ring.rank, ring.size, length, device)[turn.queries]]
-        of_keys = documents_BW[:, chunk_places(owner, ring.size, length, device)[turn.keys]]
-        same = (of_queries[:, :, None] == of_keys[:, None, :])[:, None]
-        mask = same if mask is None else mask & same
-    return mask
-
-
-def _scores(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """[B, K, H/K, q, k] in fp32, -inf where masked."""
-    batch, heads, length, size = query.shape
-    grouped = query.view(batch, key.shape[1], heads // key.shape[1], length, size)
-    scores = (grouped @ key[:, :, None].transpose(-2, -1)).float() * size**-0.5
-    return scores if mask is None else scores.masked_fill(~mask[:, :, None], float("-inf"))
-
-
-def _attend_part(query: Tensor, key: Tensor, value: Tensor, turn: Turn, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(result, log-sum-exp) of this turn's queries over this turn's keys alone, in fp32."""
-    query, key, value = query[:, :, turn.queries], key[:, :, turn.keys], value[:, :, turn.keys]
-    scores = _scores(query, key, mask)
-    log_sum = scores.logsumexp(-1)
-    weights = (scores - log_sum.nan_to_num(neginf=0.0)[..., None]).exp()
-    mixed = weights.to(value.dtype) @ value[:, :, None]
-    return mixed.float().reshape(query.shape), log_sum.reshape(query.shape[:-1])
-
-
-def _merge(mixed: Tensor, log_sum: Tensor, turn: Turn, part: Tensor, part_log_sum: Tensor) -> None:
-    """Add a partial result in place: both are weighted by their share of the common denominator."""
-    before, so_far = log_sum[:, :, turn.queries], mixed[:, :, turn.queries]
-    after = torch.logaddexp(before, part_log_sum)
-    reference = after.nan_to_num(neginf=0.0)
-    so_far.mul_((before - reference).exp()[..., None]).add_(part * (part_log_sum - reference).exp()[..., None])
-    before.copy_(after)
-
-
-def _add_gradients(
-    grad_query: Tensor, grads: Tensor, query: Tensor, key: Tensor, value: Tensor, grad: Tensor, correction: Tensor,
-    log_sum: Tensor, turn: Turn, mask: Tensor | None,
-) -> None:  # fmt: skip
-    """Of one turn, in place. The softmax's gradient is weights * (d weights - correction), where the correction is the
-    sum over keys of weights * d weights, which equals sum(d result * result) (Dao et al. 2022, appendix B)."""
-    query, grad = query[:, :, turn.queries], grad[:, :, turn.queries]
-    correction, log_sum = correction[:, :, turn.queries], log_sum[:, :, turn.queries]
-    key, value = key[:, :, turn.keys], value[:, :, turn.keys]
-    batch, heads, length, size = query.shape
-    shape = (batch, key.shape[1], heads // key.shape[1], length)
-    weights = (_scores(query, key, mask) - log_sum.view(*shape, 1)).exp()
-    grad, query = grad.view(*shape, size), query.view(*shape, size).float()
-    grads[1][:, :, turn.keys] += (weights.transpose(-2, -1) @ grad).sum(2)
-    grad_scores = (
-        weights * (grad @ value[:, :, None].transpose(-2, -1).float() - correction.view(*shape, 1)) * size**-0.5
-    )
-    grads[0][:, :, turn.keys] += (grad_scores.transpose(-2, -1) @ query).sum(2)
-    grad_query[:, :, turn.queries] += (grad_scores @ key[:, :, None].float()).reshape(batch, heads, length, size)
+def _mask(documents_BW: Tensor | None, ring: Ring, owner: int, turn: Turn) -> Tensor | None:
+    """[B, 1, q, k], true where a query of this turn is in a key's document; None where there are no documents."""
+    if documents_BW is None:
+        return None
+    length, device = documents_BW.shape[1], documents_BW.device
+    of_queries = documents_BW[:, chunk_places(ring.rank, ring.size, length, device)[turn.queries]]
+    of_keys = documents_BW[:, chunk_places(owner, ring.size, length, device)[turn.keys]]
+    return (of_queries[:, :, None] == of_keys[:, None, :])[:, None]
