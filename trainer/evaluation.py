@@ -13,6 +13,7 @@ from torch import Tensor
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
+from trainer.parallel.generation import generating
 from trainer.parallel.mesh import sum_over_ranks
 from trainer.parallel.spread import SpreadModel
 from trainer.resilience.assignment import Assignment
@@ -83,11 +84,7 @@ def evaluate(model: SpreadModel, sets: Sequence[HeldOut]) -> Evaluated:
 
 
 class Sampler:
-    """Goes on from fixed prompts, each time with the same random numbers.
-
-    All ranks compute alike, as sharded models need, and always as many tokens of the same shape, so that no rank waits
-    for another and nothing is compiled twice.
-    """
+    """Goes on from fixed prompts, each time with the same random numbers, on whatever the model is spread over."""
 
     def __init__(self, assignment: Assignment, model: SpreadModel) -> None:
         training = assignment.run.training
@@ -96,8 +93,6 @@ class Sampler:
         self._model, self._end_of_text = model, index.end_of_text
         self._tokenizer = Tokenizer.from_file(str(assignment.dataset_folder / TOKENIZER_NAME))
         self.prompts = spec.prompts
-        sizes = model.weights.mesh.sizes
-        self.is_possible = sizes.pipeline == sizes.tensor == sizes.context == 1
         self._num_tokens = min(spec.sample_tokens, length - 1)
         texts = list(spec.prompts)
         if all(part.format == "chat" for part in training.data.parts):
@@ -109,26 +104,20 @@ class Sampler:
 
     def samples(self) -> list[str]:
         """Collective: what follows each prompt, up to the end of the text or of the allowance."""
-        (stage,) = self._model.stages
-        weights = self._model.weights
-        device = weights.mesh.device
-        begins_P = torch.tensor([len(ids) for ids in self._prompts], device=device)
-        width = int(begins_P.max()) + self._num_tokens
-        tokens_PS = torch.full((len(self._prompts), width), self._end_of_text, device=device)
+        device = self._model.weights.mesh.device
+        lengths = [len(ids) for ids in self._prompts]
+        first_PN = torch.full((len(lengths), max(lengths)), self._end_of_text, device=device)
         for row, ids in enumerate(self._prompts):
-            tokens_PS[row, : len(ids)] = torch.tensor(ids, device=device)
+            first_PN[row, : len(ids)] = torch.tensor(ids, device=device)
         generator = torch.Generator().manual_seed(SAMPLING_SEED)
-        rows_P = torch.arange(len(self._prompts), device=device)
-        with weights.inference():
-            for number in range(self._num_tokens):
-                places_P = begins_P + number
-                logits_PV = stage(tokens_PS)[rows_P, places_P - 1]
-                tokens_PS[rows_P, places_P] = chosen_words(logits_PV, generator).to(device)
-        weights.after_inference()
-        return [self._text(tokens_PS[row], len(ids)) for row, ids in enumerate(self._prompts)]
+        room = max(lengths) + self._num_tokens
+        with generating(self._model, room, lambda logits_PV: chosen_words(logits_PV, generator)) as generation:
+            new = [generation.begin(first_PN, lengths)]
+            while len(new) < self._num_tokens:
+                new.append(generation.step(new[-1]))
+        return [self._text(words) for words in torch.stack(new, 1).tolist()]
 
-    def _text(self, tokens_S: Tensor, begin: int) -> str:
-        new = tokens_S[begin : begin + self._num_tokens].tolist()
+    def _text(self, new: list[int]) -> str:
         if self._end_of_text in new:
             new = new[: new.index(self._end_of_text)]
         return self._tokenizer.decode(new)

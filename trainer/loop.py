@@ -132,11 +132,6 @@ def tell_samples(session: Session, step: int) -> None:
     sampler = session.sampler
     if not sampler.prompts:
         return
-    if not sampler.is_possible:
-        if step == session.first_step:
-            because = "pipeline, tensor or context parallelism spread the model"
-            session.reporter.event("evaluation.sample_skipped", because=because)
-        return
     for prompt, text in zip(sampler.prompts, sampler.samples(), strict=True):
         session.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 

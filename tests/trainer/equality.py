@@ -1,5 +1,6 @@
 """One step on any mesh, and the same step on one rank: loss, every gradient, and the norm they are clipped by."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,9 +118,10 @@ def my_batches(batch: MicroBatch, part: RankShare) -> list[MicroBatch]:
     return [part.filled(batch.each(lambda t, a=start + a, b=start + b: t[a:b])) for a, b in bounds]
 
 
-def take_step(mesh: Mesh, case: Case) -> Outcome:
-    """On a rank. Gradients are of the first micro-step, before any update."""
+def take_step(mesh: Mesh, case: Case, first: Callable[[SpreadModel], None] = lambda model: None) -> Outcome:
+    """On a rank. Gradients are of the first micro-step, before any update; `first` is done before it."""
     model, part = built(mesh, case.spec(), by_block=case.packed)
+    first(model)
     batch = step_batch(case.packed)
     loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
     optimizer = ShardOptimizer(model.weights.named, model.weights.placements, case.spec().optimizer)

@@ -56,20 +56,21 @@ def test_samples_are_those_of_the_model_and_the_last_are_the_exports(run: Finish
     assert [each["text"] for each in samples[-2:]] == said
 
 
-@pytest.mark.parametrize("changes", [{"parallelism": {"zero": 3}}, {"parallelism": {"zero": 0}}])
-def test_ranks_sample_what_one_rank_does(changes: dict[str, Any], run: FinishedRun, tmp_path: Path) -> None:
-    training = tiny_training(evaluation=PROMPTS, **changes)
+@pytest.mark.parametrize("parallelism", [{"zero": 3}, {"zero": 0}, {"tensor": 2}, {"pipeline": 2}], ids=str)
+def test_ranks_sample_what_one_rank_does(parallelism: dict[str, Any], run: FinishedRun, tmp_path: Path) -> None:
+    training = tiny_training(evaluation=PROMPTS, parallelism=parallelism)
     other = run_alone(tmp_path / "run", training, processes=2, data=run.output.parent / "tiny.txt")
     assert other.end_class is EndClass.COMPLETED
     first = [each["text"] for each in run.events("evaluation.sample")][:2]
     assert [each["text"] for each in other.events("evaluation.sample")][:2] == first
+    assert len(other.events("evaluation.sample")) == 6
 
 
-def test_a_spread_model_says_why_it_has_no_samples(run: FinishedRun, tmp_path: Path) -> None:
-    training = tiny_training(evaluation=PROMPTS, parallelism={"tensor": 2}, steps=1, schedule={"warmup_steps": 0})
-    other = run_alone(tmp_path / "run", training, processes=2, data=run.output.parent / "tiny.txt")
-    assert len(other.events("evaluation.sample_skipped")) == 1
-    assert other.events("evaluation.sample") == []
+def test_samples_change_nothing_that_is_trained(run: FinishedRun, tmp_path: Path) -> None:
+    silent = tiny_training(evaluation={**PROMPTS, "prompts": []})
+    other = run_alone(tmp_path / "run", silent, data=run.output.parent / "tiny.txt")
+    assert other.series("train/loss") == run.series("train/loss")
+    assert other.series("evaluation/loss") == run.series("evaluation/loss")
 
 
 def test_each_data_set_of_a_mixture_has_its_loss(tmp_path: Path) -> None:

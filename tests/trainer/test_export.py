@@ -56,10 +56,22 @@ def test_the_exported_model_has_learnt_what_the_run_reports(run: FinishedRun) ->
 def test_the_same_seed_samples_the_same_text(run: FinishedRun) -> None:
     model, tokenizer = load_exported(run.output / "model")
     settings = {"tokens": 40, "temperature": 0.9, "window": 32}
-    first = list(generate(model, tokenizer, "gold ", seed=3, **settings))
-    assert first == list(generate(model, tokenizer, "gold ", seed=3, **settings))
-    assert first != list(generate(model, tokenizer, "gold ", seed=4, **settings))
+    first = generate(model, tokenizer, "gold ", seed=3, **settings)
+    assert first == generate(model, tokenizer, "gold ", seed=3, **settings)
+    assert first != generate(model, tokenizer, "gold ", seed=4, **settings)
     assert len(first) <= 40
+
+
+def test_the_likeliest_tokens_are_those_of_whole_sequences(run: FinishedRun) -> None:
+    model, tokenizer = load_exported(run.output / "model")
+    window = 12
+    seen, expected = tokenizer.encode("gold is").ids, list[int]()
+    for _ in range(30):
+        with torch.no_grad():
+            expected.append(int(model(torch.tensor([seen]))[0, -1].argmax()))
+        seen.append(expected[-1])
+        seen = seen if len(seen) <= window else seen[-window // 2 :]
+    assert generate(model, tokenizer, "gold is", tokens=30, temperature=0.0, seed=1, window=window) == expected
 
 
 def test_generate_prints_the_prompt_and_what_follows(run: FinishedRun) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,7 +12,8 @@ from trainer.contract.run import EXIT_STATUS
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
-from trainer.export.read import load_exported, log_probabilities
+from trainer.export.read import load_exported
+from trainer.models.cache import remembering
 from trainer.models.decoder import Decoder
 
 
@@ -27,26 +27,35 @@ def generate(
     seed: int,
     window: int,
     end_of_text: int | None = None,
-) -> Iterator[int]:
-    """New token ids one by one, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them; the model sees the last
-    `window` ids.
+) -> list[int]:
+    """New token ids, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them.
 
+    The model sees all that came before, up to `window` ids; when these are full it goes on from their later half.
     `temperature` 0 takes the likeliest token each time. The same seed gives the same text.
     """
     if end_of_text is None:
         end_of_text = tokenizer.token_to_id(END_OF_TEXT)
-    context = tokenizer.encode(prompt).ids or [end_of_text or 0]
+    given = tokenizer.encode(prompt).ids or [end_of_text or 0]
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(tokens):
-        scores = log_probabilities(model, context[-window:])
-        if temperature == 0.0:
-            chosen = int(scores.argmax())
-        else:
-            chosen = int(torch.multinomial((scores / temperature).softmax(-1), 1, generator=generator))
-        if chosen == end_of_text:
-            return
-        context.append(chosen)
-        yield chosen
+    seen, new = given[-window:], list[int]()
+    with torch.inference_mode(), remembering([model], window) as cache:
+        cache.begin([len(seen)], torch.device("cpu"))
+        while len(new) < tokens:
+            logits_V = model(torch.tensor([seen]), positions_BS=cache.places_BN)[0, 0].float()
+            if temperature == 0.0:
+                chosen = int(logits_V.argmax())
+            else:
+                chosen = int(torch.multinomial((logits_V / temperature).softmax(-1), 1, generator=generator))
+            if chosen == end_of_text:
+                break
+            new.append(chosen)
+            if cache.end < window:
+                seen = [chosen]
+                cache.step()
+            else:
+                seen = [*given, *new][-max(1, window // 2) :]
+                cache.begin([len(seen)], torch.device("cpu"))
+    return new
 
 
 def main() -> int:
@@ -72,7 +81,7 @@ def main() -> int:
         window=model.rotary.sequence_length,
         end_of_text=end_of_text_id(read_config(arguments.model)),
     )
-    sys.stdout.write(arguments.prompt + tokenizer.decode(list(new)) + "\n")
+    sys.stdout.write(arguments.prompt + tokenizer.decode(new) + "\n")
     return 0
 
 

@@ -101,10 +101,3 @@ def load_decoder(folder: Path, shape: ModelShape, vocab_size: int, sequence_leng
         parameter.data = weights.pop(name).to(dtype)
     model.load_state_dict(weights, strict=False)  # the balance of experts, which stays in fp32
     return model.eval()
-
-
-def log_probabilities(model: Decoder, tokens: list[int]) -> torch.Tensor:
-    """Of the token after the last of `tokens`: [V], fp32."""
-    with torch.inference_mode():
-        logits_BSV = model(torch.tensor([tokens]))
-    return logits_BSV[0, -1].float().log_softmax(-1)

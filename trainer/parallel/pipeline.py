@@ -56,24 +56,36 @@ class Pipeline:
         return self._run(self._schedule(len(batches)), batches)
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
-        """Summed losses without gradients where the head is, 0 elsewhere: every stage in turn takes all batches.
+        """Summed losses without gradients where the head is, 0 elsewhere."""
+        total = torch.zeros((), device=self._mesh.device)
+        for loss in self._through([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches]):
+            total += loss
+        return total
+
+    def logits(self, tokens_BS: Tensor, positions_BS: Tensor) -> Tensor | None:
+        """[B, S, V] where the head is, None elsewhere."""
+        results = self._through([(tokens_BS, None, None, positions_BS)])
+        return results[0] if results else None
+
+    def _through(self, batches: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]) -> list[Tensor]:
+        """The head's results for each (tokens, targets, documents, positions); none where there is no head. Every stage
+        in turn takes all batches.
 
         Torch's schedules keep their backward actions when they evaluate, which the V-shaped ones do not survive.
         """
-        total = torch.zeros((), device=self._mesh.device)
         handed: list[Tensor] = []
         sent: list[tuple[dist.Work, Tensor]] = []
+        found: list[Tensor] = []
         for number, stage in zip(self._numbers, self._stages, strict=True):
             results: list[Tensor] = []
-            for place, batch in enumerate(batches):
+            for place, (tokens_BS, targets_BS, *rest) in enumerate(batches):
                 if stage.embedding is not None:
-                    x = batch.tokens_BS
+                    x = tokens_BS
                 else:
-                    x = handed[place] if number - 1 in self._numbers else self._receive(number - 1, stage)
-                targets = batch.targets_BS if stage.head is not None else None
-                result = stage(x, targets, batch.documents_BS, batch.positions_BS)
+                    x = handed[place] if number - 1 in self._numbers else self._receive(number - 1, stage, tokens_BS)
+                result = stage(x, targets_BS if stage.head is not None else None, *rest)
                 if stage.head is not None:
-                    total += result
+                    found.append(result)
                 elif number + 1 in self._numbers:
                     results.append(result)
                 else:
@@ -81,10 +93,10 @@ class Pipeline:
             handed = results
         for work, _ in sent:
             work.wait()
-        return total
+        return found
 
-    def _receive(self, number: int, stage: Decoder) -> Tensor:
-        x = torch.empty(self._hidden_shape(stage), dtype=self._dtype, device=self._mesh.device)
+    def _receive(self, number: int, stage: Decoder, tokens_BS: Tensor) -> Tensor:
+        x = torch.empty(_hidden_shape(stage, *tokens_BS.shape), dtype=self._dtype, device=self._mesh.device)
         dist.recv(x, self._rank_of(number), self._mesh.group("pipeline"))
         return x
 
@@ -97,10 +109,6 @@ class Pipeline:
         """The rank that has a stage."""
         ranks = self._mesh.peers("pipeline")
         return next(rank for place, rank in enumerate(ranks) if number in stage_numbers(self._spec, place))
-
-    def _hidden_shape(self, stage: Decoder) -> tuple[int, int, int]:
-        sequences, tokens = self._batch
-        return sequences, tokens // stage.spread, stage.shape.hidden_size
 
     def _run(self, schedule: Any, batches: list[MicroBatch]) -> Tensor:
         joined = {
@@ -142,7 +150,9 @@ class Pipeline:
     def _make_stage(self, number: int, stage: Decoder, group: dist.ProcessGroup) -> PipelineStage:
         """With the shapes of what comes in and goes out given, so that nothing is run to find them out."""
         sequences, tokens = self._batch
-        hidden = torch.empty(self._hidden_shape(stage), dtype=self._dtype, device="meta", requires_grad=True)
+        hidden = torch.empty(
+            _hidden_shape(stage, sequences, tokens), dtype=self._dtype, device="meta", requires_grad=True
+        )
         words = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
         loss = torch.empty((), device="meta", requires_grad=True)
         return PipelineStage(
@@ -153,3 +163,7 @@ class Pipeline:
 
     def _divided(self, loss: Tensor, _: Tensor) -> Tensor:
         return loss / self._divisor
+
+
+def _hidden_shape(stage: Decoder, sequences: int, tokens: int) -> tuple[int, int, int]:
+    return sequences, tokens // stage.spread, stage.shape.hidden_size

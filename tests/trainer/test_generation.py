@@ -1,0 +1,85 @@
+"""What a model says is the same on every mesh, and that it has spoken changes nothing of what is trained."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.equality import LENGTH, MODELS, VOCABULARY, Case, Outcome, take_step
+from tests.trainer.ranks import RankPool
+from trainer.contract.models import ModelShape
+from trainer.models.decoder import Decoder, initialise
+from trainer.parallel.generation import generating
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.spread import SpreadModel
+
+PROMPTS = [[5, 17, 60], [1], [99, 3, 3, 42, 8, 70, 2]]
+NUM_TOKENS = 9
+
+
+def case(model: str, world: int, **parallelism: Any) -> Case:
+    return Case(model, world, parallelism, packed=True)
+
+
+CASES = [
+    case("tied", 2, zero=3),
+    case("dense", 2, tensor=2),
+    case("dense", 2, context=2, zero=0),
+    case("tied", 2, context=2, context_attention="ulysses", zero=3),
+    case("moe", 2, zero=0, expert=2),
+    case("dense", 2, pipeline=2, micro_batch_sequences=2),
+    case("tied", 4, pipeline=2, pipeline_schedule="zbv_zero_bubble", tensor=2, micro_batch_sequences=2),
+    case("moe", 8, pipeline=2, context=2, tensor=2, expert=2, zero=3, micro_batch_sequences=2),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(8) as pool:
+        yield pool
+
+
+def likeliest_of_one(model: str) -> list[list[int]]:
+    """By one rank that computes every sequence as a whole."""
+    decoder = Decoder(ModelShape.model_validate(MODELS[model]), VOCABULARY, LENGTH)
+    decoder.zero_buffers()
+    initialise(decoder, seed=3)
+    found = []
+    for prompt in PROMPTS:
+        tokens = list(prompt)
+        for _ in range(NUM_TOKENS):
+            with torch.no_grad():
+                tokens.append(int(decoder(torch.tensor([tokens]))[0, -1].argmax()))
+        found.append(tokens[len(prompt) :])
+    return found
+
+
+def speak_and_step(mesh: Mesh, case: Case) -> tuple[list[list[int]], Outcome]:
+    """On a rank."""
+    found: list[list[int]] = []
+
+    def speak(model: SpreadModel) -> None:
+        lengths = [len(prompt) for prompt in PROMPTS]
+        tokens = torch.tensor([prompt + [0] * (max(lengths) - len(prompt)) for prompt in PROMPTS])
+        room = max(lengths) + NUM_TOKENS
+        with generating(model, room, lambda logits: logits.argmax(-1)) as generation:
+            new = [generation.begin(tokens, lengths)]
+            while len(new) < NUM_TOKENS:
+                new.append(generation.step(new[-1]))
+        found.extend(torch.stack(new, 1).tolist())
+
+    outcome = take_step(mesh, case, speak)
+    return found, outcome
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_mesh_says_what_one_rank_does_and_trains_as_if_it_had_not(pool: RankPool, case: Case) -> None:
+    results = pool.run(case.world, speak_and_step, case)
+    expected = likeliest_of_one(case.model)
+    assert [found for found, _ in results] == [expected] * case.world
+    silent, spoken = pool.run(case.world, take_step, case)[0], results[0][1]
+    assert (spoken.loss, spoken.norm) == (silent.loss, silent.norm)
+    assert {n: g.tobytes() for n, g in spoken.gradients.items()} == {
+        n: g.tobytes() for n, g in silent.gradients.items()
+    }
