@@ -16,7 +16,14 @@ from trainer.contract.optimisation import CompressionSpec
 from trainer.parallel.compression import make_compressor
 from trainer.parallel.quantisation import BLOCK, LARGEST, dequantised, packed_bytes, quantised
 
-SHAPES = {"matrix": (96, 40), "tall": (700, 24), "norm": (33,), "experts": (3, 48, 40), "thin": (50, 2)}
+SHAPES = {
+    "matrix": (96, 40),
+    "tall": (700, 24),
+    "norm": (33,),
+    "experts": (3, 48, 40),
+    "thin": (50, 2),
+    "embedding.weight": (60, 40),
+}
 COMPRESSED = [{"kind": "powersgd", "rank": 4}, {"kind": "int8"}, {"kind": "fp8"}]
 BYTES_SENT, BYTES_SENT_AGAIN = 200, 208  # offsets in Linux's struct tcp_info
 

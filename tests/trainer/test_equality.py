@@ -11,6 +11,7 @@ import pytest
 from tests.trainer.equality import Case, Outcome, compare, differences, take_step
 from tests.trainer.mutations import MUTATIONS, take_mutated_step
 from tests.trainer.ranks import RankPool
+from tests.trainer.stored_losses import STORED_CASES, TOLERANCES, machine, stored, take_steps
 
 RANKS = 8
 
@@ -81,3 +82,14 @@ def test_the_same_mesh_gives_the_same_bits_twice(pool: RankPool) -> None:
     first, second = (pool.run(4, take_step, case)[0] for _ in range(2))
     assert (first.loss, first.norm) == (second.loss, second.norm)
     assert {n: g.tobytes() for n, g in first.gradients.items()} == {n: g.tobytes() for n, g in second.gradients.items()}
+
+
+@pytest.mark.parametrize("case", STORED_CASES, ids=str)
+def test_losses_are_those_that_were_stored(pool: RankPool, case: Case) -> None:
+    """`tests/trainer/stored_losses.py` says when and how to store them anew."""
+    found, kept = pool.run(case.world, take_steps, case)[0], stored()
+    if machine() in kept:
+        assert found == kept[machine()][str(case)]
+    for losses in kept.values():
+        numbers, expected = ([float.fromhex(each) for each in some] for some in (found, losses[str(case)]))
+        assert numbers == pytest.approx(expected, rel=TOLERANCES[case.spec().precision])

@@ -102,9 +102,9 @@ class BatchRamp(SpecModel):
 class CompressionSpec(SpecModel):
     """What gradients look like on the wire between replicas; within a replica they are never compressed.
 
-    `powersgd` sends two factors of `rank` columns for each matrix (Vogels et al. 2019); `int8` and `fp8` send a byte
-    for a number and a scale for each block of them. Norms are sent whole, and so is everything in the first
-    `start_step` steps. What is lost in a step is added to the gradients of the next.
+    `powersgd` sends two factors of `rank` columns for each matrix of a block (Vogels et al. 2019), and the rest as
+    `int8`; `int8` and `fp8` send a byte for a number and a scale for each block of them. Norms are sent whole, and so
+    is everything in the first `start_step` steps. What is lost in a step is added to the gradients of the next.
     """
 
     kind: Literal["none", "powersgd", "int8", "fp8"] = "none"

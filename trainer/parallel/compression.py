@@ -138,7 +138,7 @@ class ByteCompressor(Compressor):
         spec: CompressionSpec,
     ) -> None:
         super().__init__(shapes, group, device)
-        self._dtype = torch.int8 if spec.kind == "int8" else torch.float8_e4m3fn
+        self._dtype = torch.float8_e4m3fn if spec.kind == "fp8" else torch.int8
         self._start_step = spec.start_step
         matrices = {name: shape for name, shape in self._shapes.items() if len(shape) > 1}
         self._feedback = Feedback(matrices, device, BLOCK, self._size * BLOCK)
@@ -193,8 +193,9 @@ class ByteCompressor(Compressor):
 class LowRankCompressor(Compressor):
     """`powersgd` (Vogels et al. 2019): a matrix M of all ranks as P Q^T, one power iteration a step from the last Q.
 
-    P is the sum of all M Q, made orthonormal; Q the sum of all M^T P. Norms, and matrices that two factors of `rank`
-    columns would not make smaller, are summed whole. A tensor of more dimensions is a stack of matrices.
+    P is the sum of all M Q, made orthonormal; Q the sum of all M^T P. A tensor of more dimensions is a stack of
+    matrices. What two factors of `rank` columns would not make smaller travels as int8, and so do the embedding and the
+    head: a row of theirs is a word, and most words of a step are in a few sequences, so nothing there has a low rank.
     """
 
     def __init__(
@@ -205,13 +206,19 @@ class LowRankCompressor(Compressor):
         spec: CompressionSpec,
     ) -> None:
         super().__init__(shapes, group, device)
-        self._rank_of_factors, self._start_step = spec.rank, spec.start_step
-        self._low_rank = {name: shape for name, shape in self._shapes.items() if _is_worth_it(shape, spec.rank)}
+        self._start_step = spec.start_step
+        self._low_rank = {name: shape for name, shape in self._shapes.items() if _has_low_rank(name, shape, spec.rank)}
+        rest = {name: shape for name, shape in self._shapes.items() if name not in self._low_rank}
+        self._rest = ByteCompressor(rest, group, device, spec)
         self._feedback = Feedback(self._low_rank, device)
         self._factors = {
             name: _first_factor(name, shape, spec.rank).to(device) for name, shape in self._low_rank.items()
         }
         self._pending_factors: dict[str, Tensor] = {}
+
+    def commit(self, is_finite: Tensor) -> WireBytes:
+        rest, sent = self._rest.commit(is_finite), super().commit(is_finite)
+        return WireBytes(sent.uncompressed, sent.compressed + rest.compressed)
 
     def _keep(self, is_finite: Tensor) -> None:
         self._feedback.commit(is_finite)
@@ -220,18 +227,24 @@ class LowRankCompressor(Compressor):
         self._pending_factors.clear()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        return self._feedback.state_tensors() | {f"factor/{name}": each for name, each in self._factors.items()}
+        factors = {f"factor/{name}": each for name, each in self._factors.items()}
+        return self._feedback.state_tensors() | factors | self._rest.state_tensors()
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
-        if self.step < self._start_step or not self._low_rank:
-            self._sum_whole(tensors)
-            return
+        self._rest.step = self.step
         named = dict(zip(self._shapes, tensors, strict=True))
         targets = [named.pop(name) for name in self._low_rank]
+        self._rest.all_reduce(list(named.values()))
+        if not targets:
+            return
+        if self.step < self._start_step:
+            self._sum_whole(targets)
+            self._follow(targets)
+            return
         wanted = self._feedback.corrected(targets)
-        matrices = self._matrices(wanted)
+        matrices = self._matrices(self._feedback.views(wanted))
         lefts = {name: matrix_NRC @ self._factors[name] for name, matrix_NRC in matrices.items()}
-        self._sum_whole([*lefts.values(), *named.values()])
+        self._sum_whole(list(lefts.values()))
         lefts = _orthonormal(lefts)
         rights = {name: matrix_NRC.mT @ lefts[name] for name, matrix_NRC in matrices.items()}
         for name, matrix_NRC in matrices.items():
@@ -242,10 +255,15 @@ class LowRankCompressor(Compressor):
         for name, target in zip(self._low_rank, targets, strict=True):
             target.copy_((lefts[name] @ rights[name].mT).view_as(target))
 
-    def _matrices(self, flat: Tensor) -> dict[str, Tensor]:
+    def _follow(self, summed: Sequence[Tensor]) -> None:
+        """The factors for sums that everybody has whole, so that the first step with factors begins with good ones."""
+        matrices = self._matrices(summed)
+        lefts = _orthonormal({name: matrix_NRC @ self._factors[name] for name, matrix_NRC in matrices.items()})
+        self._pending_factors = {name: matrix_NRC.mT @ lefts[name] for name, matrix_NRC in matrices.items()}
+
+    def _matrices(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """Views [N, R, C] of what has low rank."""
-        views = zip(self._low_rank, self._feedback.views(flat), strict=True)
-        return {name: view.view(-1, *view.shape[-2:]) for name, view in views}
+        return {name: tensor.view(-1, *tensor.shape[-2:]) for name, tensor in zip(self._low_rank, tensors, strict=True)}
 
 
 def make_compressor(
@@ -259,8 +277,8 @@ def make_compressor(
     return ByteCompressor(shapes, group, device, spec)
 
 
-def _is_worth_it(shape: torch.Size, rank: int) -> bool:
-    if len(shape) < 2:
+def _has_low_rank(name: str, shape: torch.Size, rank: int) -> bool:
+    if len(shape) < 2 or name.split(".")[0] in ("embedding", "head"):
         return False
     rows, columns = shape[-2:]
     return rank <= min(rows, columns) and rank * (rows + columns) < rows * columns
