@@ -99,11 +99,13 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     yield f"ranks at place {place} of the pipeline ({', '.join([stages, *ends])}):"
     memory = cost.memory()
     waiting = max(0, memory.gradients - state.gradients)
-    total = state.weights + state.gradients + state.optimizer + waiting
+    on_device = memory.optimizer if memory.host else state.optimizer
+    total = state.weights + state.gradients + on_device + waiting
     total += memory.gathered + memory.activations + memory.logits
     yield (
         f"  state: {state.parameters:,} parameters; weights {shown(state.weights)}, gradients "
         f"{shown(state.gradients)}, optimiser {shown(state.optimizer)}"
+        f"{f' in host memory, of which {shown(on_device)} at once on the device' if memory.host else ''}"
     )
     yield (
         f"  beside it, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "

@@ -14,7 +14,7 @@ import yaml
 from tests.trainer.counting import counted_step
 from tests.trainer.equality import MODELS, VOCABULARY, Case
 from tests.trainer.ranks import RankPool
-from tests.trainer.runs import TINY
+from tests.trainer.runs import TINY, tiny_training
 from trainer.contract import cost
 from trainer.contract.cost import RankCost
 from trainer.contract.models import ModelShape
@@ -101,6 +101,18 @@ def test_512_ranks_of_a_large_model_are_planned_here() -> None:
     # 70.55e9 parameters over 512 ranks; the norms are on every tensor rank.
     held = [int(line.split()[1].replace(",", "")) for line in lines if line.startswith("  state: ")]
     assert 70_553_706_496 / 512 < sum(held) / 4 < 1.001 * 70_553_706_496 / 512
+
+
+def test_offloaded_state_takes_room_for_two_buckets_on_the_device() -> None:
+    fields = {"model": {"preset": "llama-8b"}, "tokenizer": {"vocab_size": 128_256}}
+    plain = tiny_training(**fields, parallelism={"zero": 3})
+    offloading = tiny_training(**fields, parallelism={"zero": 3}, optimizer={"offload": True})
+    sizes = plan_mesh(plain, 128_256, 4)
+    before, after = (RankCost(each, 128_256, sizes, 0).memory() for each in (plain, offloading))
+    assert (before.host, after.host) == (0, before.optimizer)
+    assert before.total - after.total == before.optimizer - 2 * 2 * 4 * cost.OFFLOADED_BUCKET_NUMBERS
+    (line,) = [line for line in dry_run(offloading, 4) if line.startswith("  state: ")]
+    assert "optimiser 14.96 GiB in host memory, of which 256.00 MiB at once on the device" in line
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.runs import FinishedRun, run_alone, tiny_text, tiny_training
+from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_text, tiny_training
+from tests.trainer.test_runs import final_tensors
 from trainer.agent import generation
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.parallelism import MeshSizes
@@ -94,6 +95,18 @@ def test_micro_batches_of_a_size_that_the_spec_says_end_the_run_with_remedies(
     assert run.events("memory.micro_batch_halved") == []
     for words in ("can't allocate memory", "3072 sequences", "micro_batch_sequences", "activation_checkpointing full"):
         assert words in run.end["message"]
+
+
+def test_offloading_in_the_middle_of_a_run_changes_no_bit(tmp_path: Path) -> None:
+    fields = {"steps": 80, "parallelism": {"zero": 3}, "precision": "bf16"}
+    training, output = tiny_training(**fields), tmp_path / "run"
+    offloading = tiny_training(**fields, optimizer={"offload": True})
+    undisturbed = run_alone(tmp_path / "undisturbed", training, processes=2)
+    assert run_alone(output, training, processes=2, at_first_checkpoint=stop).end_class is EndClass.STOPPED
+    run = run_alone(output, offloading, processes=2)
+    assert run.end_class is EndClass.COMPLETED
+    assert run.series("train/loss") == undisturbed.series("train/loss")
+    assert final_tensors(run) == final_tensors(undisturbed)
 
 
 @pytest.mark.parametrize(

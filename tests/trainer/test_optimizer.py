@@ -10,6 +10,7 @@ from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder, initialise
+from trainer.optim import adamw
 from trainer.optim.groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.layout import placement
@@ -97,6 +98,20 @@ def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it(name: Any) -> None
             backward(model, seed)
             take_step(model, optimizer)
     assert snapshot(disturbed, first) == snapshot(plain, second)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_offloaded_state_changes_no_bit(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In buckets of a few numbers, so that tensors are taken in pieces and both rooms are used again and again."""
+    monkeypatch.setattr(adamw, "OFFLOADED_BUCKET_NUMBERS", 256)
+    offloaded, plain = make_model(), make_model()
+    first = optimizer_of(offloaded, OptimizerSpec(name=name, offload=True))
+    second = optimizer_of(plain, OptimizerSpec(name=name))
+    for seed in range(4):
+        for model, optimizer in ((offloaded, first), (plain, second)):
+            backward(model, seed, float("nan") if seed == 2 else 1.0)
+            take_step(model, optimizer)
+        assert snapshot(offloaded, first) == snapshot(plain, second)
 
 
 def test_norms_are_not_decayed() -> None:

@@ -17,6 +17,9 @@ ONE_GROUP_BYTES = 64 * 2**20
 KEPT_GRADIENT_BYTES = 4 * 2**30
 """Up to this size stage 3 keeps the gradients of earlier micro-batches whole, and sums them over the ranks once a step;
 beyond it, it sums them after each micro-batch, as stage 2 does: more is sent, and only shards stay."""
+OFFLOADED_BUCKET_NUMBERS = 2**24
+"""Parameters whose state comes from host memory at once, where it lies there; two such buckets have room on the device.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Share:
 @dataclass(frozen=True)
 class Memory:
     """Bytes of a rank at the fullest moment of a step. `gathered`: copies that the model computes with; `logits`: with
-    all that the loss holds on to."""
+    all that the loss holds on to. `host`: in host memory besides, which on a CPU is the same."""
 
     weights: int
     gradients: int
@@ -52,6 +55,7 @@ class Memory:
     gathered: int
     activations: int
     logits: int
+    host: int = 0
 
     @property
     def state(self) -> int:
@@ -152,13 +156,17 @@ class RankCost:
         if sizes.zero and not self._reduces_each and self.micro_batches > 1 and self._dense_ranks > 1:
             gradients += self._sum_width * trained.total  # they wait whole for the last micro-batch
         resting = self._width if sizes.zero == 0 else 4  # what is not trained has no fp32 master copy
+        moments, room = 4 * self._moments(trained), 0
+        if self._training.optimizer.offload:
+            room = min(moments, 2 * 2 * 4 * OFFLOADED_BUCKET_NUMBERS)
         return Memory(
             weights=4 * updated + resting * (held - updated if self._training.lora is not None else 0),
             gradients=gradients,
-            optimizer=4 * self._moments(trained),
+            optimizer=room if self._training.optimizer.offload else moments,
             gathered=self._gathered(every, trained),
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
+            host=moments if self._training.optimizer.offload else 0,
         )
 
     def _moments(self, trained: Share) -> int:

@@ -39,7 +39,8 @@ class ParameterGroup(SpecModel):
 
 class OptimizerSpec(SpecModel):
     """`adamw` for all parameters, or `muon` for the matrices of the blocks and AdamW for the rest: embedding, head,
-    norms, routers. Of several `groups` that match a name, the first holds."""
+    norms, routers. Of several `groups` that match a name, the first holds. With `offload` moments and momentum lie in
+    host memory and come to the device bucket by bucket in each step: less memory, a longer step, the same numbers."""
 
     name: Literal["adamw", "muon"] = "adamw"
     learning_rate: LearningRate = 3e-3
@@ -48,6 +49,7 @@ class OptimizerSpec(SpecModel):
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
     gradient_clip: Annotated[float, Field(gt=0.0)] | None = 1.0
+    offload: bool = False
     muon: MuonSpec = MuonSpec()
     groups: Annotated[list[ParameterGroup], Field(max_length=64)] = []
 

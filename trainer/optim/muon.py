@@ -10,6 +10,7 @@ from trainer.contract.optimisation import MuonSpec
 from trainer.optim.exchange import Exchange
 from trainer.optim.member import Member
 from trainer.optim.orthogonal import orthogonalised, working_dtype
+from trainer.optim.residence import Residence, state_like
 
 LARGEST_BATCH = 2**26
 """Numbers of the matrices that are worked on at once, where a single one has no more."""
@@ -18,22 +19,28 @@ LARGEST_BATCH = 2**26
 class Muon:
     """Updates `members`, matrices [R, C] or stacks of them [N, R, C]; their gradients lie on the shards."""
 
-    def __init__(self, members: Sequence[Member], spec: MuonSpec) -> None:
+    def __init__(self, members: Sequence[Member], spec: MuonSpec, *, offload: bool = False) -> None:
         """Collective: the ranks that hold parts of the same matrices agree who works on which."""
         self._spec = spec
-        self._momentum = {member.name: torch.zeros_like(member.shard) for member in members}
+        self._momentum = {member.name: state_like(member.shard, offload=offload) for member in members}
         by_axes: dict[tuple[str, ...], list[Member]] = {}
         for member in members:
             by_axes.setdefault(_axes_that_share(member), []).append(member)
         self._exchanges = []
         for axes, some in by_axes.items():
             group = some[0].placement.mesh.group(*axes) if axes else None
-            self._exchanges.append((some, Exchange(some, group, working_dtype(some[0].shard.device))))
+            device = some[0].shard.device
+            residence = Residence([[self._momentum[member.name]] for member in some], device, offload=offload)
+            self._exchanges.append((some, Exchange(some, group, working_dtype(device)), residence))
 
     def step(self, learning_rate: float, scale: Tensor, is_finite: Tensor) -> None:
         """One update with gradients divided by `scale`, or none at all where `is_finite` is false."""
-        for members, exchange in self._exchanges:
-            wholes = exchange.wholes([self._advance(member, scale, is_finite) for member in members])
+        for members, exchange, residence in self._exchanges:
+            advanced = [
+                self._advance(member, momentum, scale, is_finite)
+                for (momentum,), member in zip(residence.visit(), members, strict=True)
+            ]
+            wholes = exchange.wholes(advanced)
             for batch in _alike(wholes):
                 together = orthogonalised(torch.cat([wholes[index] for index in batch]), self._spec.iterations)
                 for index, whole in zip(batch, together.split([len(wholes[index]) for index in batch]), strict=True):
@@ -43,12 +50,14 @@ class Muon:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """`momentum` of each member, like its shard."""
+        for _, _, residence in self._exchanges:
+            residence.settle()
         return {f"momentum/{name}": momentum for name, momentum in self._momentum.items()}
 
-    def _advance(self, member: Member, scale: Tensor, is_finite: Tensor) -> Tensor:
+    def _advance(self, member: Member, momentum: Tensor, scale: Tensor, is_finite: Tensor) -> Tensor:
         """Advance the momentum and return what is to be made orthogonal, both like the shard."""
         assert member.shard.grad is not None
-        gradient, momentum = member.shard.grad / scale, self._momentum[member.name]
+        gradient = member.shard.grad / scale
         advanced = momentum.lerp(gradient, 1.0 - self._spec.momentum)
         torch.where(is_finite, advanced, momentum, out=momentum)
         return gradient.lerp(advanced, self._spec.momentum) if self._spec.nesterov else advanced

@@ -39,7 +39,7 @@ class ShardOptimizer:
         if by_rule["adamw"]:
             self._rules.append(AdamW(by_rule["adamw"], spec))
         if by_rule["muon"]:
-            self._rules.append(Muon(by_rule["muon"], spec.muon))
+            self._rules.append(Muon(by_rule["muon"], spec.muon, offload=spec.offload))
         device = self._members[0].shard.device
         # What several ranks hold alike is counted once in a sum over all ranks.
         self._shares = torch.tensor([each.placement.replicas**-0.5 for each in self._members], device=device)

@@ -1941,7 +1941,8 @@ export interface components {
         /**
          * OptimizerSpec
          * @description `adamw` for all parameters, or `muon` for the matrices of the blocks and AdamW for the rest: embedding, head,
-         *     norms, routers. Of several `groups` that match a name, the first holds.
+         *     norms, routers. Of several `groups` that match a name, the first holds. With `offload` moments and momentum lie in
+         *     host memory and come to the device bucket by bucket in each step: less memory, a longer step, the same numbers.
          */
         OptimizerSpec: {
             /**
@@ -1979,6 +1980,11 @@ export interface components {
              * @default 1
              */
             gradient_clip: number | null;
+            /**
+             * Offload
+             * @default false
+             */
+            offload: boolean;
             /**
              * @default {
              *       "learning_rate": null,
@@ -2618,6 +2624,7 @@ export interface components {
              *       "epsilon": 1e-8,
              *       "weight_decay": 0.1,
              *       "gradient_clip": 1,
+             *       "offload": false,
              *       "muon": {
              *         "iterations": 5,
              *         "learning_rate": null,

@@ -960,6 +960,7 @@ class OptimizerSpec(TypedDict):
     epsilon: NotRequired[float]
     weight_decay: NotRequired[float]
     gradient_clip: NotRequired[float | None]
+    offload: NotRequired[bool]
     muon: NotRequired[MuonSpec]
     groups: NotRequired[list[ParameterGroup]]
 

@@ -50,7 +50,7 @@ def _anything(job: Job) -> None:
 
 
 def pool_facts(pool: Pool) -> fit.Pool:
-    return fit.Pool(str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes)
+    return fit.Pool(str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes, pool.accelerator)
 
 
 def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:

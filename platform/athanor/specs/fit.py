@@ -21,6 +21,7 @@ class Pool:
     slots_per_node: int
     nodes: int
     memory_bytes_per_node: int
+    accelerator: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = F
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
     if with_smallest_micro_batches:
         plain = _with_smallest_micro_batches(plain)
-    fullest = max(RankCost(plain, vocab, sizes, place).memory().total for place in range(sizes.pipeline))
+    memories = [RankCost(plain, vocab, sizes, place).memory() for place in range(sizes.pipeline)]
+    fullest = max(each.total + (each.host if pool.accelerator == "cpu" else 0) for each in memories)
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
         processes=spec.resources.world_size,

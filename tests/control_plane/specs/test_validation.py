@@ -87,7 +87,7 @@ def test_equal_specs_have_equal_digests_whatever_the_order(spec: dict[str, Any])
 
 
 LAPTOP = fit.Pool("local/cpu", slots_per_node=2, nodes=1, memory_bytes_per_node=16 * 2**30)
-H100_NODES = fit.Pool("gpu/h100", slots_per_node=8, nodes=1024, memory_bytes_per_node=8 * 80 * 2**30)
+H100_NODES = fit.Pool("gpu/h100", 8, nodes=1024, memory_bytes_per_node=8 * 80 * 2**30, accelerator="h100")
 
 
 def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
