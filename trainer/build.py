@@ -73,6 +73,8 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     for source in corpus.sources:
         source.on_corrupt = shard_skipped(reporter)
     mesh, part = _planned(training, mesh, index.vocab_size, assignment.largest_micro_batch)
+    if training.cuda_graphs and mesh.device.type != "cuda":
+        reporter.event("cuda_graphs.unused", because=f"this run is on a device of kind {mesh.device.type}")
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)
@@ -154,7 +156,7 @@ def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
     compute_as_told(stage, training, mesh)
     if training.compile:
         for block in stage.blocks.values():
-            block.compile()
+            block.compile(mode="reduce-overhead" if training.cuda_graphs else None)
     if stage.head is not None:
         stage.head.z_loss = training.z_loss
 

@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.trainer.runs import FIVE_AXES, MIXTURE, FinishedRun, run_alone, stop, tiny_training
+from trainer.contract.plan import plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 
@@ -67,3 +68,33 @@ def test_compiled_blocks_compute_the_same_on_a_mesh(tmp_path: Path) -> None:
     compiled = run_alone(tmp_path / "compiled", moe_training(compile=True, **fields), processes=2)
     assert compiled.end_class is EndClass.COMPLETED, compiled.end["message"]
     assert compiled.series(LOSS) == pytest.approx(plain.series(LOSS), rel=1e-5)
+
+
+def test_recorded_blocks_compute_the_same_and_say_so_where_nothing_is_recorded(tmp_path: Path) -> None:
+    """On a CPU nothing is: what is different here is how compiled blocks and gradients are set up for it."""
+    fields: dict[str, Any] = {
+        "steps": 3,
+        "schedule": {"warmup_steps": 1},
+        "parallelism": {"micro_batch_sequences": 4},
+    }
+    plain = run_alone(tmp_path / "plain", tiny_training(**fields))
+    recorded = run_alone(tmp_path / "recorded", tiny_training(compile=True, cuda_graphs=True, **fields))
+    assert recorded.end_class is EndClass.COMPLETED, recorded.end["message"]
+    assert recorded.series(LOSS) == pytest.approx(plain.series(LOSS), rel=1e-5)
+    (event,) = recorded.events("cuda_graphs.unused")
+    assert event == {"because": "this run is on a device of kind cpu"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"compile": False}, "compile false"),
+        ({"parallelism": {"zero": 3}}, "take zero 0"),
+        ({"parallelism": {"tensor": 2}}, "tensor or context parallelism"),
+        ({"batch_ramp": {"start_tokens_per_step": 64, "steps": 5}}, "batch_ramp"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_with_the_reason(changes: dict[str, Any], words: str) -> None:
+    training = tiny_training(**{"compile": True, "cuda_graphs": True, **changes})
+    (problem,) = plan_mesh(training, 300, 2)
+    assert (problem.field, words in problem.message) == ("cuda_graphs", True)

@@ -25,6 +25,7 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
     problems = [
         *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),
         *_too_few(training, sizes.data),
+        *_graph_problems(training, sizes),
     ]
     if problems:
         return problems
@@ -80,6 +81,27 @@ def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int
         if problem is not None:
             return problem
     return None
+
+
+def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProblem]:
+    """A graph replays the same kernels on the same addresses: what decides otherwise in a step cannot be in it."""
+    if not training.cuda_graphs:
+        return []
+    moves = {
+        "compile false: what is recorded are compiled blocks; set compile to true": not training.compile,
+        "a mixture of experts, whose numbers of rows change from step to step": training.model.resolve().moe
+        is not None,
+        "a pipeline, which runs several micro-batches at once": sizes.pipeline > 1,
+        f"zero {sizes.zero}, which gathers weights at new addresses; take zero 0": sizes.zero > 0,
+        "tensor or context parallelism, whose exchanges are inside the blocks": sizes.tensor * sizes.context > 1,
+        "batch_ramp, which changes the size of micro-batches": training.batch_ramp is not None,
+        "evaluation.prompts, which go through the blocks word by word": bool(training.evaluation.prompts),
+    }
+    return [
+        MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot go with {reason}")
+        for reason, is_there in moves.items()
+        if is_there
+    ]
 
 
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:

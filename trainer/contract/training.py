@@ -71,7 +71,8 @@ class TrainingSpec(SpecModel):
     `precision` is what the model computes in; weights and moments are fp32 always. `gradient_reduction`: in what
     gradients are summed over data ranks. `activation_checkpointing`: `full` keeps each layer's input and computes the
     layer again in the backward pass, `selective` keeps its matrix products and attention too; with `recompute_layers`
-    only so many layers, evenly spread, do that.
+    only so many layers, evenly spread, do that. `cuda_graphs` records compiled blocks and replays them, which saves the
+    time in which a CPU starts kernels one by one; without a CUDA device it does nothing.
     """
 
     model: ModelSpec
@@ -92,6 +93,7 @@ class TrainingSpec(SpecModel):
     parallelism: ParallelismSpec = ParallelismSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     compile: bool = False
+    cuda_graphs: bool = False
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 1
 
     @model_validator(mode="after")

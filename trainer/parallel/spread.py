@@ -29,6 +29,7 @@ class SpreadModel:
     weights: Weights
     context: ContextCut
     pipeline: Pipeline | None
+    has_graphs: bool = False  # blocks whose kernels are recorded
 
     def forward_backward(
         self, batches: list[MicroBatch], tokens: float | Tensor, lap: Callable[[str], None] = lambda name: None
@@ -71,6 +72,8 @@ class SpreadModel:
 
     def _loss(self, batch: MicroBatch) -> Tensor:
         (stage,) = self.stages
+        if self.has_graphs:  # what the micro-batch before left in the graphs' memory is used up by now
+            torch.compiler.cudagraph_mark_step_begin()
         return stage(batch.tokens_BS, batch.targets_BS, batch.documents_BS, batch.positions_BS)
 
 
@@ -131,4 +134,4 @@ def spread_model(
         dtype = torch.float32 if training.precision == "fp32" else torch.bfloat16
         batch = (micro_batch, training.sequence_length // mesh.sizes.context)
         pipeline = Pipeline(stages, spec, mesh, batch, dtype)
-    return SpreadModel(stages, weights, context, pipeline)
+    return SpreadModel(stages, weights, context, pipeline, training.cuda_graphs)

@@ -224,7 +224,8 @@ class ReplicatedWeights(Weights):
     bucket's sum begins as soon as it is full, while the backward pass goes on.
 
     In bf16 the model computes with rounded copies of the fp32 weights, renewed after each step. A single rank in fp32
-    needs none of this: the gradients stay where autograd leaves them.
+    needs none of this: the gradients stay where autograd leaves them, unless that is a CUDA graph's memory, which the
+    next micro-batch uses again.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class ReplicatedWeights(Weights):
         self._place: dict[nn.Parameter, tuple[Bucket, Tensor]] = {}
         self._filled: set[nn.Parameter] = set()
         self._overlaps = False
-        if mesh.sizes.data * mesh.sizes.context > 1 or self._copies:
+        if mesh.sizes.data * mesh.sizes.context > 1 or self._copies or training.cuda_graphs:
             self._make_buckets(working, training)
         self.compressors = [bucket.compressor for bucket in self._buckets if bucket.compressor is not None]
 

@@ -2595,7 +2595,8 @@ export interface components {
          *     `precision` is what the model computes in; weights and moments are fp32 always. `gradient_reduction`: in what
          *     gradients are summed over data ranks. `activation_checkpointing`: `full` keeps each layer's input and computes the
          *     layer again in the backward pass, `selective` keeps its matrix products and attention too; with `recompute_layers`
-         *     only so many layers, evenly spread, do that.
+         *     only so many layers, evenly spread, do that. `cuda_graphs` records compiled blocks and replays them, which saves the
+         *     time in which a CPU starts kernels one by one; without a CUDA device it does nothing.
          */
         TrainingSpec: {
             model: components["schemas"]["ModelSpec"];
@@ -2711,6 +2712,11 @@ export interface components {
              * @default false
              */
             compile: boolean;
+            /**
+             * Cuda Graphs
+             * @default false
+             */
+            cuda_graphs: boolean;
             /**
              * Seed
              * @default 1

@@ -1051,6 +1051,7 @@ class TrainingSpec(TypedDict):
     parallelism: NotRequired[ParallelismSpec]
     evaluation: NotRequired[EvaluationSpec]
     compile: NotRequired[bool]
+    cuda_graphs: NotRequired[bool]
     seed: NotRequired[int]
 
 
