@@ -114,3 +114,10 @@ def test_generate_names_a_folder_that_holds_no_model(athanor) -> None:
     result = athanor("generate", "nowhere")
     assert result.returncode == 2
     assert "nowhere" in result.stderr
+
+
+def test_generate_says_that_an_adapter_needs_its_model(athanor, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    result = athanor("generate", str(tmp_path))
+    assert result.returncode == 2
+    assert "adapter without its model" in " ".join(result.stderr.split())

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
 
-from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training
+from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, stop, tiny_training
 from trainer.contract.models import MODELS
 from trainer.contract.optimisation import LoraSpec
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
+from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 from trainer.export.read import load_exported
 from trainer.models.decoder import Decoder
@@ -19,6 +21,7 @@ from trainer.models.lora import add_adapters
 
 LORA = {"rank": 4, "alpha": 8.0}
 QUICK = {"learning_rate": 0.03}
+TOKENS = torch.arange(64).view(2, 32)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,54 @@ def test_what_has_no_adapter_is_what_it_was(adapted: FinishedRun, first: Finishe
     with torch.no_grad():
         ours = load_exported(adapted.output / "model")[0](tokens)
         torch.testing.assert_close(ours, theirs.eval()(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+def logits_with_peft(base: Path, adapter: Path) -> torch.Tensor:
+    """By `transformers` and `peft` alone."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    with torch.no_grad():
+        return peft.PeftModel.from_pretrained(model, adapter).eval()(TOKENS).logits
+
+
+def logits_of(run: FinishedRun) -> torch.Tensor:
+    with torch.no_grad():
+        return load_exported(run.output / "model")[0](TOKENS)
+
+
+@pytest.mark.parametrize("parallelism", [{}, {"pipeline": 2}], ids=str)
+def test_an_adapter_alone_is_put_on_its_base_by_peft(
+    parallelism: dict[str, int], adapted: FinishedRun, first: FinishedRun, tmp_path: Path
+) -> None:
+    training = adapting(first, lora={**LORA, "export": "adapter"}, parallelism=parallelism)
+    data = first.output.parent / "tiny.txt"
+    run = run_alone(tmp_path / "run", training, processes=2 if parallelism else 1, data=data)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    tolerance = 1e-3 if parallelism else 1e-5
+    found = logits_with_peft(first.output / "model", run.output / "model")
+    torch.testing.assert_close(found, logits_of(adapted), rtol=tolerance, atol=tolerance)
+    assert not torch.allclose(found, logits_of(first), atol=0.01)
+    assert transformers.AutoTokenizer.from_pretrained(run.output / "model").eos_token == "<|endoftext|>"
+    weights = sum(path.stat().st_size for path in (run.output / "model").glob("*.safetensors"))
+    assert weights < (first.output / "model" / "model.safetensors").stat().st_size / 2
+    with pytest.raises(TrainerError, match=r"has no config\.json"):
+        load_exported(run.output / "model")
+
+
+def test_an_adapter_of_a_mixture_is_of_its_attention(first: FinishedRun, tmp_path: Path) -> None:
+    data = first.output.parent / "tiny.txt"
+    base = run_alone(tmp_path / "base", tiny_training(model={"shape": MIXTURE}, steps=4), data=data)
+    targets = ["query", "value", "output"]
+    merged, alone = (
+        run_alone(
+            tmp_path / kind, adapting(base, lora={**LORA, "targets": targets, "export": kind}, steps=8), data=data
+        )
+        for kind in ("merged", "adapter")
+    )
+    found = logits_with_peft(base.output / "model", alone.output / "model")
+    torch.testing.assert_close(found, logits_of(merged), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, logits_of(base), atol=1e-3)
+    with pytest.raises(ValueError, match=r"leave them out of lora\.targets, or take lora\.export merged"):
+        TrainingSpec.model_validate({**adapting(base).model_dump(), "lora": {**LORA, "export": "adapter"}})
 
 
 def test_only_the_chosen_matrices_get_adapters(first: FinishedRun, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.contract.base import CountOrZero, Fraction, PositiveInt, SpecModel
+from trainer.contract.models import ModelShape
 
 Factor = Annotated[float, Field(ge=0.0, le=1000.0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -58,8 +59,11 @@ LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
 class LoraSpec(SpecModel):
-    """Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests,
-    and the export is both merged. What an adapter adds is scaled by `alpha / rank`. Routed experts have none."""
+    """Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests.
+    What an adapter adds is scaled by `alpha / rank`. Routed experts have none.
+
+    The export is both `merged`, a model like any other, or the `adapter` alone in PEFT's layout, to be put on the base.
+    """
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
     alpha: Annotated[float, Field(gt=0)] = 32.0
@@ -72,10 +76,21 @@ class LoraSpec(SpecModel):
         "up",
         "down",
     ]
+    export: Literal["merged", "adapter"] = "merged"
 
     @property
     def scale(self) -> float:
         return self.alpha / self.rank
+
+    def check_export(self, shape: ModelShape) -> None:
+        """Raises ValueError for an adapter that PEFT would not put on a model of this shape: it takes what is adapted
+        of a mixture's feed-forward layers for its routed experts."""
+        refused = [target for target in self.targets if target in ("gate", "up", "down")]
+        if self.export == "adapter" and shape.moe is not None and shape.adapter_parameters(1, refused):
+            raise ValueError(
+                f"lora.export adapter: peft knows no adapters of {', '.join(refused)} in a mixture of experts; leave "
+                "them out of lora.targets, or take lora.export merged"
+            )
 
 
 class ScheduleSpec(SpecModel):

@@ -120,6 +120,8 @@ class TrainingSpec(SpecModel):
             raise ValueError("tokenizer.kind `model` is that of model.base, which is missing")
         if self.lora is not None and self.model.base is None:
             raise ValueError("lora adapts a trained model; name it in model.base")
+        if self.lora is not None and self.model.shape is not None:
+            self.lora.check_export(self.model.shape)
         if self.model.base is not None and self.tokenizer.kind != "model" and self.tokenizer != TokenizerSpec():
             raise ValueError("model.base comes with its own tokenizer; leave tokenizer out")
         return self

@@ -19,9 +19,10 @@ from trainer.contract.models import ModelShape
 from trainer.data.chat import DEFAULT_TEMPLATE, template_of
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
+from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_config, peft_name
 from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_stack
-from trainer.models.lora import merged
+from trainer.models.lora import is_adapter, merged
 from trainer.parallel.whole import gather_whole
 from trainer.storage.sealed import put_sealed_path
 
@@ -39,10 +40,15 @@ def export_model(session: Session) -> None:
     dtype = torch.float32 if session.training.precision == "fp32" else torch.bfloat16
     shape = session.training.model.resolve()
     tensors: dict[str, Tensor] = {}
-    named = gather_whole(session.model.weights)
     lora = session.training.lora
-    for name, whole in merged(named, lora.scale) if lora is not None else named:
-        export_tensors(tensors, name, whole, shape, dtype)
+    only_adapter = lora is not None and lora.export == "adapter"
+    if only_adapter:
+        for name, whole in gather_whole(session.model.weights, wanted=is_adapter):
+            tensors[name] = whole.to("cpu", copy=True).contiguous()
+    else:
+        named = gather_whole(session.model.weights)
+        for name, whole in merged(named, lora.scale) if lora is not None else named:
+            export_tensors(tensors, name, whole, shape, dtype)
     if session.mesh.rank != 0:
         return
     assignment = session.assignment
@@ -50,7 +56,10 @@ def export_model(session: Session) -> None:
     building = folder.with_name(f"{folder.name}.building")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
-    write_files(session, tensors, building)
+    if only_adapter:
+        write_adapter(session, tensors, building)
+    else:
+        write_files(session, tensors, building)
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)
     if assignment.model_folder is None:
@@ -71,16 +80,37 @@ def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: 
 
 def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> None:
     """Everything that `transformers` loads a model and its tokenizer from."""
-    shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
-    end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
+    end_of_text = _write_tokenizer(session, folder)
     dtype = "float32" if session.training.precision == "fp32" else "bfloat16"
     length = session.training.sequence_length
     config = hugging_face_config(session.training.model.resolve(), session.index.vocab_size, length, dtype, end_of_text)
     base = session.assignment.base_folder
-    if base is None:
-        _write_tokenizer_settings(folder, end_of_text, length)
-    else:
+    if base is not None:
         config |= _kept_of(read_config(base), length)
+    write_weights(tensors, folder, LARGEST_FILE_BYTES)
+    _write_json(folder / CONFIG_NAME, config)
+
+
+def write_adapter(session: Session, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Everything that `peft` puts on the base model: the adapters as they were trained, in fp32, by our names."""
+    training = session.training
+    assert training.lora is not None and training.model.base is not None
+    _write_tokenizer(session, folder)
+    shape = training.model.resolve()
+    renamed = {peft_name(name, shape): tensor for name, tensor in tensors.items()}
+    save_file(renamed, folder / ADAPTER_NAME, metadata={"format": "pt"})
+    config = adapter_config(list(tensors), shape, training.lora, training.model.base)
+    _write_json(folder / ADAPTER_CONFIG_NAME, config)
+
+
+def _write_tokenizer(session: Session, folder: Path) -> int:
+    """The tokenizer, and how it is used. Returns the token that ends a text."""
+    shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
+    end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
+    base = session.assignment.base_folder
+    if base is None:
+        _write_tokenizer_settings(folder, end_of_text, session.training.sequence_length)
+    else:
         for name in BASE_FILES:
             if (base / name).exists():
                 shutil.copy(base / name, folder / name)
@@ -89,8 +119,7 @@ def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> N
     is_chat = any(part.format == "chat" for part in session.training.data.parts)
     if is_chat and template_of(folder, json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())) is None:
         (folder / TEMPLATE_NAME).write_text(DEFAULT_TEMPLATE)
-    write_weights(tensors, folder, LARGEST_FILE_BYTES)
-    _write_json(folder / CONFIG_NAME, config)
+    return end_of_text
 
 
 def _kept_of(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
@@ -144,11 +173,15 @@ def _store(session: Session, folder: Path) -> None:
     files = [
         put_sealed_path(session.storage, session.sealer, prefix, path.name, path) for path in sorted(folder.iterdir())
     ]
+    shape, lora = session.training.model.resolve(), session.training.lora
+    num_parameters = shape.num_parameters(session.index.vocab_size)
+    if lora is not None and lora.export == "adapter":
+        num_parameters = shape.adapter_parameters(lora.rank, lora.targets)
     manifest = ModelManifest(
         job_id=run.job_id,
         attempt_id=run.attempt_id,
         step=session.training.steps,
-        num_parameters=session.training.model.resolve().num_parameters(session.index.vocab_size),
+        num_parameters=num_parameters,
         metrics=session.final_metrics,
         created_at=datetime.now(UTC),
         files=files,

@@ -11,17 +11,20 @@ from trainer.parallel.weights import Weights
 
 
 def gather_whole(
-    weights: Weights, value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach()
+    weights: Weights,
+    value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
+    wanted: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, Tensor]]:
     """Collective: every rank goes through it to its end, only the first gets anything: (name, whole tensor in fp32),
     stage by stage, the balance of experts among them. One tensor is whole at a time.
 
-    `value` gives what is gathered of each parameter, of the parameter's own shape: itself, or its gradient.
+    `value` gives what is gathered of each parameter, of the parameter's own shape: itself, or its gradient; `wanted`
+    tells by name of which.
     """
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")
     is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    mine = _whole_of_stage(weights, value)
+    mine = _whole_of_stage(weights, value, wanted)
     if len(pipeline) == 1 or not is_first_of_stage:
         for name, tensor in mine:
             if mesh.rank == 0:
@@ -36,21 +39,23 @@ def gather_whole(
                 dist.recv(tensor, src=rank, group=group)
                 yield name, tensor
         return
-    names = [(name, tuple(weights.placements[name].shape)) for name in _names(weights)]
-    names += [(name, tuple(balance.shape)) for name, balance in weights.balances.items()]
+    names = [(name, tuple(weights.placements[name].shape)) for name in _names(weights, wanted)]
+    names += [(name, tuple(balance.shape)) for name, balance in weights.balances.items() if wanted(name)]
     dist.send_object_list([names], dst=pipeline[0], group=group)
     for _, tensor in mine:
         dist.send(tensor.contiguous(), dst=pipeline[0], group=group)
 
 
-def _names(weights: Weights) -> list[str]:
-    return [name for name in weights.every if weights.placements[name].is_original(name)]
+def _names(weights: Weights, wanted: Callable[[str], bool]) -> list[str]:
+    return [name for name in weights.every if weights.placements[name].is_original(name) and wanted(name)]
 
 
-def _whole_of_stage(weights: Weights, value: Callable[[nn.Parameter], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    for name in _names(weights):
+def _whole_of_stage(
+    weights: Weights, value: Callable[[nn.Parameter], Tensor], wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, Tensor]]:
+    for name in _names(weights, wanted):
         yield name, weights.placements[name].gather(local_tensor(value(weights.every[name]))).float()
-    yield from weights.balances.items()
+    yield from ((name, balance) for name, balance in weights.balances.items() if wanted(name))
 
 
 def _received_names(rank: int, group: dist.ProcessGroup | None) -> list[tuple[str, tuple[int, ...]]]:

@@ -1320,6 +1320,8 @@ export interface components {
             items: components["schemas"]["Event"][];
             next_after: number;
         };
+        /** @enum {string} */
+        ExportEnum: "merged" | "adapter";
         FieldProblem: {
             /** @description JSON pointer into what was sent */
             pointer: string;
@@ -1585,8 +1587,10 @@ export interface components {
         };
         /**
          * LoraSpec
-         * @description Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests,
-         *     and the export is both merged. What an adapter adds is scaled by `alpha / rank`. Routed experts have none.
+         * @description Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests.
+         *     What an adapter adds is scaled by `alpha / rank`. Routed experts have none.
+         *
+         *     The export is both `merged`, a model like any other, or the `adapter` alone in PEFT's layout, to be put on the base.
          */
         LoraSpec: {
             /**
@@ -1612,6 +1616,11 @@ export interface components {
              *     ]
              */
             targets: components["schemas"]["TargetsEnum"][];
+            /**
+             * Export
+             * @default merged
+             */
+            export: components["schemas"]["ExportEnum"];
         };
         LostAttempt: {
             attempt_id: string;

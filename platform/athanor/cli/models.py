@@ -65,6 +65,11 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Sample text from a downloaded model on this machine. Needs torch."""
+    if (folder / "adapter_config.json").is_file():
+        raise CliError(
+            ExitCode.USAGE,
+            f"{folder} holds an adapter without its model: load both with peft, or train it with lora.export: merged",
+        )
     if not (folder / "config.json").is_file():
         raise CliError(ExitCode.USAGE, f"{folder} holds no model (config.json): fetch one with `athanor download JOB`")
     if importlib.util.find_spec("torch") is None:

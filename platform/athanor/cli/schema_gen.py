@@ -135,6 +135,9 @@ class EventPage(TypedDict):
     next_after: int
 
 
+ExportEnum: TypeAlias = Literal['merged', 'adapter']
+
+
 class FieldProblem(TypedDict):
     pointer: str
     code: str
@@ -824,6 +827,7 @@ class LoraSpec(TypedDict):
     rank: NotRequired[int]
     alpha: NotRequired[float]
     targets: NotRequired[list[TargetsEnum]]
+    export: NotRequired[ExportEnum]
 
 
 class MadeInvitation(TypedDict):
