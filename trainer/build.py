@@ -29,6 +29,7 @@ from trainer.optim.groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.overlap import has_fused_products
 from trainer.parallel.spread import SpreadModel, spread_model
 from trainer.platform_client import Platform
 from trainer.precision import compute_as_told
@@ -75,6 +76,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     mesh, part = _planned(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"this run is on a device of kind {mesh.device.type}")
+    if training.parallelism.tensor_overlap and not has_fused_products(mesh):
+        reporter.event(
+            "tensor_overlap.unused", because="the tensor ranks are not on GPUs that reach each other's memory"
+        )
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)

@@ -34,13 +34,15 @@ class ParallelismSpec(SpecModel):
 
     `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
     3 the parameters too; `auto` is 0 for a small state, else 3, or 1 in a pipeline. With `replicate` the sharing
-    happens inside groups of data / replicate ranks, and only sums cross between them (HSDP).
+    happens inside groups of data / replicate ranks, and only sums cross between them (HSDP). With `tensor_overlap` the
+    products of dense layers go on while the tensor ranks exchange what they multiply, where their devices can.
     """
 
     data: PositiveInt | Literal["auto"] = "auto"
     replicate: PositiveInt | Literal["auto"] = "auto"
     zero: Annotated[int, Field(ge=0, le=3)] | Literal["auto"] = "auto"
     tensor: PositiveInt = 1
+    tensor_overlap: bool = False
     context: PositiveInt = 1
     context_attention: Literal["ring", "ulysses"] = "ring"
     pipeline: PositiveInt = 1

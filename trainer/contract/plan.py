@@ -26,6 +26,7 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
         *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),
         *_too_few(training, sizes.data),
         *_graph_problems(training, sizes),
+        *_overlap_problems(training, sizes),
     ]
     if problems:
         return problems
@@ -100,6 +101,21 @@ def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProble
     return [
         MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot go with {reason}")
         for reason, is_there in moves.items()
+        if is_there
+    ]
+
+
+def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProblem]:
+    if not training.parallelism.tensor_overlap:
+        return []
+    against = {
+        "tensor 1, where nothing is exchanged; take tensor 2 or more": sizes.tensor == 1,
+        "lora, whose adapters are products of their own": training.lora is not None,
+        "precision fp8, whose products are others; take bf16": training.precision == "fp8",
+    }
+    return [
+        MeshProblem("parallelism/tensor_overlap", "no_overlap", f"tensor_overlap cannot go with {reason}")
+        for reason, is_there in against.items()
         if is_there
     ]
 

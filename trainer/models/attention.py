@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.contract.models import ModelShape
+from trainer.models.feed_forward import EnterBy, LeaveBy, each_product, product
 
 Tables = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -75,12 +76,15 @@ def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tenso
 
 
 class Attention(nn.Module):
-    """`attend` is replaced where the sequence is spread over ranks; `num_heads` are those of this rank."""
+    """`attend` is replaced where the sequence is spread over ranks; `num_heads` are those of this rank. `enter_by` and
+    `leave_by`: see `FeedForward`."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
         self.attend: Attend = attend
+        self.enter_by: EnterBy = each_product
+        self.leave_by: LeaveBy = product
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
         self.query = nn.Linear(shape.hidden_size, width, bias=False)
         self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
@@ -92,12 +96,13 @@ class Attention(nn.Module):
         self._normalises = shape.qk_norm
 
     def forward(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        batch, length, _ = x_BSD.shape
-        query_BSHE = self.query(x_BSD).view(batch, length, self.num_heads, self.head_size)
-        key_BSKE = self.key(x_BSD).view(batch, length, self.num_kv_heads, self.head_size)
-        value_BSKE = self.value(x_BSD).view(batch, length, self.num_kv_heads, self.head_size)
+        query, key, value = self.enter_by(x_BSD, (self.query, self.key, self.value))
+        batch, length, _ = query.shape
+        query_BSHE = query.view(batch, length, self.num_heads, self.head_size)
+        key_BSKE = key.view(batch, length, self.num_kv_heads, self.head_size)
+        value_BSKE = value.view(batch, length, self.num_kv_heads, self.head_size)
         if self._normalises:
             query_BSHE, key_BSKE = self.query_norm(query_BSHE), self.key_norm(key_BSKE)
         query_BHSE, key_BKSE = rotate(query_BSHE.transpose(1, 2), tables), rotate(key_BSKE.transpose(1, 2), tables)
         mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
-        return self.output(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1))
+        return self.leave_by(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)

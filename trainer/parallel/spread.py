@@ -103,7 +103,7 @@ def spread_model(
         if training.lora is not None:
             add_adapters(stage, training.lora)
         shapes |= cut_parameters(stage, mesh)
-        spread_over_tensor_ranks(stage, mesh)
+        spread_over_tensor_ranks(stage, mesh, overlap=spec.tensor_overlap)
         spread_over_expert_ranks(stage, mesh)
         context.spread(stage)
         prepare(stage)

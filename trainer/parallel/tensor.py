@@ -13,12 +13,12 @@ from trainer.data.sampler import share
 from trainer.models.decoder import Decoder
 from trainer.parallel.collectives import gather_along, scatter_sum_along
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.overlap import SEQUENCE, overlap_products
 
-SEQUENCE = 1  # the dimension of [B, S, D]
 
-
-def spread_over_tensor_ranks(model: Decoder, mesh: Mesh) -> None:
-    """Put the exchanges where the model leaves room for them. Its parameters are cut by `layout.cut_parameters`."""
+def spread_over_tensor_ranks(model: Decoder, mesh: Mesh, *, overlap: bool = False) -> None:
+    """Put the exchanges where the model leaves room for them, with `overlap` into the products next to them. Its
+    parameters are cut by `layout.cut_parameters`."""
     group, size, rank = mesh.group("tensor"), mesh.sizes.tensor, mesh.coordinate("tensor")
     if group is None:
         return
@@ -39,6 +39,7 @@ def spread_over_tensor_ranks(model: Decoder, mesh: Mesh) -> None:
     if model.head is not None:
         model.head.first_word, model.head.combine = first_word, combine
     for block in model.blocks.values():
-        block.enter, block.leave = enter, leave
+        if not (overlap and overlap_products(block, mesh)):
+            block.enter, block.leave = enter, leave
         block.attention.num_heads //= size
         block.attention.num_kv_heads //= size

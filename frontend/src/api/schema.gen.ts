@@ -2028,7 +2028,8 @@ export interface components {
          *
          *     `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
          *     3 the parameters too; `auto` is 0 for a small state, else 3, or 1 in a pipeline. With `replicate` the sharing
-         *     happens inside groups of data / replicate ranks, and only sums cross between them (HSDP).
+         *     happens inside groups of data / replicate ranks, and only sums cross between them (HSDP). With `tensor_overlap` the
+         *     products of dense layers go on while the tensor ranks exchange what they multiply, where their devices can.
          */
         ParallelismSpec: {
             /**
@@ -2051,6 +2052,11 @@ export interface components {
              * @default 1
              */
             tensor: number;
+            /**
+             * Tensor Overlap
+             * @default false
+             */
+            tensor_overlap: boolean;
             /**
              * Context
              * @default 1
@@ -2691,6 +2697,7 @@ export interface components {
              *       "replicate": "auto",
              *       "zero": "auto",
              *       "tensor": 1,
+             *       "tensor_overlap": false,
              *       "context": 1,
              *       "context_attention": "ring",
              *       "pipeline": 1,

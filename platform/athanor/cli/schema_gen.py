@@ -980,6 +980,7 @@ class ParallelismSpec(TypedDict):
     replicate: NotRequired[int | Literal['auto']]
     zero: NotRequired[int | Literal['auto']]
     tensor: NotRequired[int]
+    tensor_overlap: NotRequired[bool]
     context: NotRequired[int]
     context_attention: NotRequired[ContextAttentionEnum]
     pipeline: NotRequired[int]
