@@ -6,7 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, DatasetManifest, ModelManifest
+from trainer.contract.manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    DatasetManifest,
+    ModelManifest,
+    ProfileManifest,
+)
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -99,6 +105,9 @@ class LocalPlatform:
 
     def register_dataset(self, manifest: DatasetManifest) -> None:
         """Kept in the cache folder only."""
+
+    def register_profile(self, manifest: ProfileManifest) -> None:
+        """Nobody asks a standalone run for one: `--profile` says from the start which steps."""
 
     def end(self, end: AttemptEnd) -> None:
         (self.output / "end.json").write_text(end.model_dump_json(indent=2))

@@ -29,7 +29,7 @@ def train(session: Session) -> EndClass:
     training, reporter = session.training, session.reporter
     monitor = Monitor(session)
     pipe, clock = StatsPipe(session.mesh.device), monitor.clock
-    profiler = StepProfiler(session.assignment.profile, session.assignment.profile_folder, session.mesh.rank)
+    profiler = StepProfiler(session.assignment)
     stopping = False
     if training.compile:
         with session.reporter.phase("compile"):
@@ -62,6 +62,7 @@ def train(session: Session) -> EndClass:
         monitor.steps(known)
         stopping = stopping or any(each.ranks_stopping > 0 for each in known)
         done = step + 1
+        profiler.hear(known, done)
         reporter.finished_step(done)
         session.writer.check()
         collect_garbage(done)
@@ -88,15 +89,17 @@ def counted_tokens(session: Session, batches: list[MicroBatch], step: int) -> fl
 
 
 def reduce_statistics(session: Session, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
-    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences, each rank's seconds], gradient
-    norm, is finite), over all ranks.
+    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences, number and steps of a wanted
+    profile, each rank's seconds], gradient norm, is finite), over all ranks.
 
     One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
     """
     mesh = session.mesh
-    told = torch.zeros(2 + mesh.world_size, device=loss.device)
-    told[0], told[1] = float(session.reporter.stop_requested()), session.loader.skipped_sequences
-    told[2 + mesh.rank] = pass_seconds
+    reporter = session.reporter
+    told = torch.zeros(4 + mesh.world_size, device=loss.device)
+    told[0], told[1] = float(reporter.stop_requested()), session.loader.skipped_sequences
+    told[2], told[3] = reporter.profile_requested()
+    told[4 + mesh.rank] = pass_seconds
     sums = torch.cat([torch.stack([loss, session.optimizer.gradient_square_sum()]), told])
     loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import httpx
 from pydantic import BaseModel
 
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -49,6 +49,7 @@ class Platform(Protocol):
     def register_checkpoint(self, manifest: CheckpointManifest) -> None: ...
     def register_model(self, manifest: ModelManifest) -> None: ...
     def register_dataset(self, manifest: DatasetManifest) -> None: ...
+    def register_profile(self, manifest: ProfileManifest) -> None: ...
     def end(self, end: AttemptEnd) -> None: ...
 
 
@@ -97,6 +98,9 @@ class PlatformClient:
 
     def register_dataset(self, manifest: DatasetManifest) -> None:
         self._call("POST", "/datasets", manifest)
+
+    def register_profile(self, manifest: ProfileManifest) -> None:
+        self._call("POST", "/profiles", manifest)
 
     def end(self, end: AttemptEnd) -> None:
         self._call("POST", "/end", end)

@@ -24,9 +24,11 @@ class AgentApi:
     checkpoints: list[dict] = field(default_factory=list)
     models: list[dict] = field(default_factory=list)
     datasets: list[dict] = field(default_factory=list)
+    profiles: list[dict] = field(default_factory=list)
     ends: list[dict] = field(default_factory=list)
     heartbeats: list[dict] = field(default_factory=list)
     stop: str | None = None
+    profile: dict | None = None
     api_away: bool = False
     store_away: bool = False
     over: bool = False
@@ -72,7 +74,7 @@ class AgentApi:
         content = json.loads(body)
         if path == "/heartbeat":
             self.heartbeats.append(content)
-            return 200, {"stop": self.stop}
+            return 200, {"stop": self.stop, "profile": self.profile}
         if path in ("/metrics", "/logs", "/progress"):
             return self._take_batch(path[1:], content)
         if path == "/storage:presign":
@@ -105,6 +107,9 @@ class AgentApi:
             self.run = RunConfig.model_validate({**self.run.model_dump(), "resume": manifest})
         elif path == "/artifacts":
             self.models.append(manifest)
+        elif path == "/profiles":
+            self.profiles.append(manifest)
+            self.profile = None
         else:
             self.datasets.append(manifest)
             sources = [source.model_dump() for source in self.run.datasets]

@@ -1,12 +1,21 @@
-"""Traces of chosen steps, on every rank."""
+"""Traces of chosen steps, on every rank: named from the start of a run, or asked for while it goes on."""
 
+import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from tests.trainer.agent_api import AgentApi
+from tests.trainer.runs import platform_run, tiny_training
+from tests.trainer.test_agent_process import agent, workers_of
 from tests.trainer.test_standalone import ROOT, write_job
+from trainer.contract.manifest import ProfileManifest
+from trainer.contract.run import EXIT_STATUS, EndClass
+from trainer.contract.sealing import Sealer
 
 
 def profiled(folder: Path, steps: str) -> subprocess.CompletedProcess[str]:
@@ -34,3 +43,48 @@ def test_steps_that_are_none_are_refused(tmp_path: Path) -> None:
     ended = profiled(tmp_path, "4:3")
     assert ended.returncode == 2
     assert "'4:3' is no FIRST:LAST" in ended.stderr
+
+
+def opened(api: AgentApi, manifest: ProfileManifest) -> dict[str, list[dict[str, Any]]]:
+    """The events of each trace, by the name of its file."""
+    sealer = Sealer(api.keys.job)
+    content = {
+        file.path: b"".join(sealer.open(api.objects[part.key], part) for part in file.parts) for file in manifest.files
+    }
+    return {path: json.loads(gzip.decompress(packed))["traceEvents"] for path, packed in content.items()}
+
+
+def assert_traced(api: AgentApi, steps: int) -> ProfileManifest:
+    """One profile, of the same steps of both ranks."""
+    manifest = ProfileManifest.model_validate(api.profiles[0])
+    first, last = manifest.first_step, manifest.last_step
+    assert (len(api.profiles), manifest.number, last - first + 1) == (1, 1, steps)
+    traces = opened(api, manifest)
+    assert sorted(traces) == [f"steps-{first}-{last}-rank-{rank}.json.gz" for rank in (0, 1)]
+    for events in traces.values():
+        assert [event.get("name") for event in events].count("Optimizer.step#AdamW.step") == steps
+    return manifest
+
+
+def test_a_killed_rank_costs_neither_the_run_nor_the_profile(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=200), processes=2, max_restarts_in_place=1)
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
+        api.profile = {"number": 1, "steps": 50}
+        api.wait_for(lambda: any(beat["step"] >= 1 for beat in api.heartbeats))
+        assert not api.profiles
+        trainers = sorted(workers_of(process), key=lambda child: child.cpu_times().user)
+        os.kill(trainers[-1].pid, signal.SIGKILL)
+        assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
+        assert len(api.events("generation.started")) == 1
+        assert_traced(api, 50)
+        assert sorted(api.losses()) == list(range(1, 201))
+
+
+def test_a_run_that_ends_during_a_profile_gives_the_steps_that_there_were(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=30), processes=2)
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
+        api.profile = {"number": 1, "steps": 50}
+        assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
+        manifest = ProfileManifest.model_validate(api.profiles[0])
+        assert manifest.last_step == 30
+        assert len(opened(api, manifest)) == 2

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 
 from trainer.agent.logs import LogFollower
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
@@ -67,6 +68,14 @@ class Generation:
                 return self._outcome(_GOOD_EXITS[max(ended)], "")
             if any(code not in _GOOD_EXITS for code in ended):
                 return self._conclude()
+
+    @property
+    def folder(self) -> Path:
+        return self._assignments[0].folder
+
+    @property
+    def ranks(self) -> list[int]:
+        return [assignment.rank for assignment in self._assignments]
 
     def progress(self) -> tuple[int, str, int]:
         """(last finished step, phase, processes alive) for a heartbeat."""

@@ -13,6 +13,7 @@ from trainer.agent.base_model import obtain_base
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.generation import Generation, Outcome
 from trainer.agent.logs import LogFollower
+from trainer.agent.profiles import ProfileCourier
 from trainer.agent.shipper import Shipper
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer
@@ -63,6 +64,7 @@ class Supervisor:
         self.generation: Generation | None = None
         self._upload: threading.Thread | None = None
         self._store: Forked | None = None
+        self._profiles: ProfileCourier | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Checkpoint and end. None: a signal asked, not the platform."""
@@ -112,6 +114,7 @@ class Supervisor:
         address = StoreAddress(self._place.store_host, self._place.store_port)
         vocab_size, restarts = DatasetIndex.read(room.places[0].folder).vocab_size, 0
         largest = remembered_micro_batch(run, vocab_size)
+        self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node_rank)
         while True:
             if self._is_stopping():
                 return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
@@ -192,6 +195,8 @@ class Supervisor:
             for local_rank in range(run.layout.processes_per_node)
         ]
         self.generation = Generation(assignments, self._logs)
+        if self._profiles is not None:
+            self._profiles.generation = self.generation
         return self.generation.watch(lambda: self._stop_by(run.deadline), self._over.is_set)
 
     @staticmethod
@@ -234,6 +239,8 @@ class Supervisor:
             else:
                 if reply.stop is not None:
                     self.request_stop(reply.stop)
+                if reply.profile is not None and self._profiles is not None:
+                    self._profiles.want(reply.profile)
             if self._shipper.over is not None:
                 self._over.set()
             if self._ended.wait(run.heartbeat_seconds):
@@ -258,6 +265,8 @@ class Supervisor:
             return outcome.end_class
         if self._upload is not None:
             self._upload.join(DELIVERY_PATIENCE_SECONDS)
+        if self._profiles is not None:
+            self._profiles.finish(DELIVERY_PATIENCE_SECONDS)
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
             logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         try:

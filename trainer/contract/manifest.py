@@ -81,6 +81,20 @@ class ModelManifest(WireModel):
     files: list[StoredFile]
 
 
+class ProfileManifest(WireModel):
+    """The traces that a node's ranks made of the steps `first_step` to `last_step`, for a viewer of Chrome's format.
+    `number`: of the request. `problem`: why there are none; then nothing else counts."""
+
+    kind: Literal["profile"] = "profile"
+    format: int = 1
+    number: Annotated[int, Field(ge=1)]
+    node_rank: Annotated[int, Field(ge=0)]
+    first_step: Annotated[int, Field(ge=0)] = 0
+    last_step: Annotated[int, Field(ge=0)] = 0
+    files: list[StoredFile] = []
+    problem: Annotated[str, Field(max_length=2000)] = ""
+
+
 class DatasetManifest(WireModel):
     """Tokenised shards of one data set under one tokenizer. `fingerprint` digests the tokens and the tokenizer;
     `dataset_id` is empty where the job has but one data set."""

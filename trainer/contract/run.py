@@ -88,10 +88,21 @@ class Heartbeat(WireModel):
     processes_alive: int = 0
 
 
+MOST_PROFILED_STEPS = 50
+
+
+class ProfileRequest(WireModel):
+    """Trace the next `steps` steps on every rank. `number` counts the requests of a job from 1."""
+
+    number: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1, le=MOST_PROFILED_STEPS)]
+
+
 class HeartbeatReply(WireModel):
-    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`."""
+    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`. `profile`: told until it is registered."""
 
     stop: StopRequest | None = None
+    profile: ProfileRequest | None = None
 
 
 class MetricPoint(WireModel):

@@ -1,18 +1,32 @@
-"""A trace of some steps, of every rank, for Chrome's or Perfetto's trace viewer."""
+"""Traces of some steps, of every rank, for Chrome's or Perfetto's trace viewer."""
 
-from pathlib import Path
+import contextlib
+import sys
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from trainer.metrics.stats import StepStats
+from trainer.resilience.assignment import Assignment, traces_folder
+
 
 class StepProfiler:
-    """`begin(step)` and `end(step)` around each step (from 1). Outside of `first` to `last` they do nothing."""
+    """`begin(step)` and `end(step)` around each step (from 1). Outside of the steps that are wanted they do nothing."""
 
-    def __init__(self, wanted: tuple[int, int] | None, folder: Path, rank: int) -> None:
-        self._first, self._last = wanted or (0, 0)
-        self._path = folder / f"steps-{self._first}-{self._last}-rank-{rank}.json"
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._first, self._last = assignment.profile or (0, 0)
+        self._folder = assignment.profile_folder
         self._profile: profile | None = None
+        self._begun = self._ended = self._heard = 0
+
+    def hear(self, known: list[StepStats], done: int) -> None:
+        """Of a request that is new: the steps after `done` are traced. All ranks hear of it after the same step."""
+        for stats in known:
+            if stats.profile_number > self._heard and self._profile is None:
+                self._heard = int(stats.profile_number)
+                self._first, self._last = done + 1, done + int(stats.profile_steps)
+                self._folder = traces_folder(self._assignment.folder, self._heard)
 
     def begin(self, step: int) -> None:
         if self._first <= step <= self._last and self._profile is None:
@@ -21,15 +35,27 @@ class StepProfiler:
                 activities.append(ProfilerActivity.CUDA)
             self._profile = profile(activities=activities, acc_events=True)
             self._profile.start()
+            self._begun = step
 
     def end(self, step: int) -> None:
+        self._ended = step
         if step >= self._last:
             self.close()
 
     def close(self) -> None:
-        """What there is so far is written, also where a run ends before the last step."""
-        if self._profile is not None:
+        """What there is so far is written, also where a run ends before the last step. A trace that cannot be written
+        is no reason to end a run: a file that says why takes its place."""
+        if self._profile is None:
+            return
+        path = self._folder / f"steps-{self._begun}-{self._ended}-rank-{self._assignment.rank}.json"
+        try:
             self._profile.stop()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._profile.export_chrome_trace(str(self._path))
-            self._profile = None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            self._profile.export_chrome_trace(str(partial))
+            partial.replace(path)
+        except (OSError, RuntimeError) as error:
+            sys.stderr.write(f"the trace {path} could not be written: {error}\n")
+            with contextlib.suppress(OSError):
+                path.with_suffix(".failed").write_text(str(error))
+        self._profile = None

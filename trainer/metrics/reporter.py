@@ -95,6 +95,10 @@ class Reporter:
     def stop_requested(self) -> bool:
         return self._board.stop_requested() is not None
 
+    def profile_requested(self) -> tuple[int, int]:
+        """(number, steps) as the first rank's node was told, (0, 0) on the other ranks: one rank says it for all."""
+        return self._board.profile_requested() if self._events is not None else (0, 0)
+
     def close(self) -> None:
         self._closed.set()
         self.flush()

@@ -20,6 +20,8 @@ class StepStats:
     is_finite: bool
     ranks_stopping: float
     skipped_sequences: float
+    profile_number: float
+    profile_steps: float
     pass_seconds: tuple[float, ...]
 
 
@@ -48,5 +50,5 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, stopping, skipped, *seconds = values.tolist()
-        return StepStats(step, loss, norm, bool(finite), stopping, skipped, tuple(seconds))
+        loss, norm, finite, stopping, skipped, number, steps, *seconds = values.tolist()
+        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, tuple(seconds))

@@ -83,5 +83,11 @@ class Assignment:
         return f"rank{self.rank}-g{self.generation}-{self.stamp}"
 
 
+def traces_folder(generation: Path, number: int) -> Path:
+    """Where a node's ranks leave `steps-FIRST-LAST-rank-R.json` of a job's request of this number, each when it is
+    whole, or `.failed` with the reason."""
+    return generation / f"profile-{number}"
+
+
 def generation_folder(work: Path, stamp: str, generation: int) -> Path:
     return work / f"generation-{generation}-{stamp}"

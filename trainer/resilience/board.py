@@ -1,4 +1,4 @@
-"""A page shared by the agent and its workers: where each rank is, and whether all are to stop.
+"""A page shared by the agent and its workers: where each rank is, and whether all are to stop or to be traced.
 
 Written once a step, so it is plain memory: no lock, no system call; each field has one writer.
 """
@@ -7,11 +7,13 @@ import mmap
 import struct
 from pathlib import Path
 
-from trainer.contract.run import StopRequest
+from trainer.contract.run import ProfileRequest, StopRequest
 
 PHASES = ("starting", "rendezvous", "model", "load", "evaluation", "training", "checkpoint", "export", "done")
 _STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
 _SLOT = struct.Struct("<qq")  # step, phase
+_PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written at once
+_PROFILE_AT = 8
 _HEADER = 16
 
 
@@ -41,3 +43,11 @@ class Board:
 
     def stop_requested(self) -> StopRequest | None:
         return _STOPS[self._memory[0]]
+
+    def request_profile(self, profile: ProfileRequest) -> None:
+        _PROFILE.pack_into(self._memory, _PROFILE_AT, profile.number << 8 | profile.steps)
+
+    def profile_requested(self) -> tuple[int, int]:
+        """(number, steps) of the newest request; (0, 0) before the first."""
+        (word,) = _PROFILE.unpack_from(self._memory, _PROFILE_AT)
+        return word >> 8, word & 0xFF

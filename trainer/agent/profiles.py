@@ -1,0 +1,119 @@
+"""Brings the traces that somebody asked for from this node's ranks to the platform, beside the training."""
+
+import gzip
+import logging
+import re
+import shutil
+import threading
+from pathlib import Path
+
+from trainer.agent.generation import Generation
+from trainer.contract.manifest import ProfileManifest
+from trainer.contract.run import ProfileRequest, RunConfig
+from trainer.contract.sealing import Sealer
+from trainer.errors import TrainerError
+from trainer.platform_client import AttemptOver, Platform
+from trainer.resilience.assignment import traces_folder
+from trainer.storage.base import Storage
+from trainer.storage.sealed import put_sealed_path
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+_NAME = re.compile(r"^steps-(\d+)-(\d+)-rank-(\d+)\.(json|failed)$")
+
+
+class ProfileCourier:
+    """`want` from the heartbeat's thread, as often as it is told; `finish` when the workers have ended.
+
+    Whatever goes wrong is told to the platform, or to the log, and never to the run.
+    """
+
+    def __init__(self, run: RunConfig, sealer: Sealer, platform: Platform, storage: Storage, node_rank: int) -> None:
+        self._run, self._sealer, self._node_rank = run, sealer, node_rank
+        self._platform, self._storage = platform, storage
+        self.generation: Generation | None = None  # the newest
+        self._wanted: ProfileRequest | None = None
+        self._closed: set[int] = set()  # numbers of the requests that are answered
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def want(self, request: ProfileRequest) -> None:
+        """Tell the workers. A generation that began after the request is told by the next heartbeat."""
+        if request.number in self._closed or self.generation is None or self._ended.is_set():
+            return
+        self.generation.board.request_profile(request)
+        self._wanted = request
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="profiles", daemon=True)
+            self._thread.start()
+
+    def finish(self, patience_seconds: float) -> None:
+        """What the workers left is brought away still."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(patience_seconds)
+
+    def _loop(self) -> None:
+        while True:
+            is_last = self._ended.wait(LOOK_SECONDS)
+            try:
+                self._look()
+            except AttemptOver:
+                return
+            except (TrainerError, OSError) as error:
+                logger.warning("a profile was not delivered: %s", error)
+            if is_last:
+                return
+
+    def _look(self) -> None:
+        request, generation = self._wanted, self.generation
+        if request is None or generation is None or request.number in self._closed:
+            return
+        folder = traces_folder(generation.folder, request.number)
+        found = {int(match[3]): match for path in _files_in(folder) if (match := _NAME.match(path.name))}
+        if set(found) < set(generation.ranks):
+            return
+        self._closed.add(request.number)
+        failed = [match[0] for match in found.values() if match[4] == "failed"]
+        if failed:
+            self._report(request, problem="; ".join(f"{name}: {(folder / name).read_text()}" for name in failed))
+            return
+        try:
+            self._deliver(request, folder, list(found.values()))
+        except AttemptOver:
+            raise
+        except (TrainerError, OSError) as error:
+            self._report(request, problem=f"the traces could not be stored: {error}")
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _deliver(self, request: ProfileRequest, folder: Path, found: list[re.Match[str]]) -> None:
+        prefix = f"{self._run.prefix}profiles/{self._run.attempt_number}-{request.number}/"
+        files = []
+        for match in sorted(found, key=lambda each: int(each[3])):
+            packed = _packed(folder / match[0])
+            files.append(put_sealed_path(self._storage, self._sealer, prefix, packed.name, packed))
+            packed.unlink()
+        manifest = ProfileManifest(
+            number=request.number,
+            node_rank=self._node_rank,
+            first_step=int(found[0][1]),
+            last_step=int(found[0][2]),
+            files=files,
+        )
+        self._platform.register_profile(manifest)
+
+    def _report(self, request: ProfileRequest, problem: str) -> None:
+        manifest = ProfileManifest(number=request.number, node_rank=self._node_rank, problem=problem[:2000])
+        self._platform.register_profile(manifest)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _packed(path: Path) -> Path:
+    packed = path.with_name(path.name + ".gz")
+    with path.open("rb") as plain, gzip.open(packed, "wb", compresslevel=5) as target:
+        shutil.copyfileobj(plain, target, 2**20)
+    return packed
