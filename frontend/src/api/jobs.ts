@@ -1,7 +1,7 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { Job, JobSummary, JsonObject, Page, Plan, Preset } from "@/api/types";
+import type { Job, JobSummary, JsonObject, Page, Plan, Preset, Profile } from "@/api/types";
 import { isFollowed } from "@/lib/followed";
 import { isFinal } from "@/lib/status";
 
@@ -92,4 +92,9 @@ export type JobAction = "cancel" | "pause" | "resume";
 /** Writes what is wanted; the platform makes it so in its own time. */
 export function actOnJob(id: string, action: JobAction): Promise<Job> {
   return request<Job>(`/jobs/${encodeURIComponent(id)}:${action}`, { method: "POST", json: {} });
+}
+
+/** Traces of the next few steps of a running job; they come to its outputs when they are there. */
+export function profileJob(id: string): Promise<Profile> {
+  return request<Profile>(`/jobs/${encodeURIComponent(id)}:profile`, { method: "POST", json: {} });
 }

@@ -42,6 +42,7 @@ export type MetricsAnswer = Schemas["MetricsAnswer"];
 
 export type Checkpoint = Schemas["Checkpoint"];
 export type Artifact = Schemas["Artifact"];
+export type Profile = Schemas["Profile"];
 export type ApiToken = Schemas["Token"];
 export type NewToken = Schemas["NewToken"];
 export type TokenRequest = Schemas["TokenRequestRequest"];

@@ -132,6 +132,7 @@ class Artifact(StoredThing):
     class Kind(models.TextChoices):
         MODEL = "model"
         LOG = "log"
+        PROFILE = "profile"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.artifact_id, editable=False)
     kind = models.CharField(max_length=10, choices=Kind.choices)
@@ -139,8 +140,50 @@ class Artifact(StoredThing):
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["attempt", "kind"], name="one_artifact_of_a_kind_per_attempt")
+            models.UniqueConstraint(
+                fields=["attempt", "kind"],
+                condition=~models.Q(kind="profile"),
+                name="one_artifact_of_a_kind_per_attempt",
+            )
         ]
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.job_id}"
+
+
+class Profile(models.Model):
+    """What somebody asked of a running attempt: traces of its next `steps` steps, and what became of it.
+
+    `nodes` keeps what each node has registered (ProfileManifest, by the node's rank) until all have.
+    """
+
+    class State(models.TextChoices):
+        REQUESTED = "requested"
+        READY = "ready"
+        FAILED = "failed"
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.profile_id, editable=False)
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="profiles")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="profiles")
+    number = models.PositiveIntegerField()
+    steps = models.PositiveIntegerField()
+    state = models.CharField(max_length=10, choices=State.choices, default=State.REQUESTED)
+    reason = models.TextField(blank=True, default="")
+    first_step = models.PositiveIntegerField(null=True)
+    last_step = models.PositiveIntegerField(null=True)
+    nodes = models.JSONField(default=dict)
+    artifact = models.OneToOneField(Artifact, null=True, on_delete=models.PROTECT, related_name="profile")
+    requested_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["job", "number"], name="profile_numbers_are_unique_in_a_job"),
+            models.UniqueConstraint(
+                fields=["job"], condition=models.Q(state="requested"), name="one_open_profile_per_job"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"profile {self.number} of {self.job_id}"

@@ -19,11 +19,12 @@ from trainer.contract.manifest import (
     CheckpointManifest,
     DatasetManifest,
     ModelManifest,
+    ProfileManifest,
     StoredFile,
     StoredPart,
 )
 
-Manifest = CheckpointManifest | ModelManifest | DatasetManifest
+Manifest = CheckpointManifest | ModelManifest | DatasetManifest | ProfileManifest
 
 
 def job_prefix(job_id: str) -> str:
@@ -33,7 +34,7 @@ def job_prefix(job_id: str) -> str:
 
 def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Checkpoint:
     """Make a checkpoint exist. Idempotent; older ones beyond `checkpoint.keep_last` are retired with it."""
-    _check_is_whole(attempt.job_id, manifest)
+    check_is_whole(attempt.job_id, manifest)
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Checkpoint.objects.get_or_create(
@@ -42,7 +43,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
             step=manifest.step,
             defaults={
                 "job": job,
-                "size_bytes": _size(manifest.files),
+                "size_bytes": size_of_files(manifest.files),
                 "manifest": manifest.model_dump(mode="json"),
                 "metrics": manifest.metrics,
             },
@@ -56,7 +57,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
 
 
 def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
-    _check_is_whole(attempt.job_id, manifest)
+    check_is_whole(attempt.job_id, manifest)
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Artifact.objects.get_or_create(
@@ -66,7 +67,7 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
                 "job": job,
                 "name": job.name,
                 "step": manifest.step,
-                "size_bytes": _size(manifest.files),
+                "size_bytes": size_of_files(manifest.files),
                 "manifest": manifest.model_dump(mode="json"),
                 "metrics": manifest.metrics,
             },
@@ -79,7 +80,7 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
 
 
 def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDataset:
-    _check_is_whole(attempt.job_id, manifest)
+    check_is_whole(attempt.job_id, manifest)
     dataset_id = manifest.dataset_id or attempt.job.dataset_id
     if dataset_id not in attempt.job.dataset_ids:
         raise Forbidden("foreign_dataset", f"{dataset_id} is no data set of {attempt.job_id}")
@@ -189,7 +190,7 @@ def _retire_older(job: Job) -> None:
         wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
 
 
-def _check_is_whole(job_id: str, manifest: Manifest) -> None:
+def check_is_whole(job_id: str, manifest: Manifest) -> None:
     """Every part lies under the job's prefix and is in the store with the size that the manifest says."""
     if not manifest.files:
         raise Invalid("empty_manifest", "the manifest names no files", remedy="store the files first")
@@ -208,5 +209,5 @@ def _is_below(key: str, prefix: str) -> bool:
     return key.startswith(prefix) and ".." not in key.split("/") and "//" not in key.removeprefix("s3://")
 
 
-def _size(files: list[StoredFile]) -> int:
+def size_of_files(files: list[StoredFile]) -> int:
     return sum(part.size for file in files for part in file.parts)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from athanor.cli import account, datasets, following, jobs, models
+from athanor.cli import account, datasets, following, jobs, models, profiles
 
 
 def _print_version(asked: bool) -> None:
@@ -43,6 +43,7 @@ app.command("cancel")(jobs.cancel)
 app.command("pause")(jobs.pause)
 app.command("resume")(jobs.resume)
 app.command("retry")(jobs.retry)
+app.command("profile")(profiles.profile)
 app.command("presets")(jobs.presets)
 app.command("watch")(following.watch_job)
 app.command("logs")(following.logs)

@@ -14,7 +14,7 @@ class AcceptRequest(TypedDict):
 ActivationCheckpointingEnum: TypeAlias = Literal['none', 'selective', 'full']
 
 
-ArtifactKindEnum: TypeAlias = Literal['model', 'log']
+ArtifactKindEnum: TypeAlias = Literal['model', 'log', 'profile']
 
 
 class AttemptIdRequest(TypedDict):
@@ -348,6 +348,13 @@ class Problem(TypedDict):
     remedy: NotRequired[str]
     request_id: str
     errors: NotRequired[list[FieldProblem]]
+
+
+class ProfileRequestRequest(TypedDict):
+    steps: NotRequired[int]
+
+
+ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
 
 
 class Progress(TypedDict):
@@ -994,6 +1001,28 @@ class ParallelismSpec(TypedDict):
 
 class PatchedRoleRequest(TypedDict):
     role: NotRequired[RoleEnum]
+
+
+class Profile(TypedDict):
+    id: str
+    job: str
+    attempt: str
+    number: int
+    status: ProfileStatusEnum
+    reason: str
+    steps: int
+    first_step: int | None
+    last_step: int | None
+    artifact: str | None
+    size_bytes: int | None
+    requested_by: str
+    created_at: str
+    finished_at: str | None
+
+
+class ProfilePage(TypedDict):
+    items: list[Profile]
+    next_cursor: str | None
 
 
 class QueryRequest(TypedDict):

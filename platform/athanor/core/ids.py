@@ -65,6 +65,10 @@ def artifact_id() -> str:
     return new_id("art")
 
 
+def profile_id() -> str:
+    return new_id("prf")
+
+
 def dataset_id() -> str:
     return new_id("dset")
 

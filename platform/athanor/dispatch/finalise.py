@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from pydantic import ValidationError
 
-from athanor.artifacts import datasets, keys, storage
+from athanor.artifacts import datasets, keys, profiles, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact
 from athanor.core import leases
@@ -66,6 +66,7 @@ def _finalise(lease: Lease) -> None:
         return
     with leases.applying(Job, lease) as job:
         if job is not None:
+            profiles.close_of(attempt, job)
             _apply(job, attempt, ending)
 
 

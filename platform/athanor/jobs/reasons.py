@@ -185,10 +185,11 @@ MEANINGS: dict[Reason, Meaning] = {
 }
 
 
-def explain(reason: str, detail: str = "") -> dict[str, str] | None:
-    """What API, CLI and dashboard show."""
+def explain(reason: str, detail: str = "", *, trains: bool = True) -> dict[str, str] | None:
+    """What API, CLI and dashboard show. `trains`: else the job only prepared data, and there is no model."""
     if not reason:
         return None
     meaning = MEANINGS[Reason(reason)]
     message = f"{meaning.message} {detail[:1].upper()}{detail[1:]}".strip()
-    return {"code": reason, "message": message, "remedy": meaning.remedy, "blame": meaning.blame.value}
+    remedy = meaning.remedy if trains or reason != Reason.COMPLETED.value else "Train on the data set."
+    return {"code": reason, "message": message, "remedy": remedy, "blame": meaning.blame.value}

@@ -8,7 +8,7 @@ from athanor.accounts import members
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
-from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.artifacts.models import Artifact, Checkpoint, Profile
 from athanor.jobs.models import Job, Project
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
@@ -21,6 +21,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
     attempt = drive.start(job)
     webhook, _ = webhooks.create(job.team, url="https://example.org/", name="", types=[], actor=job.created_by)
     stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
+    Profile.objects.create(job=job, attempt=attempt, number=1, steps=3, requested_by="ada")
     return {
         "job_id": job.id,
         "attempt_id": attempt.id,

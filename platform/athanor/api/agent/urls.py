@@ -13,5 +13,6 @@ urlpatterns = [
     path("checkpoints", views.CheckpointsView.as_view()),
     path("artifacts", views.ArtifactsView.as_view()),
     path("datasets", views.DatasetsView.as_view()),
+    path("profiles", views.ProfilesView.as_view()),
     path("end", views.EndView.as_view()),
 ]

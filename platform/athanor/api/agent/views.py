@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.artifacts import base_models, keys, services, storage, team_secrets
+from athanor.artifacts import base_models, keys, profiles, services, storage, team_secrets
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
@@ -18,7 +18,7 @@ from athanor.dispatch import tokens
 from athanor.dispatch.services import run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -99,7 +99,8 @@ class HeartbeatView(AgentView):
     def post(self, request: Request) -> Response:
         attempt = self.attempt(request)
         ingest.heartbeat(attempt, parse(Heartbeat, request.data))
-        return Response(HeartbeatReply(stop=stop_request_of(attempt)).model_dump(mode="json"))
+        reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt))
+        return Response(reply.model_dump(mode="json"))
 
 
 class BatchView(AgentView):
@@ -142,6 +143,12 @@ class DatasetsView(AgentView):
     def post(self, request: Request) -> Response:
         row = services.register_dataset(self.attempt(request), parse(DatasetManifest, request.data))
         return Response({"recipe": row.recipe}, status=201)
+
+
+class ProfilesView(AgentView):
+    def post(self, request: Request) -> Response:
+        row = profiles.register(self.attempt(request), parse(ProfileManifest, _without_nul(request.body)))
+        return Response({"id": row.id}, status=201)
 
 
 class EndView(AgentView):

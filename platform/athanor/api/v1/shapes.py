@@ -143,7 +143,7 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, attempt: Attempt) -> dict[str, str] | None:
-        return explain(attempt.reason, attempt.reason_detail)
+        return explain(attempt.reason, attempt.reason_detail, trains=attempt.job.resolved_spec["training"] is not None)
 
     def get_last_step(self, attempt: Attempt) -> int | None:
         return attempt.end_report["last_step"] if attempt.end_report else None
@@ -177,7 +177,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, job: Job) -> dict[str, str] | None:
-        return explain(job.reason, job.reason_detail)
+        return explain(job.reason, job.reason_detail, trains=job.resolved_spec["training"] is not None)
 
     def get_attempt_count(self, job: Job) -> int:
         return len(job.attempts.all())

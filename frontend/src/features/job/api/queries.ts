@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page } from "@/api/types";
+import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -149,6 +149,14 @@ export function artifactsQuery(job: Job) {
   return queryOptions({
     queryKey: jobKeys.part(job.id, "artifacts"),
     queryFn: ({ signal }) => request<Page<Artifact>>(path(job, "artifacts"), { query: { limit: 200 }, signal }),
+    refetchInterval: poll(job, 2 * POLL_MS),
+  });
+}
+
+export function profilesQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "profiles"),
+    queryFn: ({ signal }) => request<Page<Profile>>(path(job, "profiles"), { signal }),
     refetchInterval: poll(job, 2 * POLL_MS),
   });
 }

@@ -4,7 +4,7 @@ import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "react-router";
 
-import { actOnJob, jobKeys, type JobAction } from "@/api/jobs";
+import { actOnJob, jobKeys, profileJob, type JobAction } from "@/api/jobs";
 import type { Job } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import { DownloadIcon, ForkIcon, StopIcon } from "@/components/icons";
@@ -32,6 +32,14 @@ export function JobActions({ job }: { job: Job }) {
     },
     onError: (error) => notifications.show({ message: error.message, color: "red" }),
   });
+  const profile = useMutation({
+    mutationFn: () => profileJob(job.id),
+    onSuccess: (asked) => {
+      notifications.show({ message: `The next ${asked.steps} steps are traced: see Outputs.`, color: "gray" });
+      void client.invalidateQueries({ queryKey: jobKeys.part(job.id, "profiles") });
+    },
+    onError: (error) => notifications.show({ message: error.message, color: "red" }),
+  });
   const artifacts = useQuery({ ...artifactsQuery(job), enabled: job.status === "succeeded" });
   const model = artifacts.data?.items.find((artifact) => artifact.kind === "model");
   const stopping = job.desired === "stop";
@@ -48,6 +56,11 @@ export function JobActions({ job }: { job: Job }) {
       {model ? (
         <Button component="a" href={archiveAddress(model.id)} download leftSection={<DownloadIcon size={16} />}>
           Download model
+        </Button>
+      ) : null}
+      {job.status === "running" && job.desired === "run" && job.progress !== null ? (
+        <Button variant="default" loading={profile.isPending} onClick={() => profile.mutate()}>
+          Profile
         </Button>
       ) : null}
       {canCancel(job.status) && !stopping ? (

@@ -11,6 +11,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
+import { ProfilesPanel } from "@/features/job/components/profiles-panel";
 import { bytes, loss, moment, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
 
@@ -75,7 +76,7 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
 export function OutputsTab({ job }: { job: Job }) {
   const artifacts = useQuery(artifactsQuery(job));
   const checkpoints = useQuery(checkpointsQuery(job));
-  const models = artifacts.data?.items ?? [];
+  const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
   const saved = [...(checkpoints.data?.items ?? [])].sort((a, b) => b.step - a.step);
   return (
     <Stack gap="lg">
@@ -97,6 +98,7 @@ export function OutputsTab({ job }: { job: Job }) {
           <code className="mono">athanor download {job.id}</code>
         </Text>
       ) : null}
+      <ProfilesPanel job={job} />
       <Panel title="Checkpoints" flush>
         {checkpoints.error ? (
           <ProblemNotice error={checkpoints.error} onRetry={() => void checkpoints.refetch()} />

@@ -71,6 +71,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`Model exported in ${duration(number("seconds"))}`);
     case "checkpoint.registered":
       return told(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
+    case "profile.requested":
+      return told(`Profile of ${number("steps") ?? "?"} steps requested`);
+    case "profile.ready":
+      return told(`Profile of steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} ready${sizeOf(event)}`);
+    case "profile.failed":
+      return told(`Profile failed: ${word("because")}`, "waiting");
     case "artifact.registered":
       return word("kind") === "model"
         ? told(`Model ready to download${sizeOf(event)}`, "good")

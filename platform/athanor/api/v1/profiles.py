@@ -1,0 +1,67 @@
+"""Profiles of a job: ask for one while it runs, list them. Their traces are artifacts, downloaded as such."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.api.access import check_may_write, principal
+from athanor.api.pagination import listed
+from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.artifacts import profiles
+from athanor.artifacts.models import Profile
+from athanor.jobs.selectors import job_of
+from trainer.contract.run import MOST_PROFILED_STEPS
+
+DEFAULT_STEPS = 3
+
+
+class ProfileSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    job = serializers.CharField(source="job_id")
+    attempt = serializers.CharField(source="attempt_id")
+    number = serializers.IntegerField(help_text="within the job, from 1")
+    status = serializers.ChoiceField(choices=Profile.State.values, source="state")
+    reason = serializers.CharField(allow_blank=True, help_text="why it failed")
+    steps = serializers.IntegerField(help_text="asked for; a run that ends sooner gives fewer")
+    first_step = serializers.IntegerField(allow_null=True)
+    last_step = serializers.IntegerField(allow_null=True)
+    artifact = serializers.CharField(source="artifact_id", allow_null=True, help_text="its traces, when it is ready")
+    size_bytes = serializers.SerializerMethodField()
+    requested_by = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    finished_at = serializers.DateTimeField(allow_null=True)
+
+    def get_size_bytes(self, row: Profile) -> int | None:
+        return row.artifact.size_bytes if row.artifact else None
+
+
+class ProfileRequestSerializer(serializers.Serializer[Any]):
+    steps = serializers.IntegerField(default=DEFAULT_STEPS, min_value=1, max_value=MOST_PROFILED_STEPS)
+
+
+class ProfileView(APIView):
+    @extend_schema(
+        operation_id="jobs_profile",
+        request=ProfileRequestSerializer,
+        responses={202: ProfileSerializer, **PROBLEMS},
+        description="Traces the next steps of every rank of a running job. One request of a job at a time.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        who = principal(request)
+        job = job_of(who, job_id)
+        check_may_write(who, job.team_id)
+        asked = ProfileRequestSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        made = profiles.request(job.id, asked.validated_data["steps"], who.user.username)
+        return Response(ProfileSerializer(made).data, status=202)
+
+
+class ProfilesView(APIView):
+    @extend_schema(operation_id="jobs_profiles", responses={200: page_of("ProfilePage", ProfileSerializer), **PROBLEMS})
+    def get(self, request: Request, job_id: str) -> Response:
+        rows = profiles.profiles_of(job_of(principal(request), job_id))
+        return Response(listed(ProfileSerializer(rows, many=True).data))

@@ -1,0 +1,131 @@
+"""Traces of a running job's steps, asked for by a user: told to its agents by their heartbeats, brought by them.
+
+A request belongs to the attempt that ran when it was made. New processes within the attempt take it over; the attempt's
+end closes what is still open.
+"""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Max, QuerySet
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.artifacts import services
+from athanor.artifacts.models import Artifact, Profile
+from athanor.core.errors import Conflict, NotFound
+from athanor.jobs import events
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
+from trainer.contract.manifest import ProfileManifest
+from trainer.contract.run import ProfileRequest
+
+LIVE = [status.value for status in ATTEMPT_LIVE]
+
+
+def request(job_id: str, steps: int, actor: str) -> Profile:
+    """Raises Conflict for a job that is not training, or that has an open request already."""
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+        _check_trains(job)
+        before = Profile.objects.filter(job=job)
+        if (other := before.filter(state=Profile.State.REQUESTED).first()) is not None:
+            raise Conflict(
+                "profile_open",
+                f"{other.id} of {job.id} is still open: {other.steps} steps, asked for by {other.requested_by}",
+                remedy="wait until it is ready or has failed",
+            )
+        profile = Profile.objects.create(
+            job=job,
+            attempt=Attempt.objects.get(job=job, status__in=LIVE),
+            number=(before.aggregate(last=Max("number"))["last"] or 0) + 1,
+            steps=steps,
+            requested_by=actor,
+        )
+        _tell(job, "profile.requested", actor, {"profile": profile.id, "steps": steps})
+        facts = {"profile": profile.id, "steps": steps}
+        audit.record("job.profile", actor=actor, target=("job", job.id), team_id=job.team_id, after=facts)
+    return profile
+
+
+def wanted_of(attempt: Attempt) -> ProfileRequest | None:
+    """What a heartbeat is answered."""
+    open_ones = Profile.objects.filter(job_id=attempt.job_id, state=Profile.State.REQUESTED)
+    found = open_ones.filter(attempt=attempt).first()
+    return ProfileRequest(number=found.number, steps=found.steps) if found else None
+
+
+def register(attempt: Attempt, manifest: ProfileManifest) -> Profile:
+    """What a node's ranks traced. Idempotent; ready when every node's part is there."""
+    if not manifest.problem:
+        services.check_is_whole(attempt.job_id, manifest)
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
+        profile = Profile.objects.filter(attempt=attempt, number=manifest.number).first()
+        if profile is None:
+            raise NotFound("profile", str(manifest.number))
+        if profile.state != Profile.State.REQUESTED:
+            return profile
+        if manifest.problem:
+            _fail(job, profile, manifest.problem, actor=attempt.id)
+            return profile
+        profile.nodes[str(manifest.node_rank)] = manifest.model_dump(mode="json")
+        if len(profile.nodes) == job.resolved_spec["resources"]["nodes"]:
+            _finish(job, profile)
+        profile.save()
+    return profile
+
+
+def close_of(attempt: Attempt, job: Job) -> None:
+    """At the end of an attempt, under the job's lock."""
+    for profile in Profile.objects.filter(attempt=attempt, state=Profile.State.REQUESTED):
+        _fail(job, profile, "The attempt ended before its steps were traced.", actor="dispatch")
+
+
+def profiles_of(job: Job) -> QuerySet[Profile]:
+    return Profile.objects.filter(job=job).select_related("artifact").order_by("-number")
+
+
+def _check_trains(job: Job) -> None:
+    if job.resolved_spec["training"] is None:
+        raise Conflict("nothing_to_profile", f"{job.id} only prepares data and takes no steps", remedy="profile a run")
+    if job.status != JobStatus.RUNNING.value or job.desired != Desired.RUN.value:
+        state = job.status if job.status != JobStatus.RUNNING.value else f"running, and asked to {job.desired}"
+        raise Conflict("job_not_running", f"{job.id} is {state}", remedy="ask while it is running")
+    if not Attempt.objects.filter(job=job, status__in=LIVE).exists():
+        raise Conflict("job_not_running", f"the attempt of {job.id} has just ended", remedy="ask while it is running")
+
+
+def _finish(job: Job, profile: Profile) -> None:
+    parts = [ProfileManifest.model_validate(part) for _, part in sorted(profile.nodes.items(), key=lambda i: int(i[0]))]
+    files = [file for part in parts for file in part.files]
+    profile.first_step, profile.last_step = parts[0].first_step, parts[0].last_step
+    profile.artifact = Artifact.objects.create(
+        job=job,
+        attempt_id=profile.attempt_id,
+        kind=Artifact.Kind.PROFILE,
+        name=f"profile of steps {profile.first_step} to {profile.last_step}",
+        step=profile.last_step,
+        size_bytes=services.size_of_files(files),
+        manifest={"kind": "profile", "files": [file.model_dump(mode="json") for file in files]},
+    )
+    profile.state, profile.finished_at, profile.nodes = Profile.State.READY, timezone.now(), {}
+    facts = {
+        "profile": profile.id,
+        "artifact": profile.artifact.id,
+        "first_step": profile.first_step,
+        "last_step": profile.last_step,
+        "bytes": profile.artifact.size_bytes,
+    }
+    _tell(job, "profile.ready", profile.attempt_id, facts)
+
+
+def _fail(job: Job, profile: Profile, reason: str, *, actor: str) -> None:
+    profile.state, profile.reason, profile.finished_at = Profile.State.FAILED, reason, timezone.now()
+    profile.save(update_fields=["state", "reason", "finished_at"])
+    _tell(job, "profile.failed", actor, {"profile": profile.id, "because": reason})
+
+
+def _tell(job: Job, type_: str, actor: str, facts: dict[str, Any]) -> None:
+    events.append(job, type_, actor=actor, data=facts)
+    job.save(update_fields=["event_seq", "updated_at"])

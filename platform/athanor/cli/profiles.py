@@ -1,0 +1,61 @@
+"""profile: traces of a running job's next steps, on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from athanor.cli.changes import Changes
+from athanor.cli.client import Client
+from athanor.cli.downloading import Download
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson, JobId, connect
+from athanor.cli.render import console, print_json, size
+from athanor.cli.schema_gen import Profile
+from athanor.cli.watching import PATIENCE_SECONDS
+
+OPEN = "requested"
+
+
+@reports_errors
+def profile(
+    job: JobId,
+    steps: Annotated[int, typer.Option(min=1, max=50, help="How many steps to trace.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A new folder. Default: profile- and the steps.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the traces and fetch them.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Trace the next steps of a running job, one file a rank for Perfetto or chrome://tracing. They take longer
+    meanwhile; the job goes on."""
+    client = connect()
+    changes = Changes(client, job) if wait else None
+    asked: Profile = client.post(f"/jobs/{job}:profile", {"steps": steps})
+    if changes is None:
+        if as_json:
+            print_json(asked)
+        else:
+            console.print(f"{asked['id']} is asked for: {steps} steps of {job}")
+        return
+    found = _answered(client, job, asked, changes)
+    if found["artifact"] is None:
+        raise CliError(ExitCode.JOB_FAILED, f"{found['id']} has failed: {found['reason']}")
+    artifact = client.get(f"/artifacts/{found['artifact']}")
+    folder = output or Path(f"profile-{found['first_step']}-{found['last_step']}-{job[-6:].lower()}")
+    Download(client, artifact, folder).run(lambda count: None)
+    if as_json:
+        print_json({**found, "folder": str(folder), "files": [file["path"] for file in artifact["files"]]})
+        return
+    told = f"steps {found['first_step']} to {found['last_step']} of {len(artifact['files'])} ranks"
+    console.print(f"{folder}: {told}, {size(artifact['size_bytes'])}; open them with https://ui.perfetto.dev")
+
+
+def _answered(client: Client, job: str, asked: Profile, changes: Changes) -> Profile:
+    while True:
+        page = client.get(f"/jobs/{job}/profiles", patience_seconds=PATIENCE_SECONDS)
+        found: Profile = next(row for row in page["items"] if row["id"] == asked["id"])
+        if found["status"] != OPEN:
+            return found
+        while (change := changes.next()) and not str(change["type"]).startswith("profile."):
+            pass
