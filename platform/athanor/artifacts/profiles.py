@@ -20,6 +20,8 @@ from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest
 
+# Its first steps may be over before it is seen to run.
+TRAINING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
 LIVE = [status.value for status in ATTEMPT_LIVE]
 
 
@@ -89,8 +91,8 @@ def profiles_of(job: Job) -> QuerySet[Profile]:
 def _check_trains(job: Job) -> None:
     if job.resolved_spec["training"] is None:
         raise Conflict("nothing_to_profile", f"{job.id} only prepares data and takes no steps", remedy="profile a run")
-    if job.status != JobStatus.RUNNING.value or job.desired != Desired.RUN.value:
-        state = job.status if job.status != JobStatus.RUNNING.value else f"running, and asked to {job.desired}"
+    if job.status not in TRAINING or job.desired != Desired.RUN.value:
+        state = job.status if job.status not in TRAINING else f"{job.status}, and asked to {job.desired}"
         raise Conflict("job_not_running", f"{job.id} is {state}", remedy="ask while it is running")
     if not Attempt.objects.filter(job=job, status__in=LIVE).exists():
         raise Conflict("job_not_running", f"the attempt of {job.id} has just ended", remedy="ask while it is running")
