@@ -39,7 +39,7 @@ def test_a_running_job_is_profiled_and_lives_on_though_a_process_is_killed(stack
     for rank in (0, 1):
         packed = (folder / f"steps-{first}-{first + 2}-rank-{rank}.json.gz").read_bytes()
         names = [event.get("name") for event in json.loads(gzip.decompress(packed))["traceEvents"]]
-        assert names.count("Optimizer.step#AdamW.step") == 3
+        assert {f"step {step}" for step in range(first, first + 3)} <= set(names)
 
     asked = stack.json("profile", job_id, "--steps", "50", "--no-wait")
     refused = stack.athanor("profile", job_id)

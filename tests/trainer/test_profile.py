@@ -34,7 +34,7 @@ def test_each_rank_writes_a_trace_of_the_steps_asked_for(tmp_path: Path) -> None
     assert [path.name for path in paths] == ["steps-3-4-rank-0.json", "steps-3-4-rank-1.json"]
     for path in paths:
         names = [event.get("name") for event in json.loads(path.read_text())["traceEvents"]]
-        assert names.count("Optimizer.step#AdamW.step") == 2
+        assert [name for name in names if str(name).startswith("step ")] == ["step 3", "step 4"]
         assert "aten::mm" in names
 
 
@@ -62,7 +62,8 @@ def assert_traced(api: AgentApi, steps: int) -> ProfileManifest:
     traces = opened(api, manifest)
     assert sorted(traces) == [f"steps-{first}-{last}-rank-{rank}.json.gz" for rank in (0, 1)]
     for events in traces.values():
-        assert [event.get("name") for event in events].count("Optimizer.step#AdamW.step") == steps
+        names = [event.get("name") for event in events if str(event.get("name")).startswith("step ")]
+        assert sorted(names) == sorted(f"step {step}" for step in range(first, last + 1))
     return manifest
 
 

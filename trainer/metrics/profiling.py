@@ -4,7 +4,7 @@ import contextlib
 import sys
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from trainer.metrics.stats import StepStats
 from trainer.resilience.assignment import Assignment, traces_folder
@@ -36,9 +36,14 @@ class StepProfiler:
             self._profile = profile(activities=activities, acc_events=True)
             self._profile.start()
             self._begun = step
+        if self._profile is not None:
+            self._span = record_function(f"step {step}")
+            self._span.__enter__()
 
     def end(self, step: int) -> None:
         self._ended = step
+        if self._profile is not None:
+            self._span.__exit__(None, None, None)
         if step >= self._last:
             self.close()
 

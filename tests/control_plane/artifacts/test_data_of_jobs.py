@@ -123,6 +123,7 @@ def test_a_job_that_prepares_succeeds_when_its_data_is_registered_and_later_jobs
     assert answer.status_code == 201
     drive.end(world, attempt, EndClass.COMPLETED)
     assert drive.status_of(job) == ("succeeded", "completed")
+    assert api.send("GET", f"jobs/{job.id}").json()["reason"]["remedy"] == "Train on the data set."
     assert newest_progress([job.id], [job.team_id], None) == []
     spec["training"] |= {"data": {"source": "dataset:one", "packing": "documents"}, "tokenizer": {"vocab_size": 300}}
     prepared = run_config_of(drive.start(submitted(api, spec))).dataset.prepared
