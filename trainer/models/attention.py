@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape
 from trainer.models.feed_forward import EnterBy, LeaveBy, each_product, product
@@ -58,21 +59,59 @@ def rotate(x_BHSE: Tensor, tables: Tables) -> Tensor:
     return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
-def document_mask(documents_BS: Tensor | None) -> Tensor | None:
-    """[B, 1, S, S], true where query i may see key j: j is not later, and in the same document. None: only causal."""
+def document_mask(documents_BS: Tensor | None, like: Tensor) -> Tensor | None:
+    """How attention is kept inside documents, for `attend` of what is computed on the device and in the precision of
+    `like`; None: a row is one document. Either where documents begin (`document_bounds`), where a kernel takes it, or
+    [B, 1, S, S], true where query i may see key j: j is not later, and in the same document."""
     if documents_BS is None:
         return None
+    if has_document_kernel(like):
+        return document_bounds(documents_BS)
     length = documents_BS.shape[1]
     causal_SS = torch.ones(length, length, dtype=torch.bool, device=documents_BS.device).tril()
     return ((documents_BS[:, :, None] == documents_BS[:, None, :]) & causal_SS)[:, None]
 
 
+def has_document_kernel(like: Tensor) -> bool:
+    """FlashAttention over documents of any length: on GPUs of compute capability 8.0 and up, in half precision."""
+    if like.device.type != "cuda" or like.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return torch.cuda.get_device_capability(like.device) >= (8, 0)
+
+
+def document_bounds(documents_BS: Tensor) -> Tensor:
+    """Where documents begin in the rows put behind one another, and their end, [N + 1] in int32 (waits for the device).
+
+    N is filled up to a power of two by empty documents, so that what is compiled for a shape meets few of them.
+    """
+    is_first_BS = torch.ones_like(documents_BS, dtype=torch.bool)
+    is_first_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
+    begins_N = is_first_BS.flatten().nonzero()[:, 0]
+    filled = 1 << (begins_N.shape[0] - 1).bit_length()
+    bounds = torch.full((filled + 1,), documents_BS.numel(), dtype=torch.int32, device=documents_BS.device)
+    bounds[: begins_N.shape[0]] = begins_N
+    return bounds
+
+
 def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
     """Causal attention on one device, [B, H, S, E]; `mask` as `document_mask` makes it."""
     grouped = query_BHSE.shape[1] != key_BKSE.shape[1]
+    if mask is not None and mask.dtype == torch.int32:
+        return _attend_inside(query_BHSE, key_BKSE, value_BKSE, mask, grouped=grouped)
     return functional.scaled_dot_product_attention(
         query_BHSE, key_BKSE, value_BKSE, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
     )
+
+
+def _attend_inside(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, grouped: bool) -> Tensor:
+    """By the kernel for documents. No test of this project ran its numbers, for want of a GPU."""
+    batch, _, length, size = query.shape
+    padding = -size % 8  # the kernel wants heads of eights; zeros add nothing to a product
+    rows = [functional.pad(x, (0, padding)).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+    mixed = varlen_attn(
+        *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(-1, 0), enable_gqa=grouped
+    )
+    return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
 
 
 class Attention(nn.Module):

@@ -116,7 +116,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
         self.rotary = Rotary(shape, sequence_length)
-        self.mask_of: Callable[[Tensor | None], Tensor | None] = document_mask
+        self.mask_of: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.enter: Callable[[Tensor], Tensor] = unchanged
         self.spread = 1
         self.embedding = Embedding(vocab_size, shape.hidden_size) if has_embedding else None
@@ -142,7 +142,7 @@ class Decoder(nn.Module):
         if self.embedding is not None:
             x = self.embedding(x)
         tables = self.rotary.tables(positions_BS, length, x)
-        mask = self.mask_of(documents_BS)
+        mask = self.mask_of(documents_BS, x)
         for block in self.blocks.values():
             x = block(x, tables, mask)
         if self.norm is None or self.head is None:

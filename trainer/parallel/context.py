@@ -62,7 +62,7 @@ class ContextCut:
         return chunk_places(self._rank, self._size, length, device)
 
     @staticmethod
-    def _keep_documents(documents_BW: Tensor | None) -> Tensor | None:
+    def _keep_documents(documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
         return documents_BW
 
     @torch.compiler.disable  # it talks to other ranks
