@@ -18,6 +18,7 @@ from trainer.agent.base_model import obtain_base
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.shipper import Shipper
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, StopRequest
+from trainer.contract.sealing import Sealer
 from trainer.contract.training import ProcessLayout
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
@@ -25,15 +26,18 @@ from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment, FolderConnection
 from trainer.resilience.board import Board
 from trainer.resilience.failures import describe
-from trainer.resilience.memory import halved_micro_batch, out_of_memory, remembered_micro_batch
+from trainer.resilience.memory import (
+    halved_micro_batch,
+    out_of_memory,
+    remember_micro_batch,
+    remembered_micro_batch,
+)
 from trainer.resilience.rendezvous import STORE_TIMEOUT, StoreAddress
 from trainer.terminal import Terminal
 from trainer.worker import work
 
 PREPARATION_TIMEOUT = timedelta(hours=12)
 DELIVERY_SECONDS = 60.0
-MICRO_BATCH = "micro_batch"
-"""Key in torchrun's store, which outlives the ranks: the sequences of a micro-batch that memory may have room for."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +84,13 @@ def run_rank(
     assignment: Assignment | None = None
     try:
         assignment = _prepared(place, platform, store, output, files)
-        vocab_size = DatasetIndex.read(assignment.dataset_folder).vocab_size
-        remembered = remembered_micro_batch(assignment.run, vocab_size)
-        if server.check([MICRO_BATCH]):
-            remembered = int(server.get(MICRO_BATCH))
-        assignment = replace(assignment, profile=profile, largest_micro_batch=remembered)
+        assignment = replace(assignment, profile=profile)
         end_class, message = _worked(assignment, platform)
     except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
         failure = describe(error, place.rank)
         end_class, message = failure.end_class, failure.message
         if end_class is EndClass.OUT_OF_MEMORY and assignment is not None:
-            message = _make_smaller(assignment, server, message)
+            message = _make_smaller(assignment, platform, message)
         sys.stderr.write(f"rank {place.rank}: {end_class}: {message}\n")
     if place.rank == 0:
         platform.end(
@@ -100,13 +100,13 @@ def run_rank(
     return 0 if end_class is EndClass.STOPPED else EXIT_STATUS[end_class]
 
 
-def _make_smaller(assignment: Assignment, server: Store, message: str) -> str:
-    """Leave the size of micro-batches for the ranks that torchrun may start next; what is to be said."""
-    vocab_size = DatasetIndex.read(assignment.dataset_folder).vocab_size
-    tried, smaller = halved_micro_batch(assignment.run, vocab_size, assignment.largest_micro_batch)
+def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str) -> str:
+    """Note the size of micro-batches for the ranks that torchrun may start next; what is to be said."""
+    run, vocab_size = assignment.run, DatasetIndex.read(assignment.dataset_folder).vocab_size
+    tried, smaller = halved_micro_batch(run, vocab_size, assignment.largest_micro_batch)
     if smaller is None:
         return out_of_memory(message, tried)
-    server.set(MICRO_BATCH, str(smaller))
+    remember_micro_batch(platform.storage, Sealer(assignment.job_key), run, vocab_size, smaller)
     return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
 
 
@@ -120,6 +120,8 @@ def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path,
     base = obtain_base(cache / "models", run, keys, platform.storage)
     room = DatasetRoom(cache, run, keys, platform, platform.storage, lambda: False, base)
     room.obtain(files)
+    vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
+    largest = remembered_micro_batch(platform.storage, Sealer(keys.job), run, vocab_size)
     if place.rank == 0:
         store.set("prepared", f"{int(time.time()):x}")
     assignment = Assignment(
@@ -135,6 +137,7 @@ def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path,
         stamp=store.get("prepared").decode(),
         model_folder=output / "model",
         base_folder=base,
+        largest_micro_batch=largest,
     )
     if place.local_rank == 0:
         Board(assignment.board, place.layout.processes_per_node, create=True)

@@ -14,10 +14,11 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.plan import smaller_micro_batch
 from trainer.contract.run import EndClass
 from trainer.contract.sealing import Sealer
-from trainer.contract.training import TrainingSpec
-from trainer.local_platform import KEY_FILE
+from trainer.contract.training import ProcessLayout, TrainingSpec
+from trainer.local_platform import KEY_FILE, LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.entry import run_worker
+from trainer.resilience.memory import NOTE_NAME, remember_micro_batch, remembered_micro_batch
 from trainer.storage.folder import FolderStorage
 
 ROOM = 1300 * 2**20
@@ -76,6 +77,7 @@ def test_one_rank_out_of_memory_halves_the_micro_batches_of_all_and_no_number_ch
     assert run.series("train/gradient_norm") == pytest.approx(plain.series("train/gradient_norm"), rel=1e-4)
     assert run.series("evaluation/loss") == pytest.approx(plain.series("evaluation/loss"), rel=1e-6)
     assert newest_manifest(run).micro_batch == 1536
+    assert (run.output / "store" / NOTE_NAME).exists()
 
 
 def test_a_resume_takes_the_micro_batches_of_its_checkpoint(tmp_path: Path) -> None:
@@ -83,6 +85,18 @@ def test_a_resume_takes_the_micro_batches_of_its_checkpoint(tmp_path: Path) -> N
     assert newest_manifest(run_alone(tmp_path / "run", small)).micro_batch == 1
     resumed = run_alone(tmp_path / "run", tiny_training(steps=5, evaluation={"sequences": 8}))
     assert (newest_manifest(resumed).step, newest_manifest(resumed).micro_batch) == (5, 1)
+
+
+def test_an_attempt_takes_what_was_noted_for_its_spec_and_mesh(tmp_path: Path) -> None:
+    training, output = tiny_training(steps=2, schedule={"warmup_steps": 1}), tmp_path / "run"
+    layout = ProcessLayout(processes_per_node=2)
+    platform = LocalPlatform(output, LocalSettings(training, layout))
+    storage, sealer, run = platform.storage, Sealer(platform.keys().job), platform.run()
+    remember_micro_batch(storage, sealer, run, 300, 2)
+    assert remembered_micro_batch(storage, sealer, run, 300) == 2
+    for changes in ({"layout": ProcessLayout()}, {"training": tiny_training(steps=3, schedule={"warmup_steps": 1})}):
+        assert remembered_micro_batch(storage, sealer, run.model_copy(update=changes), 300) is None
+    assert newest_manifest(run_alone(output, training, processes=2)).micro_batch == 2
 
 
 def test_micro_batches_of_a_size_that_the_spec_says_end_the_run_with_remedies(

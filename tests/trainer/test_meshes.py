@@ -76,6 +76,7 @@ def test_recorded_blocks_compute_the_same_and_say_so_where_nothing_is_recorded(t
         "steps": 3,
         "schedule": {"warmup_steps": 1},
         "parallelism": {"micro_batch_sequences": 4},
+        "evaluation": {"sequences": 4},  # of one shape with what is trained: one compilation
     }
     plain = run_alone(tmp_path / "plain", tiny_training(**fields))
     recorded = run_alone(tmp_path / "recorded", tiny_training(compile=True, cuda_graphs=True, **fields))

@@ -24,7 +24,12 @@ from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import RESTARTABLE, describe
 from trainer.resilience.forking import Forked
-from trainer.resilience.memory import halved_micro_batch, out_of_memory, remembered_micro_batch
+from trainer.resilience.memory import (
+    halved_micro_batch,
+    out_of_memory,
+    remember_micro_batch,
+    remembered_micro_batch,
+)
 from trainer.resilience.rendezvous import StoreAddress, start_store
 from trainer.spool import SpoolWriter
 
@@ -113,7 +118,7 @@ class Supervisor:
             self._upload.start()
         address = StoreAddress(self._place.store_host, self._place.store_port)
         vocab_size, restarts = DatasetIndex.read(room.places[0].folder).vocab_size, 0
-        largest = remembered_micro_batch(run, vocab_size)
+        largest = remembered_micro_batch(storage, Sealer(keys.job), run, vocab_size)
         self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node_rank)
         while True:
             if self._is_stopping():
@@ -125,9 +130,13 @@ class Supervisor:
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
                 tried, smaller = halved_micro_batch(run, vocab_size, largest)
-                if smaller is None or run.layout.nodes > 1:
+                if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
+                remember_micro_batch(storage, Sealer(keys.job), run, vocab_size, smaller)
                 self._tell("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
+                if run.layout.nodes > 1:  # their agents learn of it when the next attempt begins
+                    message = f"{outcome.message}; the next attempt takes micro-batches of {smaller} sequences"
+                    return replace(outcome, message=message)
                 largest = smaller
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place and run.layout.nodes == 1:
                 restarts += 1

@@ -1,13 +1,23 @@
 """When memory runs out: the same step in smaller micro-batches, on every rank.
 
 What ran out on one rank leaves the others in a collective that never ends, so nothing is agreed among them: they are
-ended together, and the next generation of processes is told the size. Until the first step is done that costs nothing
-but their start; the numbers do not change, since gradients of more micro-batches add up to the same sums.
+ended together, and the processes that follow are told the size. Until the first step is done that costs nothing but
+their start; the numbers do not change, since gradients of more micro-batches add up to the same sums.
+
+The size is remembered in the job's part of the store, for the attempts that follow and for the agents of other nodes;
+a checkpoint has it too.
 """
 
+import hashlib
+
+from trainer.contract.base import WireModel
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.plan import micro_batch_size, plan_mesh, smaller_micro_batch
 from trainer.contract.run import RunConfig
+from trainer.contract.sealing import Sealer
+from trainer.storage.base import MissingObject, Storage
+
+NOTE_NAME = "attempts/micro-batch.json"
 
 REMEDIES = (
     "take training.activation_checkpointing full, training.optimizer.offload, a larger training.parallelism.zero or "
@@ -15,18 +25,18 @@ REMEDIES = (
 )
 
 
+class Note(WireModel):
+    """Sequences of a micro-batch that memory may have room for, of these fields of `training` on this mesh."""
+
+    training: str
+    mesh: dict[str, int]
+    micro_batch: int
+
+
 def out_of_memory(message: str, micro_batch: int) -> str:
     """What a run ended with, whose micro-batches are not to become smaller."""
     smaller = "" if micro_batch == 1 else "; leave training.parallelism.micro_batch_sequences out, or make it smaller"
     return f"{message}; a micro-batch was {micro_batch} sequences{smaller}; {REMEDIES}"
-
-
-def remembered_micro_batch(run: RunConfig, vocab_size: int) -> int | None:
-    """What the checkpoint that a run goes on from was trained with; None where that says nothing of this run."""
-    training, sizes = run.training, _sizes(run, vocab_size)
-    if training is None or sizes is None or run.resume is None or run.resume.mesh != sizes.axes:
-        return None
-    return run.resume.micro_batch if training.parallelism.micro_batch_sequences == "auto" else None
 
 
 def halved_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
@@ -37,8 +47,37 @@ def halved_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> 
     return tried, smaller_micro_batch(training, sizes, vocab_size, tried)
 
 
+def remember_micro_batch(storage: Storage, sealer: Sealer, run: RunConfig, vocab_size: int, micro_batch: int) -> None:
+    """Raises StorageError."""
+    sizes, key = _sizes(run, vocab_size), run.prefix + NOTE_NAME
+    assert sizes is not None, "a run without a mesh takes no memory"
+    note = Note(training=_digest(run), mesh=sizes.axes, micro_batch=micro_batch)
+    ciphertext, _ = sealer.seal(note.model_dump_json().encode(), key)
+    storage.put(key, ciphertext)
+
+
+def remembered_micro_batch(storage: Storage, sealer: Sealer, run: RunConfig, vocab_size: int) -> int | None:
+    """What was noted for this run, else what the checkpoint was trained with that it goes on from; None where neither
+    says anything of it. Raises StorageError, SealError."""
+    training, sizes, key = run.training, _sizes(run, vocab_size), run.prefix + NOTE_NAME
+    if training is None or sizes is None or training.parallelism.micro_batch_sequences != "auto":
+        return None
+    try:
+        note = Note.model_validate_json(sealer.open_unlisted(storage.get(key), key))
+    except MissingObject:
+        note = None
+    if note is not None and (note.training, note.mesh) == (_digest(run), sizes.axes):
+        return note.micro_batch
+    return run.resume.micro_batch if run.resume is not None and run.resume.mesh == sizes.axes else None
+
+
 def _sizes(run: RunConfig, vocab_size: int) -> MeshSizes | None:
     if run.training is None:
         return None
     sizes = plan_mesh(run.training, vocab_size, run.layout.world_size)
     return None if isinstance(sizes, list) else sizes
+
+
+def _digest(run: RunConfig) -> str:
+    assert run.training is not None
+    return hashlib.sha256(run.training.model_dump_json().encode()).hexdigest()

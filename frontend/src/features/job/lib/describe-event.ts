@@ -65,6 +65,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
     case "memory.micro_batch_halved":
       return told(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
+    case "cuda_graphs.unused":
+      return told(`CUDA graphs are not used: ${word("because")}`);
+    case "tensor_overlap.unused":
+      return told(`Products do not overlap with exchanges: ${word("because")}`);
     case "generation.started":
       return told(`Restarted in place: ${word("because")}`, "waiting");
     case "export.finished":
