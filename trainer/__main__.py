@@ -2,20 +2,21 @@
 in front (`torchrun --nproc-per-node 2 -m trainer job.yaml`) torchrun starts the processes and says how many."""
 
 import argparse
+import importlib.util
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
 
-from trainer.agent.environment import keep_only_known
+from trainer.agent.environment import keep_only_known, take_mlflow_variables
 from trainer.resilience.forking import start_fork_server
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer", description="Train as a job file says, on this machine.")
     parser.add_argument(
-        "job", type=Path, help="job spec (YAML); of it training, checkpoint, resources and retry are read"
+        "job", type=Path, help="job spec (YAML); of it training, checkpoint, resources, retry and telemetry are read"
     )
     parser.add_argument("--output", type=Path, help="folder of the run (default: the job's name); again: resume")
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="train on these text or JSONL files instead")
@@ -25,7 +26,10 @@ def main() -> int:
     parser.add_argument(
         "--profile", type=steps_of, metavar="FIRST:LAST", help="trace these steps of every rank into OUTPUT/profile"
     )
+    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard's files into OUTPUT/tensorboard")
     arguments = parser.parse_args()
+    if arguments.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        parser.error("--tensorboard needs the package tensorboard: pip install 'athanor[tensorboard]'")
     if arguments.ranks is not None and not (arguments.dry_run and arguments.ranks > 0):
         parser.error("--ranks goes with --dry-run, and is 1 or more; a run has resources.processes_per_node processes")
     if arguments.dry_run:
@@ -33,6 +37,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return run_under_torchrun(arguments)
+    mlflow_variables = take_mlflow_variables()
     keep_only_known()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
@@ -42,6 +47,7 @@ def main() -> int:
     from trainer.jobfile import read_job  # noqa: PLC0415
     from trainer.local_platform import LocalPlatform  # noqa: PLC0415
     from trainer.resilience.assignment import FolderConnection  # noqa: PLC0415
+    from trainer.sinks.choice import LocalSinks  # noqa: PLC0415
     from trainer.terminal import Terminal  # noqa: PLC0415
 
     try:
@@ -52,7 +58,10 @@ def main() -> int:
     output = (arguments.output or Path(name)).absolute()
     terminal = Terminal(settings.training.steps)
     place = NodePlace(
-        work=output / "work", local_files=[path.absolute() for path in arguments.data], profile=arguments.profile
+        work=output / "work",
+        local_files=[path.absolute() for path in arguments.data],
+        profile=arguments.profile,
+        sinks=LocalSinks(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables),
     )
     platform = LocalPlatform(output, settings, terminal.show)
     supervisor = Supervisor(FolderConnection(output), platform, place)
@@ -80,10 +89,12 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
     from trainer.errors import TrainerError  # noqa: PLC0415
     from trainer.jobfile import read_job  # noqa: PLC0415
+    from trainer.sinks.choice import LocalSinks  # noqa: PLC0415
     from trainer.torchrun import place_of, run_rank  # noqa: PLC0415
 
     place = place_of(dict(os.environ))
     assert place is not None
+    mlflow_variables = take_mlflow_variables()
     keep_only_known()
     try:
         name, settings = read_job(arguments.job, arguments.model, many_nodes=True)
@@ -91,7 +102,8 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_STATUS[EndClass.BAD_SPEC]
     output = (arguments.output or Path(name)).absolute()
-    return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile)
+    sinks = LocalSinks(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables)
+    return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile, sinks)
 
 
 def show_dry_run(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.contract.run import EndClass
+from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.errors import TrainerError
 from trainer.export.folder import with_base
@@ -35,6 +36,7 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
     layout_fields = {name: resources[name] for name in ("nodes", "processes_per_node") if name in resources}
     layout = _section(ProcessLayout, "resources", layout_fields, problems)
     checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
+    telemetry = _section(TelemetrySpec, "telemetry", job.get("telemetry") or {}, problems)
     if layout is not None and layout.nodes > 1 and not many_nodes:
         problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run has 1")
     restarts = retry.get("restarts_in_place", 1)
@@ -42,10 +44,11 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
         problems.append(f"retry.restarts_in_place: {restarts!r} must be a whole number, 0 or more")
     if problems:
         raise _bad("\n".join([f"{path} cannot be run:", *(f"  {problem}" for problem in problems)]))
-    assert training is not None and layout is not None and checkpoint is not None
+    assert training is not None and layout is not None and checkpoint is not None and telemetry is not None
     if training.model.base is not None:
         training = with_base(training, path.absolute().parent / training.model.base)
-    return str(job.get("name") or path.stem), LocalSettings(training, layout, checkpoint, restarts)
+    name = str(job.get("name") or path.stem)
+    return name, LocalSettings(training, layout, checkpoint, restarts, telemetry.named(name))
 
 
 def _mapping(job: dict[str, Any], name: str, problems: list[str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from trainer.contract.run import (
     RunConfig,
 )
 from trainer.contract.sealing import Sealer, new_keyset
+from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.storage.folder import FolderStorage
 
@@ -40,6 +41,7 @@ class LocalSettings:
     layout: ProcessLayout = ProcessLayout()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     max_restarts_in_place: int = 0
+    telemetry: TelemetrySpec = TelemetrySpec()
 
 
 class LocalPlatform:
@@ -72,6 +74,7 @@ class LocalPlatform:
             more_datasets=datasets[1:],
             resume=self._newest_checkpoint(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
+            telemetry=self._settings.telemetry,
         )
 
     def keys(self) -> DataKeys:

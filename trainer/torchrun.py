@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from trainer.agent.base_model import obtain_base
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.shipper import Shipper
-from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, StopRequest
+from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, ProgressEvent, StopRequest
 from trainer.contract.sealing import Sealer
 from trainer.contract.training import ProcessLayout
 from trainer.data.shards import DatasetIndex
@@ -33,6 +33,9 @@ from trainer.resilience.memory import (
     remembered_micro_batch,
 )
 from trainer.resilience.rendezvous import STORE_TIMEOUT, StoreAddress
+from trainer.sinks.choice import LocalSinks, feeds_of
+from trainer.sinks.feed import Tell
+from trainer.spool import SpoolWriter
 from trainer.terminal import Terminal
 from trainer.worker import work
 
@@ -71,7 +74,12 @@ def place_of(environment: dict[str, str]) -> Place | None:
 
 
 def run_rank(
-    place: Place, settings: LocalSettings, output: Path, files: list[Path], profile: tuple[int, int] | None
+    place: Place,
+    settings: LocalSettings,
+    output: Path,
+    files: list[Path],
+    profile: tuple[int, int] | None,
+    sinks: LocalSinks,
 ) -> int:
     """The exit status. A stop that was asked for is a good end: torchrun would start anything else again."""
     settings = replace(settings, layout=place.layout)
@@ -85,7 +93,7 @@ def run_rank(
     try:
         assignment = _prepared(place, platform, store, output, files)
         assignment = replace(assignment, profile=profile)
-        end_class, message = _worked(assignment, platform)
+        end_class, message = _worked(assignment, platform, sinks)
     except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
         failure = describe(error, place.rank)
         end_class, message = failure.end_class, failure.message
@@ -146,17 +154,34 @@ def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path,
     return assignment
 
 
-def _worked(assignment: Assignment, platform: LocalPlatform) -> tuple[EndClass, str]:
+def _worked(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) -> tuple[EndClass, str]:
     board = Board(assignment.board, assignment.run.layout.processes_per_node)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: board.request_stop(StopRequest.CANCEL))
-    shipper = Shipper(assignment.spool, platform)
+    shipper, end_class = Shipper(assignment.spool, platform), EndClass.INTERNAL_ERROR
+    if assignment.rank == 0:
+        tell = _teller(assignment)
+        shipper.feeds = feeds_of(assignment.run, platform.keys(), str(platform.output), sinks, tell)
     if assignment.local_rank == 0:
         shipper.start()
     try:
-        return work(assignment), ""
+        end_class = work(assignment)
+        return end_class, ""
     except TrainerError as error:
-        return error.end_class, str(error)
+        end_class = error.end_class
+        return end_class, str(error)
     finally:
         if assignment.local_rank == 0:
             shipper.finish(DELIVERY_SECONDS)
+            shipper.finish_feeds(end_class)
+
+
+def _teller(assignment: Assignment) -> Tell:
+    """Events of sinks go the way of all others."""
+    writer = SpoolWriter(assignment.spool, "progress", f"sinks-{assignment.stamp}")
+
+    def tell(kind: str, **data: object) -> None:
+        writer.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=data))
+        writer.flush()
+
+    return tell

@@ -7,6 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.trainer.test_sinks import scalars
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -19,6 +21,9 @@ def test_a_job_is_trained_downloaded_and_generates_text(stack, tmp_path: Path) -
     assert job["attempt_count"] == 1
     assert job["validation_loss"]["after"] < job["validation_loss"]["before"]
     assert stack.steps_of(job_id) == list(range(1, 31))
+
+    curves = Path(stack.json("tensorboard", job_id, "--output", str(tmp_path / "curves"))["folders"][job_id])
+    assert sorted(scalars(curves, "train/loss")) == list(range(1, 31))
 
     model = tmp_path / "model"
     downloaded = stack.json("download", job_id, "--output", str(model))

@@ -35,3 +35,8 @@ def keep_only_known() -> None:
     for name in list(os.environ):
         if name not in _KNOWN and not name.startswith(_KNOWN_PREFIXES):
             del os.environ[name]
+
+
+def take_mlflow_variables() -> dict[str, str]:
+    """MLflow's own variables of the user's shell, for the sink of a standalone run alone."""
+    return {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}

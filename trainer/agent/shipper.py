@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 
-from trainer.contract.run import Batch
+from trainer.contract.run import Batch, EndClass
 from trainer.platform_client import AttemptOver, Platform, SequenceGap
+from trainer.sinks.feed import Feed
 from trainer.spool import KINDS
 
 logger = logging.getLogger(__name__)
@@ -17,6 +18,7 @@ _NAME = re.compile(r"^(?P<writer>[a-z0-9-]+)\.(?P<sequence>\d{9})\.json$")
 _PASSING = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS}
 _FLUSH_SECONDS = 0.5
 _LONGEST_PAUSE = 10.0
+FEED_SECONDS = 30.0  # at the end of a run, for a sink that is slow
 
 
 class Shipper:
@@ -27,6 +29,7 @@ class Shipper:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.over: AttemptOver | None = None
+        self.feeds: list[Feed] = []  # are offered the points that the platform has
         self._renamed: dict[str, tuple[str, int]] = {}
 
     def start(self) -> None:
@@ -39,6 +42,15 @@ class Shipper:
         if self._thread is not None:
             self._thread.join(patience_seconds)
         return not self._waiting()
+
+    def finish_feeds(self, end_class: EndClass) -> None:
+        """After `finish`. What the feeds told at their end is shipped too, if the platform takes it now."""
+        for feed in self.feeds:
+            feed.finish(end_class, FEED_SECONDS)
+        try:
+            self.ship_all()
+        except (httpx.HTTPError, AttemptOver) as error:
+            logger.warning("what the sinks told last was not delivered: %s", error)
 
     def ship_all(self) -> None:
         """One pass over everything waiting. Raises httpx.HTTPError where the platform does not take it."""
@@ -66,6 +78,8 @@ class Shipper:
             path.replace(path.with_suffix(".refused"))
             return True
         path.unlink()
+        for feed in self.feeds:
+            feed.offer(batch.points)
         return True
 
     def _waiting(self) -> list[tuple[str, str, int, Path]]:

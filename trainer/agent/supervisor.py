@@ -31,6 +31,7 @@ from trainer.resilience.memory import (
     remembered_micro_batch,
 )
 from trainer.resilience.rendezvous import StoreAddress, start_store
+from trainer.sinks.choice import LocalSinks, feeds_of
 from trainer.spool import SpoolWriter
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class NodePlace:
     store_port: int = 0
     local_files: list[Path] = field(default_factory=list)
     profile: tuple[int, int] | None = None
+    sinks: LocalSinks = LocalSinks()
 
 
 class Supervisor:
@@ -84,6 +86,8 @@ class Supervisor:
             logger.warning("%s", error)
             return error.end_class
         self._logs.hide(keys.secrets.values())
+        if self._place.node_rank == 0:
+            self._shipper.feeds = feeds_of(run, keys, self._identity(run), self._place.sinks, self._tell)
         self._shipper.start()
         threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
         try:
@@ -146,6 +150,10 @@ class Supervisor:
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
             self._tell("generation.started", generation=self._number, because=self._logs.hidden(outcome.message))
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _identity(self, run: RunConfig) -> str:
+        """Of the whole run, over its attempts."""
+        return str(self._connection.output) if isinstance(self._connection, FolderConnection) else run.job_id
 
     def _is_stopping(self) -> bool:
         return self._stop is not None or self._over.is_set()
@@ -278,6 +286,7 @@ class Supervisor:
             self._profiles.finish(DELIVERY_PATIENCE_SECONDS)
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
             logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
+        self._shipper.finish_feeds(outcome.end_class)
         try:
             if self._place.node_rank == 0:
                 self._put_end_marker(run, keys, end)

@@ -9,6 +9,7 @@ from pydantic import Field
 from trainer.contract.base import WireModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
+from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
 
@@ -49,6 +50,7 @@ class RunConfig(OneTask, WireModel):
     base: BaseModelSource | None = None
     resume: CheckpointManifest | None = None
     max_restarts_in_place: int = 0
+    telemetry: TelemetrySpec = TelemetrySpec()
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
 

@@ -1559,6 +1559,12 @@ export interface components {
              *     }
              */
             checkpoint: components["schemas"]["CheckpointPolicy"];
+            /**
+             * @default {
+             *       "mlflow": null
+             *     }
+             */
+            telemetry: components["schemas"]["TelemetrySpec"];
             /** @default null */
             training: components["schemas"]["TrainingSpec"] | null;
             /** @default null */
@@ -1767,6 +1773,27 @@ export interface components {
              * @default 0.02
              */
             validation_fraction: number;
+        };
+        /**
+         * MlflowSpec
+         * @description One run of an MLflow experiment for the whole job, over all its restarts. Needs the extra `mlflow` on the nodes.
+         *
+         *     Credentials are secrets of the team that the job names in `secrets`: mlflow-tracking-token, or
+         *     mlflow-tracking-username and mlflow-tracking-password.
+         */
+        MlflowSpec: {
+            /** Tracking Uri */
+            tracking_uri: string;
+            /**
+             * Experiment
+             * @default athanor
+             */
+            experiment: string;
+            /**
+             * Run Name
+             * @default null
+             */
+            run_name: string | null;
         };
         /**
          * MoEShape
@@ -2591,6 +2618,14 @@ export interface components {
             id: string;
             name: string;
             role: string;
+        };
+        /**
+         * TelemetrySpec
+         * @description `mlflow`: its server is also sent the metrics; whether it answers makes no difference to the run.
+         */
+        TelemetrySpec: {
+            /** @default null */
+            mlflow: components["schemas"]["MlflowSpec"] | null;
         };
         Timings: {
             /** Format: double */

@@ -100,6 +100,7 @@ const ORDER = [
   ["version", "name", "team", "project", "labels", "priority"],
   ["resources", "cluster", "accelerator", "nodes", "processes_per_node", "time_limit_seconds"],
   ["retry", "max_charged", "max_free", "window_seconds", "restarts_in_place", "checkpoint", "keep_last"],
+  ["telemetry", "mlflow", "tracking_uri", "experiment", "run_name"],
   ["training", "model", "preset", "base", "shape", "data", "source", "format", "text_field", "validation_fraction"],
   ["tokenizer", "kind", "vocab_size", "steps", "tokens_per_step", "sequence_length"],
   ["lora", "rank", "alpha", "targets", "export", "optimizer", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "gradient_clip"],

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from athanor.cli import account, datasets, following, jobs, models, profiles
+from athanor.cli import account, datasets, event_files, following, jobs, models, profiles
 
 
 def _print_version(asked: bool) -> None:
@@ -44,6 +44,7 @@ app.command("pause")(jobs.pause)
 app.command("resume")(jobs.resume)
 app.command("retry")(jobs.retry)
 app.command("profile")(profiles.profile)
+app.command("tensorboard")(event_files.tensorboard)
 app.command("presets")(jobs.presets)
 app.command("watch")(following.watch_job)
 app.command("logs")(following.logs)

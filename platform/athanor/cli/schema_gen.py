@@ -216,6 +216,12 @@ class MixturePart(TypedDict):
     validation_fraction: NotRequired[float]
 
 
+class MlflowSpec(TypedDict):
+    tracking_uri: str
+    experiment: NotRequired[str]
+    run_name: NotRequired[str | None]
+
+
 class Named(TypedDict):
     id: str
     name: str
@@ -534,6 +540,10 @@ class TeamRole(TypedDict):
     id: str
     name: str
     role: str
+
+
+class TelemetrySpec(TypedDict):
+    mlflow: NotRequired[MlflowSpec | None]
 
 
 class Timings(TypedDict):
@@ -1161,5 +1171,6 @@ class JobSpecRequest(TypedDict):
     wait_limit_seconds: NotRequired[int | None]
     retry: NotRequired[RetryPolicy]
     checkpoint: NotRequired[CheckpointPolicy]
+    telemetry: NotRequired[TelemetrySpec]
     training: NotRequired[TrainingSpec | None]
     prepare: NotRequired[PrepareSpec | None]

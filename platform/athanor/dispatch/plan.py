@@ -49,5 +49,6 @@ def run_config(
         base=base,
         resume=resume,
         max_restarts_in_place=spec.retry.restarts_in_place,
+        telemetry=spec.telemetry.named(spec.name),
         deadline=launched_at + timedelta(seconds=spec.time_limit_seconds),
     )

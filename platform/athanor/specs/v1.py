@@ -1,11 +1,13 @@
 """JobSpec, version 1. The `training` and `prepare` parts are the trainer's own types; the rest is the platform's."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import PrepareSpec
+from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
@@ -52,8 +54,19 @@ class JobSpec(OneTask, SpecModel):
     wait_limit_seconds: Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None = None
     retry: RetryPolicy = RetryPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
+    telemetry: TelemetrySpec = TelemetrySpec()
     training: TrainingSpec | None = None
     prepare: PrepareSpec | None = None
+
+    @field_validator("telemetry")
+    @classmethod
+    def _server_is_reached_by_http(cls, telemetry: TelemetrySpec) -> TelemetrySpec:
+        address = urlsplit(telemetry.mlflow.tracking_uri) if telemetry.mlflow else None
+        if address is not None and (address.scheme not in ("http", "https") or not address.hostname):
+            raise ValueError("mlflow.tracking_uri must begin with http:// or https:// and name a server")
+        if address is not None and "@" in address.netloc:
+            raise ValueError("mlflow.tracking_uri holds a password, which all of the team can read; use secrets")
+        return telemetry
 
     @model_validator(mode="after")
     def _one_task(self) -> "JobSpec":

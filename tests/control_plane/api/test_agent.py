@@ -83,6 +83,13 @@ def test_an_attempt_is_told_its_run_and_its_keys(agent: AgentClient, attempt: At
     assert answer == agent("GET", "keys").json()
 
 
+def test_an_attempt_is_told_where_its_metrics_go_besides(submit: Callable[..., Job], bucket: str) -> None:
+    job = submit(name="named", telemetry={"mlflow": {"tracking_uri": "https://mlflow.example"}})
+    config = RunConfig.model_validate(AgentClient(tokens.issue(drive.start(job).id))("GET", "run").json())
+    assert config.telemetry.mlflow is not None
+    assert (config.telemetry.mlflow.run_name, config.telemetry.mlflow.experiment) == ("named", "athanor")
+
+
 @pytest.mark.parametrize("token", ["", "att_x", "ath_something", "att_01M7XQXRKD3V00438BK92GHFR5.0000"])
 def test_a_wrong_token_is_refused(attempt: Attempt, token: str) -> None:
     assert AgentClient(token)("GET", "run").status_code == 401

@@ -63,6 +63,24 @@ def test_what_is_no_mapping_is_refused(written: Any) -> None:
         parse_spec(written)
 
 
+@pytest.mark.parametrize(
+    ("uri", "problem"),
+    [
+        ("file:///etc", "must begin with http:// or https://"),
+        ("mlruns", "must begin with http:// or https://"),
+        ("https://", "must begin with http:// or https://"),
+        ("https://ada:pass@mlflow.example", "use secrets"),
+    ],
+)
+def test_a_node_sends_metrics_to_servers_only_and_no_password_is_in_a_spec(
+    spec: dict[str, Any], uri: str, problem: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse_spec({**spec, "telemetry": {"mlflow": {"tracking_uri": uri}}})
+    assert refused.value.problems[0].pointer == "/telemetry"
+    assert problem in refused.value.problems[0].detail
+
+
 def test_broken_yaml_is_refused_with_its_place() -> None:
     with pytest.raises(Invalid, match="line 2"):
         parse_yaml(b"name: x\n  - : :\n")

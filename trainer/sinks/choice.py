@@ -1,0 +1,34 @@
+"""Which sinks a run has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.contract.run import DataKeys, RunConfig
+from trainer.contract.telemetry import MLFLOW_SECRETS
+from trainer.sinks.event_files import EventFiles
+from trainer.sinks.feed import Feed, Sink, Tell
+from trainer.sinks.mlflow_run import MlflowRun
+
+
+@dataclass(frozen=True)
+class LocalSinks:
+    """What a standalone run is told at its start: the folder of TensorBoard's files, and MLflow's own variables."""
+
+    tensorboard: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def feeds_of(run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, tell: Tell) -> list[Feed]:
+    """Running feeds of a run that trains; of the first node's agent, which alone has the metrics."""
+    if run.training is None:
+        return []
+    sinks: list[Sink] = []
+    if local.tensorboard is not None:
+        sinks.append(EventFiles(local.tensorboard))
+    if run.telemetry.mlflow is not None:
+        secrets = {
+            name.upper().replace("-", "_"): keys.secrets[name] for name in MLFLOW_SECRETS if name in keys.secrets
+        }
+        sinks.append(MlflowRun(run.telemetry.mlflow, identity, run.training, {**local.environment, **secrets}))
+    return [Feed(sink, tell) for sink in sinks]
