@@ -24,8 +24,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole, rounded elsewhere": {"micro_batch_sequences": 4},
     "int8": {"compression": {"kind": "int8"}},
     "fp8": {"compression": {"kind": "fp8"}},
+    "powersgd, rank 48": {"compression": {"kind": "powersgd", "rank": 48, "start_step": 20}},
     "powersgd, rank 32": {"compression": {"kind": "powersgd", "rank": 32, "start_step": 20}},
-    "powersgd, rank 8": {"compression": {"kind": "powersgd", "rank": 8, "start_step": 20}},
 }
 
 

@@ -34,7 +34,37 @@ PLATFORM: list[Measure] = [
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
 ]
+TRAINER = {
+    "trainer throughput": ["trainer_throughput"],
+    "trainer throughput, compiled": ["trainer_throughput", "--compiled-only", "--rounds", "1"],
+    "trainer axes": ["trainer_axes"],
+    "trainer memory": ["trainer_memory"],
+    "trainer gradient compression": ["gradient_compression"],
+}
+"""Title -> module and arguments; each runs in a process of its own, whose last line is JSON."""
 DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)
+
+
+def run_apart(command: list[str]) -> dict[str, Any]:
+    """Its figures, or none where it failed; what it prints is shown as it comes."""
+    module, *arguments = command
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", f"tests.bench.{module}", *arguments],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        last = ""
+        for line in process.stdout:
+            last = line
+            if not line.startswith("{"):
+                print(f"  {line}", end="", flush=True)
+    if process.returncode != 0:
+        print(f"  NOT MEASURED: exit status {process.returncode}", flush=True)
+        return {}
+    figures: dict[str, Any] = json.loads(last)
+    return figures
 
 
 def main() -> int:
@@ -56,11 +86,13 @@ def main() -> int:
             print(f"  NOT MEASURED: {error}", flush=True)
         else:
             print("\n".join(lines(figures[title])), flush=True)
-    if not options.only or options.only in "trainer throughput":
-        print("\ntrainer throughput", flush=True)
-        for module in ("trainer_throughput", "trainer_axes"):
-            command = [sys.executable, "-m", f"tests.bench.{module}"]
-            failed |= subprocess.run(command, cwd=REPOSITORY, check=False).returncode != 0
+    for title, command in TRAINER.items():
+        if options.only and options.only not in title:
+            continue
+        print(f"\n{title}", flush=True)
+        found = run_apart(command)
+        figures |= found
+        failed |= not found
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     print(f"\nfigures in {RESULTS.relative_to(REPOSITORY)}")
