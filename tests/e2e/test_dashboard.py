@@ -269,6 +269,8 @@ def test_a_data_set_is_uploaded_and_what_is_no_text_is_refused(page: Page, stack
     expect(dialog.get_by_role("textbox", name="Name")).to_have_value("My-corpus-v2")
     dialog.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("row", name=re.compile("My-corpus-v2"))).to_contain_text("56.6 KiB")
+    page.get_by_role("link", name="prepare-My-corpus-v2").click()
+    expect(status_of(page, "succeeded")).to_be_visible(timeout=RUN_MS)
 
 
 def test_the_jobs_table_is_searched_and_walked_by_keyboard(

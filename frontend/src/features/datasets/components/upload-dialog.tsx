@@ -1,9 +1,9 @@
-import { Button, FileInput, Group, Modal, NativeSelect, Stack, TextInput } from "@mantine/core";
+import { Anchor, Button, Checkbox, FileInput, Group, Modal, NativeSelect, Stack, TextInput } from "@mantine/core";
 import { notifications } from "@mantine/notifications";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { datasetsKey, uploadDataset } from "@/api/datasets";
+import { datasetsKey, prepareDataset, uploadDataset } from "@/api/datasets";
 import type { Team } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { bytes } from "@/lib/format";
@@ -35,12 +35,19 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
   const [name, setName] = useState("");
   const [team, setTeam] = useState("");
   const [format, setFormat] = useState("auto");
+  const [prepares, setPrepares] = useState(true);
   const client = useQueryClient();
+  const prepare = useMutation({
+    mutationFn: prepareDataset,
+    onSuccess: (job) => notifications.show({ message: <Anchor href={`/jobs/${job.id}`}>{job.name}</Anchor> }),
+    onError: (error) => notifications.show({ message: `It is not tokenised: ${error.message}`, color: "red" }),
+  });
   const upload = useMutation({
     mutationFn: uploadDataset,
     onSuccess: (dataset) => {
       void client.invalidateQueries({ queryKey: datasetsKey });
       notifications.show({ message: `${dataset.name} is uploaded.`, color: "teal" });
+      if (prepares) prepare.mutate(dataset);
       close();
     },
   });
@@ -88,6 +95,12 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
             data={FORMATS}
             value={format}
             onChange={(event) => setFormat(event.currentTarget.value)}
+          />
+          <Checkbox
+            label="Tokenise it now"
+            description="By a job of its own; otherwise by the first job that trains on it."
+            checked={prepares}
+            onChange={(event) => setPrepares(event.currentTarget.checked)}
           />
           {teams.length > 1 ? (
             <NativeSelect
