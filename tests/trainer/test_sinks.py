@@ -1,15 +1,15 @@
 """Metrics in MLflow and TensorBoard, read back by their own packages; and what a tool that is away costs a run."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -64,19 +64,50 @@ def test_a_run_and_its_resumption_are_one_curve_in_both_tools(tmp_path: Path, mo
     assert {metric.step: metric.value for metric in logged} == pytest.approx(expected)
 
 
-def test_an_mlflow_server_that_is_away_costs_its_points_and_one_event(tmp_path: Path) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    run, keys, objects = platform_run(tiny_training(), telemetry=TelemetrySpec(mlflow=MlflowSpec(tracking_uri=uri)))
+class Refusing(BaseHTTPRequestHandler):
+    """An MLflow server that lets nobody in, and quotes what it was sent."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers.get("Authorization", ""))
+        content = f"no tables, {self.asked[-1]}".encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Requests are no news in a test's output."""
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_mlflow_server_that_refuses_costs_its_points_and_one_event(tmp_path: Path, refusing: str) -> None:
+    """It is shown the team's token, and nobody else is."""
+    telemetry = TelemetrySpec(mlflow=MlflowSpec(tracking_uri=refusing))
+    run, keys, objects = platform_run(tiny_training(), telemetry=telemetry)
+    keys = keys.model_copy(update={"secrets": {"mlflow-tracking-token": "CANARY-of-the-team"}})
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
         assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
         assert sorted(api.losses()) == list(range(1, 21))
         (failed,) = api.events("sink.failed")
         assert failed["sink"] == "mlflow"
-        assert uri.removeprefix("http://").split(":")[1] in failed["because"]
+        assert "no tables" in failed["because"]
+        assert "CANARY" not in failed["because"]
         (incomplete,) = api.events("sink.incomplete")
         assert incomplete["points_lost"] == len(api.points())
+    assert set(Refusing.asked) == {"Bearer CANARY-of-the-team"}
+    assert "CANARY" not in (tmp_path / "work/agent.log").read_text()
 
 
 class Slow:

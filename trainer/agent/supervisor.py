@@ -87,7 +87,7 @@ class Supervisor:
             return error.end_class
         self._logs.hide(keys.secrets.values())
         if self._place.node_rank == 0:
-            self._shipper.feeds = feeds_of(run, keys, self._identity(run), self._place.sinks, self._tell)
+            self._shipper.feeds = feeds_of(run, keys, self._identity(run), self._place.sinks, self._tell_of_sink)
         self._shipper.start()
         threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
         try:
@@ -237,6 +237,11 @@ class Supervisor:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
         self._events.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded))
         self._events.flush()
+
+    def _tell_of_sink(self, kind: str, **data: object) -> None:
+        """What a tool's package says of a failure may quote what it was given."""
+        hidden = {name: self._logs.hidden(value) if isinstance(value, str) else value for name, value in data.items()}
+        self._tell(kind, **hidden)
 
     def _beat(self, run: RunConfig) -> None:
         while True:

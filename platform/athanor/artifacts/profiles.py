@@ -1,7 +1,7 @@
 """Traces of a running job's steps, asked for by a user: told to its agents by their heartbeats, brought by them.
 
 A request belongs to the attempt that ran when it was made. New processes within the attempt take it over; the attempt's
-end closes what is still open.
+end closes what is still open. Traces are kept as long as their job.
 """
 
 from typing import Any
