@@ -81,6 +81,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`Profile of steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} ready${sizeOf(event)}`);
     case "profile.failed":
       return told(`Profile failed: ${word("because")}`, "waiting");
+    case "sink.failed":
+      return told(`Metrics do not reach ${word("sink")}: ${word("because")}`, "waiting");
+    case "sink.incomplete":
+      return told(`${word("sink")} never got ${number("points_lost") ?? "?"} points`, "waiting");
     case "artifact.registered":
       return word("kind") === "model"
         ? told(`Model ready to download${sizeOf(event)}`, "good")
