@@ -19,6 +19,11 @@ export const METRICS = [
   "train/gradient_norm",
   "throughput/mfu_causal",
   "time/step_seconds",
+  "time/forward_backward_seconds",
+  "time/communication_seconds",
+  "time/optimizer_seconds",
+  "time/data_stall_seconds",
+  "time/other_seconds",
   "memory/peak_bytes",
 ];
 

@@ -78,6 +78,19 @@ const CHARTS: ChartOf[] = [
     unit: "bytes",
     lines: [{ metric: "memory/peak_bytes", label: "bytes", color: "--series-4" }],
   },
+  {
+    title: "Where a step's time goes",
+    optional: true,
+    wide: true,
+    unit: "seconds",
+    lines: [
+      { metric: "time/forward_backward_seconds", label: "forward, backward", color: "--series-1" },
+      { metric: "time/communication_seconds", label: "communication", color: "--series-2" },
+      { metric: "time/optimizer_seconds", label: "optimizer", color: "--series-3" },
+      { metric: "time/data_stall_seconds", label: "waiting for data", color: "--series-5" },
+      { metric: "time/other_seconds", label: "other", color: "--series-4" },
+    ],
+  },
 ];
 
 function hasValues(metrics: Metrics | undefined, chart: ChartOf): boolean {
