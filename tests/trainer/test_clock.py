@@ -1,6 +1,7 @@
 """Where a step's time goes, and which rank the others wait for."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,16 +13,17 @@ from trainer.metrics.clock import SLOW_STEPS, SkewWatch, StepClock
 
 
 def test_parts_are_the_times_between_laps(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([10.0, 12.0, 12.5, 13.25])
+    times = iter([10.0, 11.5, 12.0, 12.5, 13.25, 14.25])
     monkeypatch.setattr(clock.time, "monotonic", lambda: next(times))
     steps = StepClock(torch.device("cpu"))
     steps.begin()
-    steps.lap("forward_backward")
-    assert steps.pass_seconds == 2.0
+    for name in ("forward", "backward", "forward"):
+        steps.lap(name)
+    assert steps.pass_seconds == 2.5
     steps.lap("communication")
     steps.lap("optimizer")
     steps.end()
-    assert steps.take() == {"forward_backward": 2.0, "communication": 0.5, "optimizer": 0.75}
+    assert steps.take() == {"forward": 2.0, "backward": 0.5, "communication": 0.75, "optimizer": 1.0}
 
 
 def test_a_rank_that_stays_slow_is_named_once() -> None:
@@ -39,14 +41,17 @@ def test_a_slow_step_now_and_then_is_nothing_to_tell_of() -> None:
         assert watch.sees([1.0, 1.0]) == (1.0, None)
 
 
-def test_the_parts_of_a_step_add_up_to_it(tmp_path: Path) -> None:
-    run = run_alone(tmp_path / "run", tiny_training(), processes=2)
-    assert run.end_class is EndClass.COMPLETED
-    parts = ["data_stall", "forward_backward", "communication", "optimizer", "other"]
+@pytest.mark.parametrize("parallelism", [{}, {"pipeline": 2}], ids=str)
+def test_the_parts_of_a_step_add_up_to_it(tmp_path: Path, parallelism: dict[str, Any]) -> None:
+    run = run_alone(tmp_path / "run", tiny_training(parallelism=parallelism), processes=2)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    idle = ["idle"] if parallelism else []
+    parts = ["data_stall", "forward", "backward", *idle, "communication", "optimizer", "other"]
     by_name = {name: run.series(f"time/{name}_seconds") for name in [*parts, "step"]}
     skews, speeds = run.series("time/rank_skew"), run.series("throughput/tokens_per_second")
     for step in range(1, 21):
         assert sum(by_name[name][step] for name in parts) == pytest.approx(by_name["step"][step], rel=1e-3)
-        assert all(by_name[name][step] > 0 for name in ("forward_backward", "communication", "optimizer"))
+        assert all(by_name[name][step] > 0 for name in parts[1:-1])
         assert 1.0 <= skews[step] <= 2.0
+        assert not run.series("time/idle_seconds") or parallelism
         assert run.series("throughput/tokens_per_second_per_device")[step] == pytest.approx(speeds[step] / 2)

@@ -29,7 +29,7 @@ class StepClock:
         self._marks = [("begin", self._now())]
 
     def lap(self, name: str) -> None:
-        """What ran since the lap before is called `name`."""
+        """What ran since the lap before is called `name`; what is called alike adds up."""
         self._marks.append((name, self._now()))
 
     def end(self) -> None:
@@ -38,13 +38,13 @@ class StepClock:
     def take(self) -> dict[str, float]:
         """Seconds of each part of the oldest step not yet taken."""
         seconds = _between(self._finished.popleft())
-        self._last_pass = seconds["forward_backward"]
+        self._last_pass = _computing(seconds)
         return seconds
 
     @property
     def pass_seconds(self) -> float:
-        """Of this rank's forward and backward pass: this step's, or on an accelerator the last one that is known."""
-        return self._last_pass if self._is_accelerator else _between(self._marks)["forward_backward"]
+        """Of this rank's forward and backward passes: this step's, or on an accelerator the last that are known."""
+        return self._last_pass if self._is_accelerator else _computing(_between(self._marks))
 
     def _now(self) -> Mark:
         if not self._is_accelerator:
@@ -63,6 +63,10 @@ def _between(marks: list[tuple[str, Mark]]) -> dict[str, float]:
         elif isinstance(before, torch.cuda.Event) and isinstance(after, torch.cuda.Event):
             found[name] = found.get(name, 0.0) + before.elapsed_time(after) / 1000.0
     return found
+
+
+def _computing(seconds: dict[str, float]) -> float:
+    return seconds["forward"] + seconds["backward"]
 
 
 class SkewWatch:

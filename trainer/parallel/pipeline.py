@@ -4,6 +4,7 @@ Every pipeline rank loads the step's sequences: the first stage reads the tokens
 them the document numbers and positions, so only hidden states travel, [b, S / context / tensor, D].
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,6 +36,32 @@ _MANY_STAGES = {
 }
 
 
+Lap = Callable[[str], None]
+
+
+class ClockedStage(PipelineStage):
+    """Tells `lap` what it did since the lap before: computed, or was idle until it had something to compute."""
+
+    def __init__(self, *args: Any, lap: Lap, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lap = lap
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        return self._timed("forward", super().forward_one_chunk, *args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        return self._timed("backward", super().backward_one_chunk, *args, **kwargs)
+
+    def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        return self._timed("backward", super().backward_weight_one_chunk, *args, **kwargs)
+
+    def _timed(self, name: str, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._lap("idle")
+        result = compute(*args, **kwargs)
+        self._lap(name)
+        return result
+
+
 class Pipeline:
     """Runs micro-batches of equal shape through the stages. Made for a fixed shape of micro-batch; the number of
     micro-batches may differ from call to call."""
@@ -46,14 +73,20 @@ class Pipeline:
         self._stages, self._spec, self._mesh = stages, spec, mesh
         self._batch, self._dtype = batch, dtype
         self._divisor = 1.0
+        self._lap: Lap = lambda name: None
         self._schedules: dict[int, Any] = {}
         self._numbers = stage_numbers(spec, mesh.coordinate("pipeline"))
         self._has_head = any(stage.head is not None for stage in stages)
 
-    def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor) -> Tensor:
-        """The sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters."""
-        self._divisor = divisor
-        return self._run(self._schedule(len(batches)), batches)
+    def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, lap: Lap) -> Tensor:
+        """The sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
+
+        `lap` is told `forward`, `backward` and, of the time between them in which this rank waited for others, `idle`.
+        """
+        self._divisor, self._lap = divisor, lap
+        total = self._run(self._schedule(len(batches)), batches)
+        lap("idle")
+        return total
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
         """Summed losses without gradients where the head is, 0 elsewhere."""
@@ -155,10 +188,11 @@ class Pipeline:
         )
         words = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
         loss = torch.empty((), device="meta", requires_grad=True)
-        return PipelineStage(
+        return ClockedStage(
             stage, number, self._spec.num_stages, self._mesh.device, group=group,
             input_args=(words,) if stage.embedding is not None else (hidden,),
             output_args=(loss,) if stage.head is not None else (hidden,),
+            lap=lambda name: self._lap(name),
         )  # fmt: skip
 
     def _divided(self, loss: Tensor, _: Tensor) -> Tensor:

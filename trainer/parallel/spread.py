@@ -35,22 +35,24 @@ class SpreadModel:
         self, batches: list[MicroBatch], tokens: float | Tensor, lap: Callable[[str], None] = lambda name: None
     ) -> Tensor:
         """This rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts of all ranks add
-        up to it. The sum of all ranks' gradients is left on `weights`. `lap` is told when only the wait for it is left.
+        up to it. The sum of all ranks' gradients is left on `weights`. `lap` is told at the end of each `forward` and
+        `backward` pass, and in a pipeline of what was `idle`; only the wait for the sum is left after the last of them.
 
         Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
         however the step is cut into ranks and micro-batches.
         """
         batches = [self.context.part_of(batch) for batch in batches]
         if self.pipeline is not None:
-            total = self.pipeline.forward_backward(batches, tokens)
+            total = self.pipeline.forward_backward(batches, tokens, lap)
         else:
             total = torch.zeros((), device=self.weights.mesh.device)
             for number, batch in enumerate(batches, start=1):
                 self.weights.before_backward(is_last=number == len(batches))
                 loss = self._loss(batch) / tokens
+                lap("forward")
                 loss.backward()
                 total += loss.detach()
-        lap("forward_backward")
+                lap("backward")
         self.weights.finish_gradients()
         return total / self.weights.mesh.sizes.tensor  # the tensor ranks have the same loss
 

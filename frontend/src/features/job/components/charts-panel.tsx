@@ -23,6 +23,8 @@ interface LineOf {
   label: string;
   color: string;
   marked?: boolean;
+  /** Left out while it has no values. */
+  optional?: boolean;
 }
 
 interface ChartOf {
@@ -41,7 +43,7 @@ const CHARTS: ChartOf[] = [
     unit: "loss",
     lines: [
       { metric: "train/loss", label: "training", color: "--series-1" },
-      { metric: "evaluation/loss", label: "evaluation", color: "--series-2", marked: true },
+      { metric: "evaluation/loss", label: "evaluation", color: "--series-2", marked: true, optional: true },
     ],
   },
   {
@@ -84,7 +86,9 @@ const CHARTS: ChartOf[] = [
     wide: true,
     unit: "seconds",
     lines: [
-      { metric: "time/forward_backward_seconds", label: "forward, backward", color: "--series-1" },
+      { metric: "time/forward_seconds", label: "forward", color: "--series-1" },
+      { metric: "time/backward_seconds", label: "backward", color: "--series-6" },
+      { metric: "time/idle_seconds", label: "idle in the pipeline", color: "--series-8", optional: true },
       { metric: "time/communication_seconds", label: "communication", color: "--series-2" },
       { metric: "time/optimizer_seconds", label: "optimizer", color: "--series-3" },
       { metric: "time/data_stall_seconds", label: "waiting for data", color: "--series-5" },
@@ -123,7 +127,7 @@ export function ChartsPanel({ job }: { job: Job }) {
     return CHARTS.filter((chart) => !chart.optional || hasValues(data, chart)).map((chart) => ({
       ...chart,
       lines: chart.lines
-        .filter((line) => !line.marked || data?.series[line.metric] !== undefined)
+        .filter((line) => !line.optional || data?.series[line.metric] !== undefined)
         .map((line) => ({ ...line, series: place(data?.series[line.metric] ?? EMPTY) })),
     }));
   }, [data, axis]);
