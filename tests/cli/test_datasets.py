@@ -66,3 +66,19 @@ def test_what_is_no_file_is_named_before_anything_is_sent(server: Any, athanor: 
     assert result.returncode == 2
     assert "absent.txt is no file" in result.stderr
     assert server.seen == []
+
+
+def test_a_data_set_is_tokenised_anew(server: Any, athanor: Any, answer: Any) -> None:
+    listed = {"id": "dset_1", "name": "books", "team": {"id": "team_1", "name": "demo"}}
+    other = {**listed, "id": "dset_2", "name": "book"}
+    server.answer("GET /api/v1/datasets", answer({"items": [other, listed], "next_cursor": None}))
+    server.answer("DELETE /api/v1/datasets/dset_1/preparations", answer({"forgotten": 2}))
+    server.answer("POST /api/v1/jobs", answer(JOB, 201))
+    result = athanor("dataset", "prepare", "books", "--anew", "--tokenizer", "4096")
+    assert result.returncode == 0, result.stderr
+    assert [seen.method for seen in server.seen] == ["GET", "DELETE", "POST"]
+    sent = json.loads(server.seen[-1].body)
+    assert (sent["team"], sent["prepare"]["tokenizer"]) == ("demo", {"vocab_size": 4096})
+    absent = athanor("dataset", "prepare", "boks", "--anew")
+    assert absent.returncode == 4
+    assert "'boks'" in absent.stderr

@@ -115,7 +115,8 @@ class Source:
             raise TrainerError(
                 EndClass.DATA_ERROR,
                 f"shard {error.name} of {self.name} is damaged: {error.problem}; "
-                "set training.data.on_corrupt: skip to train without it",
+                "`athanor dataset prepare NAME --anew` tokenises it again, "
+                "training.data.on_corrupt: skip trains without it",
             ) from error
         if shard not in self._skipped_shards:
             self._skipped_shards.add(shard)

@@ -4,7 +4,10 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
 
+from athanor.accounts import audit
 from athanor.accounts.models import Team
 from athanor.artifacts import storage
 from athanor.artifacts.models import Dataset, PreparedDataset
@@ -60,11 +63,28 @@ def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec
 def are_prepared(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> bool:
     recipes = dataset_recipes(data.parts, tokenizer, dataset_ids)
     pairs = zip(dataset_ids, recipes, strict=True)
-    return all(PreparedDataset.objects.filter(dataset=each, recipe=recipe).exists() for each, recipe in pairs)
+    return all(known_preparation(each, recipe) is not None for each, recipe in pairs)
+
+
+def known_preparation(dataset_id: str, recipe: str) -> PreparedDataset | None:
+    return PreparedDataset.objects.filter(dataset_id=dataset_id, recipe=recipe, forgotten_at__isnull=True).first()
+
+
+def forget_preparations(dataset: Dataset, actor: str) -> int:
+    """Let the next job that needs it tokenise it anew, as after damage in the store; how many there were.
+
+    Jobs that run go on with what they were told.
+    """
+    with transaction.atomic():
+        known = PreparedDataset.objects.filter(dataset=dataset, forgotten_at__isnull=True)
+        count = known.update(forgotten_at=timezone.now())
+        target, after = ("dataset", dataset.id), {"forgotten": count}
+        audit.record("dataset.forget", actor=actor, target=target, team_id=dataset.team_id, after=after)
+    return count
 
 
 def _source(dataset: Dataset, recipe: str) -> DatasetSource:
-    prepared = PreparedDataset.objects.filter(dataset=dataset, recipe=recipe).first()
+    prepared = known_preparation(dataset.id, recipe)
     files = dataset.files
     if dataset.origin == Dataset.Origin.PLAIN:
         files = [plain_file(item).model_dump() for item in storage.listing(dataset.name) if item.size]

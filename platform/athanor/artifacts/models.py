@@ -80,17 +80,25 @@ class Dataset(models.Model):
 
 
 class PreparedDataset(models.Model):
-    """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use."""
+    """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use.
+
+    What is forgotten is told to no more attempts; those that were told of it may read it to their end.
+    """
 
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="prepared")
     recipe = models.CharField(max_length=64)
     manifest = models.JSONField()
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+    forgotten_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["dataset", "recipe"], name="one_preparation_per_recipe")
+            models.UniqueConstraint(
+                fields=["dataset", "recipe"],
+                condition=models.Q(forgotten_at__isnull=True),
+                name="one_known_preparation_per_recipe",
+            )
         ]
 
     def __str__(self) -> str:

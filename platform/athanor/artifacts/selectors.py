@@ -40,3 +40,10 @@ def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
 
 def datasets_of(principal: Principal) -> QuerySet[Dataset]:
     return Dataset.objects.filter(team_id__in=principal.team_ids).select_related("team").order_by("-id")
+
+
+def dataset_of(principal: Principal, dataset_id: str) -> Dataset:
+    row = datasets_of(principal).filter(pk=dataset_id).first()
+    if row is None:
+        raise NotFound("dataset", dataset_id)
+    return row

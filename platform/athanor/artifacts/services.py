@@ -87,6 +87,7 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
     row, _ = PreparedDataset.objects.get_or_create(
         dataset_id=dataset_id,
         recipe=manifest.recipe,
+        forgotten_at__isnull=True,
         defaults={"manifest": manifest.model_dump(mode="json"), "job_id": attempt.job_id},
     )
     return row

@@ -66,6 +66,9 @@ class Client:
         body = {"content": content} if content is not None else {"json": {} if json is None else json}
         return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=headers or {}, **body)
 
+    def delete(self, path: str) -> Any:
+        return self._send("DELETE", path, PATIENCE_SECONDS)
+
     @contextmanager
     def stream(self, path: str, after: str, quiet_seconds: float) -> Iterator[Iterator[str]]:
         """The lines of a stream of events. Raises httpx.HTTPError, also where the server has no streams."""

@@ -1,4 +1,4 @@
-"""dataset add and list."""
+"""dataset add, prepare and list."""
 
 import tarfile
 import uuid
@@ -17,6 +17,13 @@ from athanor.cli.watching import exit_code, watch
 app = typer.Typer(rich_markup_mode=None)
 FORMATS = {"auto", "text", "jsonl", "parquet"}
 BLOCK_BYTES = 1024 * 1024
+TeamOption = Annotated[str | None, typer.Option("--team", help="Needed with several teams.")]
+TextField = Annotated[str, typer.Option("--text-field", help="The field or column that holds the text.")]
+VocabSize = Annotated[int, typer.Option("--tokenizer", help="Entries of the tokenizer trained on it.")]
+ValidationFraction = Annotated[
+    float, typer.Option("--validation-fraction", help="Share of the documents that is held out.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Until that job has ended.")]
 
 
 @app.command("add")
@@ -24,13 +31,13 @@ BLOCK_BYTES = 1024 * 1024
 def add(
     name: Annotated[str, typer.Argument(help="What specs call it: dataset:NAME.")],
     paths: Annotated[list[Path], typer.Argument(help="UTF-8 text, JSON lines or parquet; several make one data set.")],
-    team: Annotated[str | None, typer.Option(help="Needed with several teams.")] = None,
+    team: TeamOption = None,
     form: Annotated[str, typer.Option("--format", help="auto (by a file's ending), text, jsonl, parquet.")] = "auto",
-    text_field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
-    vocab_size: Annotated[int, typer.Option("--tokenizer", help="Entries of the tokenizer trained on it.")] = 2048,
-    validation_fraction: Annotated[float, typer.Option(help="Share of the documents that is held out.")] = 0.02,
+    text_field: TextField = "text",
+    vocab_size: VocabSize = 2048,
+    validation_fraction: ValidationFraction = 0.02,
     prepare: Annotated[bool, typer.Option(help="Whether a job tokenises it now, or the first that needs it.")] = True,
-    wait: Annotated[bool, typer.Option("--wait", help="Until that job has ended.")] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
     """Upload a data set and submit the job that tokenises it; train on it with training.data.source=dataset:NAME."""
@@ -51,22 +58,56 @@ def add(
         console.print(f"data set {made['name']}: {size(made['size_bytes'])}; use it as dataset:{made['name']}")
     made["job"] = None
     if prepare:
-        data = {"source": f"dataset:{name}", "text_field": text_field, "validation_fraction": validation_fraction}
-        made["job"] = _prepare(client, name, team, {"data": data, "tokenizer": {"vocab_size": vocab_size}}, as_json)
-    if prepare and wait:
-        made["job"] = watch(client, made["job"]["id"], as_json=as_json)
+        task = _task(name, text_field, validation_fraction, vocab_size)
+        made["job"] = _prepare(client, name, team, task, wait=wait, as_json=as_json)
     if as_json:
         print_json(made, one_line=wait)
     if prepare and wait:
         raise typer.Exit(exit_code(made["job"]))
 
 
-def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], as_json: bool) -> Any:
+@app.command("prepare")
+@reports_errors
+def prepare(
+    name: Annotated[str, typer.Argument(help="Of a data set that was uploaded.")],
+    anew: Annotated[bool, typer.Option("--anew", help="Forget how it was tokenised before, by any recipe.")] = False,
+    team: TeamOption = None,
+    text_field: TextField = "text",
+    vocab_size: VocabSize = 2048,
+    validation_fraction: ValidationFraction = 0.02,
+    wait: Wait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the job that tokenises a data set; with --anew also one that was damaged in the store."""
+    client = connect()
+    if anew:
+        named = [each for each in client.pages("/datasets", team=team) if each["name"] == name]
+        if len(named) != 1:
+            remedy = "name one of `athanor dataset list`" if not named else "name its --team"
+            raise CliError(ExitCode.NOT_FOUND, f"{len(named)} data sets are called {name!r}; {remedy}")
+        team = team or named[0]["team"]["name"]
+        client.delete(f"/datasets/{named[0]['id']}/preparations")
+    job = _prepare(
+        client, name, team, _task(name, text_field, validation_fraction, vocab_size), wait=wait, as_json=as_json
+    )
+    if as_json:
+        print_json(job, one_line=wait)
+    if wait:
+        raise typer.Exit(exit_code(job))
+
+
+def _task(name: str, text_field: str, validation_fraction: float, vocab_size: int) -> dict[str, Any]:
+    data = {"source": f"dataset:{name}", "text_field": text_field, "validation_fraction": validation_fraction}
+    return {"data": data, "tokenizer": {"vocab_size": vocab_size}}
+
+
+def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], *, wait: bool, as_json: bool) -> Any:
+    """The job, with `wait` as it ended."""
     spec = {"version": 1, "name": f"prepare-{name}"[:100], "prepare": task, **({"team": team} if team else {})}
     job = client.post("/jobs", spec, headers={"Idempotency-Key": f"cli-{uuid.uuid4()}"})
     if not as_json:
         console.print(f"{job['id']} tokenises it  {client.url}/jobs/{job['id']}", soft_wrap=True)
-    return job
+    return watch(client, job["id"], as_json=as_json) if wait else job
 
 
 @app.command("list")

@@ -144,6 +144,10 @@ class FieldProblem(TypedDict):
     detail: str
 
 
+class Forgotten(TypedDict):
+    forgotten: int
+
+
 class ForkRequest(TypedDict):
     changes: NotRequired[Any]
 

@@ -8,7 +8,7 @@ from athanor.accounts import members
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
-from athanor.artifacts.models import Artifact, Checkpoint, Profile
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Profile
 from athanor.jobs.models import Job, Project
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
@@ -28,6 +28,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
         "team_id": job.team_id,
+        "dataset_id": Dataset.objects.create(team=job.team, name="books", origin=Dataset.Origin.SEALED).id,
         "user_id": job.created_by_id,
         "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,

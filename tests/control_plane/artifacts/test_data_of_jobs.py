@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from athanor.accounts.models import AuditEvent
 from athanor.artifacts import keys, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.dispatch import observe, tokens
@@ -129,6 +130,35 @@ def test_a_job_that_prepares_succeeds_when_its_data_is_registered_and_later_jobs
     prepared = run_config_of(drive.start(submitted(api, spec))).dataset.prepared
     assert prepared is not None
     assert prepared.recipe == recipe
+
+
+def test_what_was_prepared_is_forgotten_and_made_anew_while_who_reads_it_reads_on(
+    api: Any, spec: dict, world: Any, bucket: str
+) -> None:
+    """As after damage in the store."""
+    dataset_id = upload(api, b"text", name="one").json()["id"]
+
+    def prepared_by_a_job() -> Any:
+        attempt = drive.start(submitted(api, prepare_spec("dataset:one")))
+        run = run_config_of(attempt)
+        assert run.dataset.prepared is None
+        (recipe,) = dataset_recipes(run.data.parts, run.tokenizer, [dataset_id])
+        manifest = manifest_of(attempt, dataset_id, recipe)
+        assert AgentClient(attempt)("POST", "datasets", manifest).status_code == 201
+        drive.end(world, attempt, EndClass.COMPLETED)
+        return manifest["files"][0]["parts"][0]["key"]
+
+    damaged = prepared_by_a_job()
+    spec["training"] |= {"data": {"source": "dataset:one"}, "tokenizer": {"vocab_size": 300}}
+    reader = drive.start(submitted(api, spec))
+    assert run_config_of(reader).dataset.prepared is not None
+    for count in (1, 0):
+        assert api.delete(f"/api/v1/datasets/{dataset_id}/preparations").json() == {"forgotten": count}
+    assert AuditEvent.objects.filter(action="dataset.forget", after={"forgotten": 1}).count() == 1
+    assert AgentClient(reader)("POST", "storage:presign", {"operation": "get", "keys": [damaged]}).status_code == 200
+    drive.end(world, reader, EndClass.COMPLETED)
+    assert prepared_by_a_job() != damaged
+    assert run_config_of(drive.start(submitted(api, spec))).dataset.prepared is not None
 
 
 def test_a_job_that_prepares_has_not_completed_without_all_its_data(api: Any, world: Any, bucket: str) -> None:

@@ -13,13 +13,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal, team_to_write
+from athanor.api.access import check_may_write, principal, team_to_write
 from athanor.api.pagination import listed, page
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import uploads
-from athanor.artifacts.selectors import datasets_of
+from athanor.artifacts.datasets import forget_preparations
+from athanor.artifacts.selectors import dataset_of, datasets_of
 from athanor.artifacts.uploads import FORMATS, SUFFIXES, NewFile, format_of
 from athanor.core.errors import FieldProblem, Invalid
 
@@ -37,6 +38,10 @@ class DatasetSerializer(serializers.Serializer[Any]):
     size_bytes = serializers.IntegerField()
     documents = serializers.IntegerField(allow_null=True)
     created_at = serializers.DateTimeField()
+
+
+class ForgottenSerializer(serializers.Serializer[Any]):
+    forgotten = serializers.IntegerField()
 
 
 class DatasetsView(APIView):
@@ -85,6 +90,19 @@ class DatasetsView(APIView):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         row = uploads.upload(team, who.user, name, _files(request, _format(request)))
         return Response(DatasetSerializer(row).data, status=201)
+
+
+class PreparationsView(APIView):
+    @extend_schema(
+        operation_id="datasets_forget_preparations",
+        responses={200: ForgottenSerializer, **PROBLEMS},
+        description="Forgets how it was tokenised, by every recipe: the next job that needs it does so anew.",
+    )
+    def delete(self, request: Request, dataset_id: str) -> Response:
+        who = principal(request)
+        row = dataset_of(who, dataset_id)
+        check_may_write(who, row.team_id)
+        return Response({"forgotten": forget_preparations(row, who.user.username)})
 
 
 def _format(request: Request) -> str:

@@ -92,6 +92,7 @@ urlpatterns = [
     path("artifacts/<id:artifact_id>/archive", artifacts.ArchiveView.as_view()),
     path("checkpoints/<id:checkpoint_id>:download", artifacts.CheckpointDownloadView.as_view()),
     path("datasets", datasets.DatasetsView.as_view()),
+    path("datasets/<id:dataset_id>/preparations", datasets.PreparationsView.as_view()),
     path("presets", catalog.PresetsView.as_view()),
     path("spec/schema", catalog.SpecSchemaView.as_view()),
     path("clusters", catalog.ClustersView.as_view()),
