@@ -36,7 +36,7 @@ PLATFORM: list[Measure] = [
 ]
 TRAINER = {
     "trainer throughput": ["trainer_throughput"],
-    "trainer throughput, compiled": ["trainer_throughput", "--compiled-only", "--rounds", "1"],
+    "trainer throughput, compiled": ["trainer_throughput", "--compiled-only", "--rounds", "1", "--processes", "1", "2"],
     "trainer axes": ["trainer_axes"],
     "trainer memory": ["trainer_memory"],
     "trainer gradient compression": ["gradient_compression"],

@@ -5,7 +5,7 @@ Ours is the whole trainer (data, reports, skips); the bare loop is what one writ
 process. Hugging Face's Trainer, Lightning Fabric and litgpt take part where they are installed (`pip install
 accelerate lightning lightning-fabric litgpt`). CPU seconds of the process count, start and warm-up left out: on a
 shared machine the clock says more of the neighbours.
-`python -m tests.bench.trainer_throughput [--processes 1 2] [--rounds 3] [--steps 8] [--precision fp32 bf16]`
+`python -m tests.bench.trainer_throughput [--processes 1 2 4] [--rounds 2] [--steps 6] [--precision fp32 bf16]`
 """
 
 import argparse
@@ -149,15 +149,15 @@ def compare(world: int, precision: str, compiled: bool, rounds: int, steps: int,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
     compiled = parser.add_mutually_exclusive_group()
     compiled.add_argument(
         "--compiled", action="store_const", const=(False, True), default=(False,), help="also compiled"
     )
     compiled.add_argument("--compiled-only", action="store_const", const=(True,), dest="compiled")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
     start_fork_server()
     results = []
