@@ -270,15 +270,17 @@ def nobodys(user: User) -> Following:
     return Following(Ticket(user.id, frozenset()), {}, {})
 
 
-def test_a_follower_without_a_team_ends_with_the_others(user: User) -> None:
-    async def close() -> bool:
+def test_a_follower_without_a_team_ends_with_the_others_and_so_does_one_that_was_about_to_begin(user: User) -> None:
+    async def close() -> list[bool]:
         ours = hub.Hub()
-        follower = ours.add(nobodys(user))
+        early = ours.add(nobodys(user))
         ours.close()
-        ours.remove(follower)
-        return follower.ended
+        late = ours.add(nobodys(user))
+        for follower in (early, late):
+            ours.remove(follower)
+        return [early.ended, late.ended]
 
-    assert asyncio.run(close())
+    assert asyncio.run(close()) == [True, True]
 
 
 def test_a_client_that_reads_nothing_is_not_waited_for_once_more(user: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ class Hub:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hub")
         self._task: asyncio.Task[None] | None = None
         self._progress = reads.ProgressWatch({})
+        self._is_closed = False
 
     @property
     def count(self) -> int:
@@ -141,7 +142,7 @@ class Hub:
         return self.count >= MOST_FOLLOWERS
 
     def add(self, following: Following) -> Follower:
-        follower = Follower(following, dict(following.positions), following.job_after)
+        follower = Follower(following, dict(following.positions), following.job_after, ended=self._is_closed)
         self._everybody.add(follower)
         for key in follower.keys:
             self._followers.setdefault(key, set()).add(follower)
@@ -181,7 +182,9 @@ class Hub:
         return page.frames
 
     def close(self) -> None:
-        """End every stream, so that the server can stop; clients come back with their Last-Event-ID."""
+        """End every stream, also one that is about to begin, so that the server can stop; clients come back with their
+        Last-Event-ID."""
+        self._is_closed = True
         for follower in list(self._everybody):
             follower.end()
 
