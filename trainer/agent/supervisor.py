@@ -122,7 +122,10 @@ class Supervisor:
             self._upload.start()
         address = StoreAddress(self._place.store_host, self._place.store_port)
         vocab_size, restarts = DatasetIndex.read(room.places[0].folder).vocab_size, 0
-        largest = remembered_micro_batch(storage, Sealer(keys.job), run, vocab_size)
+        largest = None
+        if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
+            # A first attempt on the platform has nothing to remember: it does not wait for a store that is away.
+            largest = remembered_micro_batch(storage, Sealer(keys.job), run, vocab_size)
         self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node_rank)
         while True:
             if self._is_stopping():
