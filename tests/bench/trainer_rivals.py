@@ -29,9 +29,10 @@ def batches(training: TrainingSpec, world: int) -> Iterator[list[Any]]:
     """Each step's micro-batches, [b, S + 1] of random tokens that lie in memory."""
     import torch
 
-    size = training.parallelism.micro_batch_sequences
+    size, share = training.parallelism.micro_batch_sequences, training.step_sizes.full // world
     assert isinstance(size, int)
-    count = training.step_sizes.full // world // size
+    size = min(size, share)
+    count = share // size
     tokens = torch.randint(0, training.tokenizer.vocab_size, (4, size, training.sequence_length + 1))
     for step in range(training.steps):
         yield [tokens[(step + number) % 4] for number in range(count)]
