@@ -37,7 +37,7 @@ def test_commands() -> list[tuple[str, list[str], Path]]:
     ]
 
 
-PYTHON_TYPES_HEADER = '"""What the API answers and takes, made from frontend/openapi.json by `make gen`."""'
+PYTHON_TYPES_HEADER = '"""What the command line reads of the API, made from frontend/openapi.json by `make gen`."""'
 
 
 def gen_commands() -> list[tuple[str, list[str], Path]]:
@@ -51,12 +51,14 @@ def gen_commands() -> list[tuple[str, list[str], Path]]:
 
 
 def python_types(output: Path) -> list[str]:
-    """The command that writes what the command line reads and sends, as TypedDicts."""
+    """The command that writes what the command line reads of the API, as TypedDicts."""
     return [
         sys.executable, "-m", "datamodel_code_generator", "--input", str(FRONTEND / "openapi.json"),
         "--input-file-type", "openapi", "--output", str(output), "--output-model-type", "typing.TypedDict",
         "--target-python-version", "3.11", "--no-use-closed-typed-dict", "--formatters", "builtin",
-        "--custom-file-header", PYTHON_TYPES_HEADER,
+        "--custom-file-header", PYTHON_TYPES_HEADER, "--openapi-scopes", "paths", "--openapi-include-paths",
+        "/api/v1/jobs", "/api/v1/jobs/{job_id}", "/api/v1/jobs:plan", "/api/v1/presets",
+        "/api/v1/jobs/{job_id}/artifacts", "/api/v1/jobs/{job_id}/profiles",
     ]  # fmt: skip
 
 

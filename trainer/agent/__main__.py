@@ -23,9 +23,9 @@ def main() -> int:
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
-    from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415
-    from trainer.platform_client import PlatformClient  # noqa: PLC0415
-    from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415
+    from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
+    from trainer.platform_client import PlatformClient  # noqa: PLC0415 - as above
+    from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415 - as above
 
     cache = os.environ.get(names.CACHE_DIR)
     place = NodePlace(

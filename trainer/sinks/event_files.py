@@ -20,8 +20,8 @@ class EventFiles:
         self._writer = EventFileWriter(str(self._folder))
 
     def write(self, points: list[MetricPoint]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415
-        from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415 - an extra
+        from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - an extra
 
         for point in points:
             at = {"step": point.step, "wall_time": point.time.timestamp()}

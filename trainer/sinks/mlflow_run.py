@@ -51,7 +51,7 @@ class MlflowRun:
         self._client = client
 
     def write(self, points: list[MetricPoint]) -> None:
-        from mlflow.entities import Metric  # noqa: PLC0415
+        from mlflow.entities import Metric  # noqa: PLC0415 - an extra
 
         metrics = [
             Metric(name, value, int(point.time.timestamp() * 1000), point.step)
@@ -66,7 +66,7 @@ class MlflowRun:
         self._client.set_terminated(self._run_id, status=STATUS.get(end_class, "FAILED"))
 
     def _log_params(self, client: Any) -> None:
-        from mlflow.entities import Param  # noqa: PLC0415
+        from mlflow.entities import Param  # noqa: PLC0415 - an extra
 
         flat = _flat(self._training.model_dump(mode="json", exclude_none=True))
         params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in flat.items()]

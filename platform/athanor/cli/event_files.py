@@ -47,8 +47,8 @@ def tensorboard(
 def _write(folder: Path, series: dict[str, Any]) -> None:
     """Wall times are those of the steps, so that curves can be drawn over them."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an extra
-    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
+    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - an extra
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415 - an extra
 
     writer = EventFileWriter(str(folder))
     for name, curve in series.items():
