@@ -1,135 +1,265 @@
-"""What every backend promises, checked on each kind. A new kind adds one `Case`."""
+"""What every backend promises, checked on each kind. A new kind adds a module in `cases` and a line in conftest.py."""
 
-import signal
-import sys
-import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import json
+from contextlib import nullcontext
 
-import psutil
 import pytest
 
-from athanor.backends.base import Backend, Handle, ListsOurs, Observation, Presence, Submission
-from athanor.backends.fake.backend import WORLDS, FakeBackend, World
-from athanor.backends.local import folder
-from athanor.backends.local.backend import LocalBackend
-from athanor.backends.plan import LaunchPlan, backend_name
+from athanor.backends.base import (
+    BackendUnavailable,
+    Cause,
+    Handle,
+    ListsOurs,
+    Phase,
+    Presence,
+)
 from deploy.local.handle import wait_until
+from tests.backends.cases.base import SECRET, Case, Fault
 
-
-@dataclass
-class Case:
-    """A backend, a submission of it that runs until `finish` is called, and how to end it."""
-
-    backend: Backend
-    finish: Callable[[str], None]
-    started: Callable[[], int]
-    command: tuple[str, ...] = ()
-
-    def submission(self) -> Submission:
-        plan = LaunchPlan(
-            attempt_id=f"att_{uuid.uuid4().hex}",
-            backend_name=backend_name(f"att_{uuid.uuid4().hex}"),
-            nodes=1,
-            processes_per_node=1,
-            accelerator="cpu",
-            time_limit_seconds=60,
-            environment={"ATHANOR_AGENT_URL": "http://127.0.0.1:1"},
-            secrets={"ATHANOR_ATTEMPT_TOKEN": "planted-secret"},
-        )
-        rendered = self.backend.render(plan)
-        return Submission(**{**vars(rendered), "command": self.command or rendered.command})
-
-    def look(self, handle: Handle) -> Observation:
-        return self.backend.observe([handle])[handle]
-
-
-# Runs until a file appears, and counts how often it was started.
-PROGRAM = """
-import os, sys, time
-root = sys.argv[1]
-open(os.path.join(root, "starts"), "a").write("x")
-while not os.path.exists(os.path.join(root, "finish")):
-    time.sleep(0.02)
-"""
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Case:
-    signals = tmp_path / "signals"
-    signals.mkdir()
-    starts = signals / "starts"
-    return Case(
-        LocalBackend(str(tmp_path / "jobs"), kill_after_seconds=0.3),
-        finish=lambda _: (signals / "finish").touch(),
-        started=lambda: len(starts.read_text()) if starts.exists() else 0,
-        command=(sys.executable, "-c", PROGRAM, str(signals)),
-    )
-
-
-@pytest.fixture
-def fake() -> Iterator[Case]:
-    world = WORLDS.setdefault("conformance", World())
-    yield Case(FakeBackend("conformance"), finish=world.finish, started=lambda: len(world.created))
-    del WORLDS["conformance"]
-
-
-@pytest.fixture(params=["fake", "local"])
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    found: Case = request.getfixturevalue(request.param)
-    yield found
-
-
-def until(case: Case, handle: Handle, presence: Presence) -> None:
-    wait_until(lambda: case.look(handle).presence is presence, f"{handle} is {presence}", 20)
+HOSTILE = "x'; kill 0; $(kill 0) `kill 0` \"\n#SBATCH --wrap=id"
+NEVER = Handle("athanor-00000000000000000000000000")
 
 
 def test_render_is_pure_and_shows_no_secret(case: Case) -> None:
-    plan = LaunchPlan("att_1", "athanor-1", 1, 1, "cpu", 60, {"A": "b"}, {"TOKEN": "planted-secret"})
-    assert case.backend.render(plan) == case.backend.render(plan)
-    assert "planted-secret" not in case.backend.render(plan).text
-    assert "planted-secret" not in repr(case.backend.render(plan))
+    plan = case.plan()
+    rendered = case.backend.render(plan)
+    assert rendered == case.backend.render(plan)
+    assert rendered.backend_name == plan.backend_name
+    assert SECRET not in rendered.text
+    assert SECRET not in repr(rendered)
+    assert SECRET not in str(rendered.payload)
 
 
 def test_what_was_never_submitted_is_absent(case: Case) -> None:
-    assert case.look(Handle("athanor-never")).presence is Presence.ABSENT
+    assert case.look(NEVER).presence is Presence.ABSENT
 
 
 def test_a_submission_runs_and_its_end_is_seen(case: Case) -> None:
     handle = case.backend.submit(case.submission())
-    until(case, handle, Presence.PRESENT)
-    case.finish(handle.backend_name)
-    until(case, handle, Presence.FINISHED)
-    assert case.look(handle).exit_status == 0
+    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 30)
+    case.finish(handle)
+    ended = case.until(handle, Presence.FINISHED)
+    assert ended.exit_status == 0
+    assert ended.cause is None
+
+
+def test_the_exit_status_of_the_program_is_told(case: Case) -> None:
+    handle = case.backend.submit(case.submission())
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    case.finish(handle, 83)
+    assert case.until(handle, Presence.FINISHED).exit_status == 83
+
+
+def test_a_submission_of_two_nodes_starts_one_program_on_each(case: Case) -> None:
+    if case.most_nodes < 2:
+        pytest.skip("it is one node")
+    handle = case.backend.submit(case.submission(nodes=2, processes_per_node=2))
+    if type(case).starts is not Case.starts:  # a scripted backend starts a submission, not programs
+        assert case.starts(handle) == 1
+        return
+    wait_until(lambda: case.starts(handle) == 2, "both have started", 30)
+    told = [json.loads((case.signals / f"environment-{handle.backend_name}-{i}").read_text()) for i in (0, 1)]
+    assert [each["ATHANOR_NODE_INDEX"] for each in told] == ["0", "1"]
+    assert all(each["ATHANOR_ATTEMPT_TOKEN"] == SECRET for each in told)
+    assert all(each["ATHANOR_NODE_ADDRESS"] and each["ATHANOR_NODE_NAME"] for each in told)
+    case.finish(handle)
+    assert case.until(handle, Presence.FINISHED).exit_status == 0
 
 
 def test_submitting_again_adopts_while_it_runs_and_after_it_ended(case: Case) -> None:
     submission = case.submission()
     handle = case.backend.submit(submission)
-    wait_until(lambda: case.started() == 1, "it has started")
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     assert case.backend.submit(submission) == handle
-    case.finish(handle.backend_name)
-    until(case, handle, Presence.FINISHED)
+    case.finish(handle)
+    case.until(handle, Presence.FINISHED)
     assert case.backend.submit(submission) == handle
     assert case.look(handle).presence is Presence.FINISHED
-    assert case.started() == 1
+    assert case.starts(handle) == 1
+
+
+def test_one_whose_id_was_never_saved_is_found_by_its_name(case: Case) -> None:
+    submission = case.submission()
+    handle = case.backend.submit(submission)
+    nameless = Handle(handle.backend_name)
+    assert case.look(nameless).presence is Presence.PRESENT
+    assert case.backend.submit(submission) == handle
+    case.backend.cancel(nameless)
+    case.backend.cancel(nameless, force=True)
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fault) -> None:
+    if case.faulty(fault) is None:
+        pytest.skip("nothing is between us and it that could fail")
+    submission = case.submission()
+    with case.faulty(fault) or nullcontext():
+        try:
+            case.backend.submit(submission)
+            assert fault is Fault.SLOW
+        except BackendUnavailable:
+            assert fault is not Fault.SLOW
+    handle = case.backend.submit(submission)
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    with case.faulty(fault) or nullcontext():
+        try:
+            answer = case.look(handle)
+            assert answer.presence in (Presence.PRESENT, Presence.UNKNOWN)
+        except BackendUnavailable:
+            assert fault is not Fault.SLOW
+        if isinstance(case.backend, ListsOurs):
+            try:
+                assert handle.backend_name in case.backend.list_ours()
+            except BackendUnavailable:
+                assert fault is not Fault.SLOW
+        try:
+            case.backend.logs(handle)
+        except BackendUnavailable:
+            assert fault is not Fault.SLOW
+    assert case.look(handle).presence is Presence.PRESENT
+    with case.faulty(fault) or nullcontext():
+        try:
+            case.backend.cancel(handle)
+        except BackendUnavailable:
+            assert fault is not Fault.SLOW
+    assert case.starts(handle) == 1
+    case.finish(handle)
+    case.backend.cancel(handle, force=True)
 
 
 def test_cancel_is_idempotent_and_may_name_what_is_not_there(case: Case) -> None:
-    case.backend.cancel(Handle("athanor-never"))
+    case.backend.cancel(NEVER)
+    case.backend.cancel(NEVER, force=True)
     handle = case.backend.submit(case.submission())
     for _ in range(2):
         case.backend.cancel(handle)
         case.backend.cancel(handle, force=True)
 
 
+def test_cancelled_while_it_runs_it_ends(case: Case) -> None:
+    if type(case).starts is not Case.starts:
+        pytest.skip("nothing runs there that could end by itself")
+    handle = case.backend.submit(case.submission())
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    case.backend.cancel(handle)
+    ended = case.until(handle, Presence.FINISHED, 60)
+    assert ended.exit_status != 0
+    case.backend.cancel(handle)  # what has ended stays ended
+    assert case.look(handle).presence is Presence.FINISHED
+
+
+def test_cancelled_while_it_waits_it_never_starts(case: Case) -> None:
+    full = case.full()
+    if full is None:
+        pytest.skip("it has no queue of its own")
+    with full:
+        handle = case.backend.submit(case.submission())
+        wait_until(lambda: case.look(handle).phase is Phase.PENDING, "it waits", 30)
+        assert case.look(handle).explanation
+        case.backend.cancel(handle)
+        ended = case.until(handle, Presence.FINISHED)
+    assert ended.cause is Cause.CANCELLED
+    assert case.starts(handle) == 0
+
+
+def test_what_waits_starts_when_there_is_room(case: Case) -> None:
+    full = case.full()
+    if full is None:
+        pytest.skip("it has no queue of its own")
+    with full:
+        handle = case.backend.submit(case.submission())
+        wait_until(lambda: case.look(handle).phase is Phase.PENDING, "it waits", 30)
+        assert case.starts(handle) == 0
+    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 60)
+    case.finish(handle)
+    case.until(handle, Presence.FINISHED)
+
+
+def test_a_lost_node_is_told_as_such(case: Case) -> None:
+    handle = case.backend.submit(case.submission())
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    if not case.lose_node(handle):
+        pytest.skip("its only node is the one this test runs on")
+    ended = case.until(handle, Presence.FINISHED, 90)
+    assert ended.cause is Cause.NODE_LOST
+    assert case.starts(handle) == 1
+
+
+def test_a_preempted_submission_is_told_as_such_and_not_begun_anew(case: Case) -> None:
+    handle = case.backend.submit(case.submission())
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    if not case.preempt(handle):
+        pytest.skip("nobody has a higher right there")
+    ended = case.until(handle, Presence.FINISHED, 90)
+    assert ended.cause is Cause.PREEMPTED
+    assert case.starts(handle) == 1
+
+
+def test_one_that_was_cancelled_behind_our_back_has_ended(case: Case) -> None:
+    handle = case.backend.submit(case.submission())
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    assert case.cancel_behind_our_back(handle)
+    ended = case.until(handle, Presence.FINISHED, 60)
+    assert ended.exit_status != 0 or ended.cause is Cause.CANCELLED
+
+
+def test_spans_are_right_though_the_clock_there_is_wrong(case: Case) -> None:
+    skewed = case.skew_clock(600)
+    if skewed is None:
+        pytest.skip("it has our clock")
+    with skewed:
+        handle = case.backend.submit(case.submission())
+        wait_until(lambda: case.look(handle).phase is Phase.RUNNING, "it runs", 30)
+        seconds = case.look(handle).running_seconds
+        assert seconds is not None
+        assert 0 <= seconds < 300
+    case.finish(handle)
+
+
+def test_what_the_programs_wrote_can_be_read_on_from_a_cursor(case: Case) -> None:
+    handle = case.backend.submit(case.submission())
+    wait_until(lambda: "hello from the program \u00e9" in case.backend.logs(handle).text, "it has written", 30)
+    first = case.backend.logs(handle)
+    again = case.backend.logs(handle, first.cursor)
+    assert "hello" not in again.text
+    case.finish(handle)
+    case.until(handle, Presence.FINISHED)
+    assert "hello from the program \u00e9" in case.backend.logs(handle).text
+    assert case.backend.logs(NEVER).text == ""
+
+
+def test_hostile_names_and_values_are_only_names_and_values(case: Case) -> None:
+    environment = {**case.plan().environment, "HOSTILE": HOSTILE}
+    plan = case.plan(job_name=HOSTILE, team=HOSTILE, project=HOSTILE)
+    plan.environment.update(environment, CONFORMANCE_NAME=plan.backend_name)
+    handle = case.backend.submit(case.backend.render(plan))
+    wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
+    if type(case).starts is Case.starts:
+        (told,) = case.signals.glob(f"environment-{handle.backend_name}-*")
+        assert json.loads(told.read_text())["HOSTILE"] == HOSTILE
+    case.finish(handle)
+    case.until(handle, Presence.FINISHED)
+
+
 def test_each_handle_gets_an_answer(case: Case) -> None:
     handle = case.backend.submit(case.submission())
-    never = Handle("athanor-never")
-    answers = case.backend.observe([handle, never])
-    assert set(answers) == {handle, never}
-    case.finish(handle.backend_name)
+    answers = case.backend.observe([handle, NEVER])
+    assert set(answers) == {handle, NEVER}
+    assert case.backend.observe([]) == {}
+    case.finish(handle)
+
+
+def test_five_thousand_are_observed_by_few_calls(case: Case) -> None:
+    handles = case.many(5000)
+    if handles is None:
+        pytest.skip("it cannot hold so many")
+    before = case.calls()
+    answers = case.backend.observe(handles)
+    after = case.calls()
+    assert before is not None
+    assert after is not None
+    assert after - before <= 12  # pages of 500 and a listing more, or one call
+    assert all(answers[handle].presence is Presence.PRESENT for handle in handles)
 
 
 def test_a_backend_that_lists_what_is_ours_names_the_living_alone(case: Case) -> None:
@@ -137,71 +267,8 @@ def test_a_backend_that_lists_what_is_ours_names_the_living_alone(case: Case) ->
         pytest.skip("it does not declare this capability")
     assert case.backend.list_ours() == frozenset()
     handle = case.backend.submit(case.submission())
-    until(case, handle, Presence.PRESENT)
+    case.until(handle, Presence.PRESENT)
     assert case.backend.list_ours() == {handle.backend_name}
-    case.finish(handle.backend_name)
-    until(case, handle, Presence.FINISHED)
-    assert case.backend.list_ours() == frozenset()
-
-
-def keeper_of(case: Case, handle: Handle) -> psutil.Process:
-    root = case.backend._root  # type: ignore[attr-defined] # the folder is the local backend's whole state
-    return psutil.Process(int((root / handle.backend_name / folder.STARTED).read_text().split()[0]))
-
-
-def test_local_cancel_asks_first_and_kills_later(local: Case) -> None:
-    handle = local.backend.submit(local.submission())
-    until(local, handle, Presence.PRESENT)
-    local.backend.cancel(handle)
-    until(local, handle, Presence.FINISHED)
-    assert local.look(handle).exit_status == -signal.SIGTERM
-
-
-def test_local_processes_that_ignore_the_request_are_killed(local: Case) -> None:
-    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PROGRAM
-    local.command = (*local.command[:2], stubborn, *local.command[3:])
-    handle = local.backend.submit(local.submission())
-    wait_until(lambda: local.started() == 1, "it has started")
-    local.backend.cancel(handle)
-    until(local, handle, Presence.FINISHED)
-    assert local.look(handle).exit_status == -signal.SIGKILL
-
-
-def test_local_a_killed_keeper_takes_its_processes_along_and_is_never_started_again(local: Case) -> None:
-    submission = local.submission()
-    handle = local.backend.submit(submission)
-    wait_until(lambda: local.started() == 1, "it has started")
-    keeper = keeper_of(local, handle)
-    children = keeper.children()
-    assert children
-    keeper.kill()
-    psutil.wait_procs(children, timeout=10)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
-    until(local, handle, Presence.FINISHED)
-    assert local.look(handle).native_state == "vanished"
-    assert local.backend.submit(submission) == handle
-    assert local.look(handle).presence is Presence.FINISHED
-    assert local.started() == 1
-
-
-def test_local_processes_get_no_variable_but_the_named_ones(
-    local: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DATABASE_URL", "postgres://planted")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    handle = local.backend.submit(local.submission())
-    wait_until(lambda: local.started() == 1, "it has started")
-    (process,) = keeper_of(local, handle).children()
-    environment = process.environ()
-    local.finish(handle.backend_name)
-    assert environment["ATHANOR_ATTEMPT_TOKEN"] == "planted-secret"
-    assert "planted" not in {environment.get("DATABASE_URL"), environment.get("AWS_SECRET_ACCESS_KEY")}
-    assert "planted-secret" not in " ".join(process.cmdline() if process.is_running() else [])
-
-
-def test_local_a_program_that_is_not_there_is_an_end_with_words(local: Case) -> None:
-    local.command = ("/nowhere/python",)
-    handle = local.backend.submit(local.submission())
-    until(local, handle, Presence.FINISHED)
-    assert local.look(handle).exit_status == 127
-    assert "/nowhere/python" in local.look(handle).native_reason
+    case.finish(handle)
+    case.until(handle, Presence.FINISHED)
+    wait_until(lambda: case.backend.list_ours() == frozenset(), "it is not listed any more", 30)  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ def agent(api: AgentApi, work: Path, **environment: str) -> Iterator[subprocess.
     work.mkdir(exist_ok=True)
     variables = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), names.AGENT_URL: api.url, names.ATTEMPT_TOKEN: TOKEN,
-        names.NODE_RANK: "0", names.WORK_DIR: str(work), **environment,
+        names.NODE_INDEX: "0", names.WORK_DIR: str(work), **environment,
     }  # fmt: skip
     with (work / "agent.log").open("wb") as log:
         process = subprocess.Popen(

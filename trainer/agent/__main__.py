@@ -18,7 +18,7 @@ def main() -> int:
     if os.environ.get(names.DIE_WITH_PARENT) == "1":
         die_with_parent()
     url, token, work = require(names.AGENT_URL), require(names.ATTEMPT_TOKEN), Path(require(names.WORK_DIR))
-    node_rank = int(os.environ.get(names.NODE_RANK, "0"))
+    node_rank = int(os.environ.get(names.NODE_INDEX, "0"))
     keep_only_known()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
@@ -33,7 +33,6 @@ def main() -> int:
         cache=Path(cache) if cache else None,
         node_rank=node_rank,
         store_host=os.environ.get(names.NODE_ADDRESS, "127.0.0.1"),
-        store_port=int(os.environ.get(names.MASTER_PORT, "0")),
     )
     supervisor = Supervisor(HttpConnection(url, token), PlatformClient(url, token), place)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))

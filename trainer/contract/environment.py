@@ -2,9 +2,10 @@
 
 AGENT_URL = "ATHANOR_AGENT_URL"  # base address of the agent API, without a trailing slash
 ATTEMPT_TOKEN = "ATHANOR_ATTEMPT_TOKEN"  # noqa: S105 - the name of a variable, not a secret
-NODE_RANK = "ATHANOR_NODE_RANK"  # 0 .. nodes-1
-NODE_ADDRESS = "ATHANOR_MASTER_ADDRESS"  # where node 0's rendezvous store is reached
-MASTER_PORT = "ATHANOR_MASTER_PORT"  # unset on one node: the store then picks a free port
+NODE_INDEX = "ATHANOR_NODE_INDEX"  # 0 .. nodes + spare nodes - 1: the backend's number of this agent, not a rank
+NODE_NAME = "ATHANOR_NODE_NAME"  # by which the backend knows the machine
+NODE_ADDRESS = "ATHANOR_NODE_ADDRESS"  # host name or IP address by which the other nodes reach this one
+NODE_TOPOLOGY = "ATHANOR_NODE_TOPOLOGY"  # optional: the switches above the node, outermost first, joined by "/"
 WORK_DIR = "ATHANOR_WORK_DIR"  # scratch of this attempt on this node: spool, data cache, stack dumps
 CACHE_DIR = "ATHANOR_CACHE_DIR"  # optional: node-local, shared by attempts, e.g. for prepared data
 SECRET_PREFIX = "ATHANOR_JOB_SECRET_"  # noqa: S105 - of a worker's variables: hf-token is ATHANOR_JOB_SECRET_HF_TOKEN

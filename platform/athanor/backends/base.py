@@ -1,10 +1,12 @@
-"""The interface of every backend, and what it may answer."""
+"""The interface of every backend: five calls, and capabilities that a backend declares by inheriting them."""
 
+import codecs
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from athanor.backends.facts import NodeFacts, Probe
 from athanor.backends.plan import LaunchPlan
 
 
@@ -17,6 +19,27 @@ class Presence(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Phase(StrEnum):
+    """How far what is PRESENT has come on its backend."""
+
+    PENDING = "pending"  # waits in the backend's own queue
+    STARTING = "starting"  # has its nodes: images are pulled, prologs run
+    RUNNING = "running"  # all of its processes were started
+    ENDING = "ending"  # they are being ended, or cleaned up after
+
+
+class Cause(StrEnum):
+    """Why a backend says that something ended, where an exit status does not tell."""
+
+    PREEMPTED = "preempted"
+    SPOT_RECLAIMED = "spot_reclaimed"
+    NODE_LOST = "node_lost"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"  # by somebody, there
+    LAUNCH_FAILED = "launch_failed"  # its nodes could not start it: no image, a prolog that failed
+
+
 @dataclass(frozen=True)
 class Handle:
     """What identifies one submitted attempt: our name, and the backend's own id when it gave one."""
@@ -27,23 +50,58 @@ class Handle:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the backend says of one attempt. `exit_status` only when FINISHED and known."""
+    """What the backend says of one attempt. Times are spans, told by the backend's own clock: ours may differ.
+
+    `native_state` and `native_reason` are its words; `explanation` is a sentence for people, empty where nothing is
+    known beyond them. `exit_status` and `cause` only when FINISHED and known; `phase` only when PRESENT.
+    `restarts`: how often the backend itself began it anew, which it was told not to do.
+    """
 
     presence: Presence
     native_state: str = ""
     native_reason: str = ""
     exit_status: int | None = None
+    phase: Phase | None = None
+    cause: Cause | None = None
+    explanation: str = ""
+    running_seconds: float | None = None
+    starts_in_seconds: float | None = None
+    seconds_left: float | None = None
+    nodes: tuple[str, ...] = ()
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Exactly what is handed to the backend. `text` is what a person is shown; secrets are only in `secrets`."""
+    """Exactly what is handed to the backend. `text` is what a person is shown; secrets are only in `secrets`.
+
+    `payload` is what the backend's own `submit` reads besides: a command, objects.
+    """
 
     backend_name: str
     text: str
-    command: tuple[str, ...]
-    environment: dict[str, str]
-    secrets: dict[str, str] = field(repr=False)
+    environment: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
+    payload: object = field(default=None, repr=False)
+
+
+LOG_PART_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """What a backend kept of the processes' own output, from a cursor on. `cursor` asks for what comes after."""
+
+    text: str
+    cursor: str
+
+
+def log_part(content: bytes, begin: int) -> LogPart:
+    """What was read of a log from byte `begin` on; a letter that is cut off at its end is left for the next part."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(content)
+    kept, _ = decoder.getstate()
+    return LogPart(text, str(begin + len(content) - len(kept)))
 
 
 class BackendUnavailable(Exception):
@@ -55,11 +113,15 @@ class BackendRejected(Exception):
 
 
 class Backend(ABC):
-    """No call takes longer than 15 seconds: what is not answered by then is BackendUnavailable. Leases count on it."""
+    """No call takes longer than 15 seconds: what is not answered by then is BackendUnavailable. Leases count on it.
+
+    An instance is made for a few calls by one thread and then dropped; what is dear to set up (a connection) is kept
+    by the backend's module, for all instances of the same configuration.
+    """
 
     @abstractmethod
     def render(self, plan: LaunchPlan) -> Submission:
-        """Pure: the same plan gives the same submission."""
+        """Pure: the same plan gives the same submission. Raises BackendRejected for what can never run here."""
 
     @abstractmethod
     def submit(self, submission: Submission) -> Handle:
@@ -73,6 +135,10 @@ class Backend(ABC):
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """Ask the processes to end (they may still save a checkpoint), or `force` them. Idempotent; does not wait."""
 
+    @abstractmethod
+    def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """At most LOG_PART_BYTES of what the processes wrote, from the beginning or from where a part ended."""
+
 
 class ListsOurs(ABC):
     """A capability: the backend can say what it runs for us, asked for nothing in particular."""
@@ -80,3 +146,39 @@ class ListsOurs(ABC):
     @abstractmethod
     def list_ours(self) -> frozenset[str]:
         """The names of all that lives there under our naming; what has ended may be left out."""
+
+
+class Probes(ABC):
+    """A capability: the backend can be examined, for those who set it up."""
+
+    @abstractmethod
+    def probe(self) -> Probe:
+        """What there is and what is wrong with it, each with a remedy. A backend that does not answer is a finding."""
+
+
+class ListsNodes(ABC):
+    """A capability: the backend knows its nodes."""
+
+    @abstractmethod
+    def nodes(self) -> list[NodeFacts]:
+        """All that jobs of ours may run on."""
+
+
+class DrainsNodes(ABC):
+    """A capability: a node can be kept free of new work; what runs there goes on."""
+
+    @abstractmethod
+    def drain(self, node: str, reason: str) -> None:
+        """Idempotent."""
+
+    @abstractmethod
+    def undrain(self, node: str) -> None:
+        """Idempotent; a node that is not drained stays as it is."""
+
+
+class SyncsTeams(ABC):
+    """A capability: teams have a counterpart there (an account, a namespace) that can be made to agree."""
+
+    @abstractmethod
+    def sync_teams(self, teams: Sequence[str]) -> list[str]:
+        """Makes what is missing and returns a line for each change; removes nothing."""

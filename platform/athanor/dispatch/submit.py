@@ -73,14 +73,18 @@ def _submit(lease: Lease) -> None:
         agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
         token=tokens.issue(attempt.id),
     )
-    submission = backend.render(launch)
+    try:
+        submission = backend.render(launch)
+    except BackendRejected as error:
+        _reject(lease, "", str(error))
+        return
     try:
         handle = backend.submit(submission)
     except BackendUnavailable as error:
         log.warning("attempt %s is submitted later: %s", attempt.id, error)
         leases.release(Attempt, lease)
     except BackendRejected as error:
-        _reject(lease, submission, str(error))
+        _reject(lease, submission.text, str(error))
     else:
         _accept(lease, submission, handle)
 
@@ -97,10 +101,10 @@ def _accept(lease: Lease, submission: Submission, handle: Handle) -> None:
             transitions.move(job, JobStatus.STARTING, actor="dispatch", data={"attempt": attempt.id})
 
 
-def _reject(lease: Lease, submission: Submission, message: str) -> None:
+def _reject(lease: Lease, text: str, message: str) -> None:
     with applying_to_attempt(lease) as rows:
         if rows is None:
             return
         _, attempt = rows
-        attempt.submission_text = submission.text
+        attempt.submission_text = text
         transitions.move_attempt(attempt, AttemptStatus.ENDED, reason=Reason.BACKEND_REJECTED, detail=message)

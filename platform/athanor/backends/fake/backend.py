@@ -1,38 +1,63 @@
 """A backend whose attempts live in a world that a test scripts: in this process, or behind an address."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from athanor.backends.base import (
+    LOG_PART_BYTES,
     Backend,
     BackendRejected,
     BackendUnavailable,
+    Cause,
+    DrainsNodes,
     Handle,
+    ListsNodes,
     ListsOurs,
+    LogPart,
     Observation,
+    Phase,
     Presence,
+    Probes,
     Submission,
 )
+from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
 from athanor.backends.fake.remote import RemoteWorld
 from athanor.backends.plan import LaunchPlan
 
 
 @dataclass
 class World:
-    """What a test scripts and inspects. Faults are consumed one a call."""
+    """What a test scripts and inspects. `lose_answers`, `away` and `empty_listings` are used up one a call; `fault`
+    (see tests/backends/cases/base.py) and `full` last until they are taken back."""
 
     running: dict[str, Submission] = field(default_factory=dict)
-    finished: dict[str, int] = field(default_factory=dict)
+    finished: dict[str, int | None] = field(default_factory=dict)
+    causes: dict[str, Cause] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
     created: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)
     lose_answers: int = 0
     refuse: str = ""
     away: int = 0
     empty_listings: int = 0
+    fault: str = ""
+    full: bool = False
+    clock_offset_seconds: float = 0.0
+    calls: int = 0
+    nodes: dict[str, NodeFacts] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    _began: dict[str, float] = field(default_factory=dict)
 
-    def finish(self, backend_name: str, exit_status: int = 0) -> None:
+    def finish(self, backend_name: str, exit_status: int | None = 0) -> None:
         del self.running[backend_name]
         self.finished[backend_name] = exit_status
+
+    def end(self, backend_name: str, cause: Cause) -> None:
+        """It ends without an exit status that tells anything."""
+        self.finish(backend_name, None)
+        self.causes[backend_name] = cause
 
     def forget(self, backend_name: str) -> None:
         self.running.pop(backend_name, None)
@@ -41,41 +66,102 @@ class World:
     def submit(self, submission: Submission) -> None:
         if self.refuse:
             raise BackendRejected(self.refuse)
-        self._maybe_away()
+        self._call()
         name = submission.backend_name
         if name not in self.running and name not in self.finished:
             self.running[name] = submission
-            self.created.append(name)
+            if self.full:
+                self.pending.add(name)
+            else:
+                self._start(name)
         if self.lose_answers:
             self.lose_answers -= 1
             raise BackendUnavailable("the answer was lost")
+        self._answer()
 
     def look(self, names: Sequence[str]) -> dict[str, Observation]:
-        self._maybe_away()
+        self._call()
+        self._settle()
         if self.empty_listings:
             self.empty_listings -= 1
             return {name: Observation(Presence.ABSENT) for name in names}
-        return {name: self._look(name) for name in names}
+        answers = {name: self._look(name) for name in names}
+        self._answer()
+        return answers
 
     def cancel(self, name: str, *, force: bool) -> None:
-        self._maybe_away()
+        self._call()
         self.cancelled.append(name)
+        if name in self.pending:
+            self.pending.discard(name)
+            self.end(name, Cause.CANCELLED)
+        self._answer()
+
+    def logs(self, name: str, cursor: str | None) -> LogPart:
+        self._call()
+        text, begin = self.written.get(name, ""), int(cursor or 0)
+        part = text[begin : begin + LOG_PART_BYTES]
+        self._answer()
+        return LogPart(part, str(begin + len(part)))
 
     def list_ours(self) -> frozenset[str]:
-        self._maybe_away()
+        self._call()
+        self._answer()
         return frozenset(self.running)
 
+    def probe(self) -> Probe:
+        self._call()
+        found = self.findings or [Finding("answer", Level.OK, "it answers")]
+        return Probe("1", tuple(found), {"kind": "fake"})
+
+    def list_nodes(self) -> list[NodeFacts]:
+        self._call()
+        return list(self.nodes.values())
+
+    def set_drained(self, node: str, reason: str, *, drained: bool) -> None:
+        self._call()
+        facts = self.nodes[node]
+        if drained:
+            self.nodes[node] = replace(facts, state=NodeState.DRAINED, reason=reason)
+        elif facts.state is NodeState.DRAINED:
+            self.nodes[node] = replace(facts, state=NodeState.READY, reason="")
+
+    def _start(self, name: str) -> None:
+        self.created.append(name)
+        self._began[name] = time.monotonic()
+        self.written[name] = "hello from the program \u00e9\n"
+
+    def _settle(self) -> None:
+        if not self.full:
+            for name in sorted(self.pending):
+                self._start(name)
+            self.pending.clear()
+
     def _look(self, name: str) -> Observation:
+        if name in self.pending:
+            said = "It waits for room in the world."
+            return Observation(Presence.PRESENT, "waiting", "full", phase=Phase.PENDING, explanation=said)
         if name in self.running:
-            return Observation(Presence.PRESENT, "running")
+            # A world tells spans by its own clock; that this clock is off changes none of them.
+            now = time.monotonic() + self.clock_offset_seconds
+            seconds = now - (self._began[name] + self.clock_offset_seconds) if name in self._began else None
+            return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING, running_seconds=seconds)
         if name in self.finished:
-            return Observation(Presence.FINISHED, "exited", exit_status=self.finished[name])
+            cause = self.causes.get(name)
+            return Observation(Presence.FINISHED, cause or "exited", exit_status=self.finished[name], cause=cause)
         return Observation(Presence.ABSENT)
 
-    def _maybe_away(self) -> None:
+    def _call(self) -> None:
+        self.calls += 1
         if self.away:
             self.away -= 1
             raise BackendUnavailable("the backend is away")
+        if self.fault in ("error", "timeout"):
+            raise BackendUnavailable(f"the backend has trouble: {self.fault}")
+
+    def _answer(self) -> None:
+        if self.fault == "lost_answer":
+            raise BackendUnavailable("the answer was lost")
 
 
 WORLDS: dict[str, World] = {}
@@ -90,7 +176,8 @@ class FakeBackend(Backend, ListsOurs):
         )
 
     def render(self, plan: LaunchPlan) -> Submission:
-        return Submission(plan.backend_name, f"fake {plan.attempt_id}", ("fake",), plan.environment, plan.secrets)
+        shown = "".join(f"\n{name}={value!r}" for name, value in sorted(plan.environment.items()))
+        return Submission(plan.backend_name, f"fake {plan.attempt_id}{shown}", plan.environment, plan.secrets)
 
     def submit(self, submission: Submission) -> Handle:
         self._world.submit(submission)
@@ -103,5 +190,29 @@ class FakeBackend(Backend, ListsOurs):
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         self._world.cancel(handle.backend_name, force=force)
 
+    def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        return self._world.logs(handle.backend_name, cursor)
+
     def list_ours(self) -> frozenset[str]:
         return self._world.list_ours()
+
+
+class FakeClusterBackend(FakeBackend, Probes, ListsNodes, DrainsNodes):
+    """The world with what a cluster has besides: an examination, and nodes that can be drained."""
+
+    _world: World
+
+    def __init__(self, world: str = "default") -> None:
+        super().__init__(world)
+
+    def probe(self) -> Probe:
+        return self._world.probe()
+
+    def nodes(self) -> list[NodeFacts]:
+        return self._world.list_nodes()
+
+    def drain(self, node: str, reason: str) -> None:
+        self._world.set_drained(node, reason, drained=True)
+
+    def undrain(self, node: str) -> None:
+        self._world.set_drained(node, "", drained=False)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from athanor.backends.base import BackendRejected, BackendUnavailable, Observation, Presence, Submission
+from athanor.backends.base import BackendRejected, BackendUnavailable, LogPart, Observation, Presence, Submission
 
 
 class RemoteWorld:
@@ -28,6 +28,9 @@ class RemoteWorld:
 
     def cancel(self, name: str, *, force: bool) -> None:
         self._ask("cancel", {"name": name, "force": force})
+
+    def logs(self, name: str, cursor: str | None) -> LogPart:
+        return LogPart("", cursor or "0")  # that world keeps none
 
     def list_ours(self) -> frozenset[str]:
         return frozenset(self._ask("list", {})["names"])

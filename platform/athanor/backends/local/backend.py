@@ -8,7 +8,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from athanor.backends.base import Backend, BackendUnavailable, Handle, ListsOurs, Observation, Presence, Submission
+from athanor.backends.base import (
+    LOG_PART_BYTES,
+    Backend,
+    BackendRejected,
+    BackendUnavailable,
+    Handle,
+    ListsOurs,
+    LogPart,
+    Observation,
+    Phase,
+    Presence,
+    Submission,
+    log_part,
+)
 from athanor.backends.local import folder
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as names
@@ -19,30 +32,30 @@ INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
+AGENT = (sys.executable, "-m", "trainer.agent")
 
 
 class LocalBackend(Backend, ListsOurs):
-    """`directory`: where attempts' folders are kept. `python`: the interpreter that has the trainer."""
+    """`directory`: where attempts' folders are kept. `command`: what runs as the agent."""
 
-    def __init__(self, directory: str, python: str = sys.executable, kill_after_seconds: float = 60.0) -> None:
+    def __init__(self, directory: str, command: Sequence[str] = AGENT, kill_after_seconds: float = 60.0) -> None:
         self._root = Path(directory)
-        self._python = python
+        self._command = tuple(command)
         self._kill_after_seconds = kill_after_seconds
 
     def render(self, plan: LaunchPlan) -> Submission:
         if plan.nodes != 1:
-            raise ValueError(f"the local backend has one node; the plan asks for {plan.nodes}")
-        command = (self._python, "-m", "trainer.agent")
+            raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
         environment = {
             **plan.environment,
-            names.NODE_RANK: "0",
+            names.NODE_INDEX: "0",
             names.WORK_DIR: str(self._root / plan.backend_name / "work"),
             names.CACHE_DIR: str(self._root / "cache"),
         }
         shown = [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
         shown += [f"{name}=<secret>" for name in sorted(plan.secrets)]
-        text = " \\\n  ".join([*shown, shlex.join(command)])
-        return Submission(plan.backend_name, text, command, environment, plan.secrets)
+        text = " \\\n  ".join([*shown, shlex.join(self._command)])
+        return Submission(plan.backend_name, text, environment, plan.secrets)
 
     def submit(self, submission: Submission) -> Handle:
         place = self._root / submission.backend_name
@@ -57,7 +70,7 @@ class LocalBackend(Backend, ListsOurs):
             # The keeper detaches itself and takes the lock before its parent returns; a second one gives way.
             subprocess.run(
                 [
-                    self._python, "-I", str(KEEPER), str(place), str(self._kill_after_seconds), *submission.command,
+                    sys.executable, "-I", str(KEEPER), str(place), str(self._kill_after_seconds), *self._command,
                 ],
                 env={**inherited, **submission.environment, **submission.secrets},
                 cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=15, capture_output=True,
@@ -78,6 +91,18 @@ class LocalBackend(Backend, ListsOurs):
             (place / (folder.KILL if force else folder.STOP)).touch()
             folder.wake_keeper(place)
 
+    def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        begin = int(cursor or 0)
+        try:
+            with (self._root / handle.backend_name / folder.LOG).open("rb") as log:
+                log.seek(begin)
+                content = log.read(LOG_PART_BYTES)
+        except FileNotFoundError:
+            content = b""
+        except OSError as error:
+            raise BackendUnavailable(f"cannot read the log of {handle.backend_name}: {error}") from error
+        return log_part(content, begin)
+
     def list_ours(self) -> frozenset[str]:
         try:
             return frozenset(place.name for place in self._root.glob("athanor-*") if folder.is_locked(place))
@@ -87,7 +112,7 @@ class LocalBackend(Backend, ListsOurs):
     def _look(self, place: Path) -> Observation:
         try:
             if folder.is_locked(place):
-                return Observation(Presence.PRESENT, "running")
+                return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING)
             ended = place / folder.EXIT
             if ended.exists():
                 said = json.loads(ended.read_text())

@@ -1,0 +1,86 @@
+"""What is the same for every kind of cluster: its fabric, and where its nodes keep data. Part of a backend's
+configuration, as `profile`."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainer.contract import environment as names
+
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00\n]*$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Fabric(StrEnum):
+    """What connects the nodes."""
+
+    INFINIBAND = "infiniband"
+    ROCE = "roce"
+    EFA = "efa"
+    ETHERNET = "ethernet"
+
+
+class Locality(StrEnum):
+    """Where prepared data and models lie while jobs read them."""
+
+    NODE_CACHE = "node_cache"  # `cache_directory`, on each node's own disk: read once from the store by each node
+    SHARED_SCRATCH = (
+        "shared_scratch"  # `cache_directory`, on a shared file system: read once from the store by one node
+    )
+    STREAM = "stream"  # nowhere: read from the store as it is needed, a bounded part kept in the job's own folder
+
+
+class ClusterProfile(BaseModel):
+    """`interfaces`: the network interfaces that peers are reached by, as NCCL and gloo name them (`eth0,eth1`).
+    `hcas`: the InfiniBand or RoCE adapters to use, as NCCL_IB_HCA takes them; empty: all that are found.
+    `roce_gid_index`, `roce_traffic_class`: what the adapters and switches are set up for; there is no usual value.
+    `environment`: more variables for all agents of the cluster; they win over what the fabric asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fabric: Fabric = Fabric.ETHERNET
+    interfaces: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,^=-]*$")] = ""
+    hcas: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:^=-]*$")] = ""
+    roce_gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    roce_traffic_class: Annotated[int, Field(ge=0, le=255)] | None = None
+    locality: Locality = Locality.NODE_CACHE
+    cache_directory: AbsolutePath | None = None
+    environment: dict[VariableName, str] = {}
+
+    def variables(self, accelerator: str, nodes: int) -> dict[str, str]:
+        """The agents' environment that follows from the profile."""
+        chosen = fabric_variables(self, accelerator) if nodes > 1 else {}
+        if self.cache_directory is not None and self.locality is not Locality.STREAM:
+            chosen[names.CACHE_DIR] = self.cache_directory
+        return {**chosen, **self.environment}
+
+
+def fabric_variables(profile: ClusterProfile, accelerator: str) -> dict[str, str]:
+    """Settings of the communication library, each for a reason; what NCCL finds out by itself is left to it."""
+    chosen: dict[str, str] = {}
+    if profile.interfaces:
+        # A node has interfaces that peers cannot reach (bridges of containers, management): the first is often one.
+        chosen["GLOO_SOCKET_IFNAME"] = profile.interfaces.lstrip("^=").split(",")[0]
+        chosen["NCCL_SOCKET_IFNAME"] = profile.interfaces
+    if accelerator == "cpu":
+        return chosen
+    if profile.fabric is Fabric.ETHERNET:
+        chosen["NCCL_IB_DISABLE"] = "1"  # adapters that are there but not cabled would be tried first, and time out
+        return chosen
+    if profile.fabric is Fabric.EFA:
+        chosen["FI_PROVIDER"] = "efa"  # else libfabric may fall back to TCP without a word
+        chosen["FI_EFA_USE_HUGE_PAGE"] = "0"  # forked data workers otherwise fail to map memory that the parent pinned
+        return chosen
+    if profile.hcas:
+        chosen["NCCL_IB_HCA"] = profile.hcas
+    if profile.fabric is Fabric.ROCE:
+        # RoCE v1 addresses do not pass a router; which index is v2 depends on the adapter, so it is configured.
+        if profile.roce_gid_index is not None:
+            chosen["NCCL_IB_GID_INDEX"] = str(profile.roce_gid_index)
+        # Without it the traffic is in the queue of everything else, which drops: collectives then wait for retries.
+        if profile.roce_traffic_class is not None:
+            chosen["NCCL_IB_TC"] = str(profile.roce_traffic_class)
+    # A fabric's link that flaps for some seconds is not the end of a run: 4.096 us x 2^22 is 17 s a try, 7 tries.
+    chosen["NCCL_IB_TIMEOUT"] = "22"
+    return chosen

@@ -1,0 +1,134 @@
+"""What the conformance suite needs of a kind of backend. A new kind adds a module here with a subclass of `Case` and a
+fixture, and a line in tests/backends/conftest.py."""
+
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from athanor.backends.base import Backend, Handle, Observation, Presence, Submission
+from athanor.backends.plan import LaunchPlan, backend_name
+from deploy.local.handle import wait_until
+
+SECRET = "planted-secret"
+
+# What runs instead of the agent. It notes its start, writes its variables and a line, and runs until a file
+# `finish-NAME` or `finish` appears, which holds the exit status.
+PROGRAM = """
+import json, os, sys, time
+root = sys.argv[1]
+name = os.environ["CONFORMANCE_NAME"]
+index = os.environ.get("ATHANOR_NODE_INDEX", "0")
+with open(os.path.join(root, "starts-" + name), "a") as starts:
+    starts.write("x")
+with open(os.path.join(root, "environment-" + name + "-" + index), "w") as file:
+    json.dump(dict(os.environ), file)
+print("hello from the program \\u00e9", flush=True)
+while True:
+    for file in ("finish-" + name, "finish"):
+        if os.path.exists(os.path.join(root, file)):
+            sys.exit(int(open(os.path.join(root, file)).read() or 0))
+    time.sleep(0.02)
+"""
+
+
+class Fault(StrEnum):
+    """What a case can make of the backend's next answer."""
+
+    LOST_ANSWER = "lost_answer"  # the call succeeds there, its answer never comes
+    ERROR = "error"  # it is refused as by a server in trouble (5xx, a command that fails), nothing is done
+    TIMEOUT = "timeout"  # no answer at all, nothing is done
+    SLOW = "slow"  # it succeeds, late but in time
+
+
+class Case(ABC):
+    """One backend of a kind, set up so that its submissions run PROGRAM, with `signals` for its folder."""
+
+    backend: Backend
+    signals: Path
+    most_nodes = 1
+
+    def plan(self, **changes: Any) -> LaunchPlan:
+        identifier = f"att_{uuid.uuid4().hex}"
+        name = backend_name(identifier)
+        facts: dict[str, Any] = {
+            "attempt_id": identifier,
+            "backend_name": name,
+            "nodes": 1,
+            "processes_per_node": 1,
+            "accelerator": "cpu",
+            "time_limit_seconds": 3600,
+            "environment": {"ATHANOR_AGENT_URL": "http://127.0.0.1:1", "CONFORMANCE_NAME": name},
+            "secrets": {"ATHANOR_ATTEMPT_TOKEN": SECRET},
+            "job_id": "job_01J00000000000000000000000",
+            "job_name": "conformance",
+            "team": "research",
+            "project": "default",
+            "pool": "cpu",
+        }
+        return LaunchPlan(**{**facts, **changes})
+
+    def submission(self, **changes: Any) -> Submission:
+        return self.backend.render(self.plan(**changes))
+
+    def look(self, handle: Handle) -> Observation:
+        return self.backend.observe([handle])[handle]
+
+    def until(self, handle: Handle, presence: Presence, seconds: float = 30) -> Observation:
+        seen: list[Observation] = []
+
+        def is_so() -> bool:
+            seen.append(self.look(handle))
+            return seen[-1].presence is presence
+
+        wait_until(is_so, f"{handle} is {presence}", seconds)
+        return seen[-1]
+
+    # What a real program does; a scripted backend overrides these.
+
+    def finish(self, handle: Handle, status: int = 0) -> None:
+        """Let all programs of a submission end with this status."""
+        draft = self.signals / f"draft-{handle.backend_name}"
+        draft.write_text(str(status))
+        draft.rename(self.signals / f"finish-{handle.backend_name}")
+
+    def starts(self, handle: Handle) -> int:
+        """How often a program was started for it: once a node."""
+        file = self.signals / f"starts-{handle.backend_name}"
+        return len(file.read_text()) if file.exists() else 0
+
+    # What a kind may be able to do; None or False: it cannot happen there, and the test says why it is left out.
+
+    @abstractmethod
+    def faulty(self, fault: Fault) -> AbstractContextManager[None] | None:
+        """While it lasts, each call of `backend` meets the fault. None: there is nothing between us and it."""
+
+    def full(self) -> AbstractContextManager[None] | None:
+        """While it lasts, nothing new starts: submissions wait in the backend's own queue."""
+        return None
+
+    def lose_node(self, handle: Handle) -> bool:
+        """Take away, at once and without a word, a machine on which it runs."""
+        return False
+
+    def preempt(self, handle: Handle) -> bool:
+        """Let somebody of higher right take its place."""
+        return False
+
+    def cancel_behind_our_back(self, handle: Handle) -> bool:
+        """End it by the backend's own means, not by ours."""
+        return False
+
+    def skew_clock(self, seconds: float) -> AbstractContextManager[None] | None:
+        """While it lasts, the backend's clock is off by so much."""
+        return None
+
+    def many(self, count: int) -> list[Handle] | None:
+        """Let the backend hold so many living submissions. None: it cannot on one machine."""
+        return None
+
+    def calls(self) -> int | None:
+        """How many calls were made to whatever is behind the backend, so far."""
+        return None

@@ -1,0 +1,71 @@
+"""What the backend of this machine promises beyond the conformance suite."""
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from athanor.backends.base import Presence
+from athanor.backends.local.backend import LocalBackend
+from deploy.local.handle import wait_until
+from tests.backends.cases.base import PROGRAM
+from tests.backends.cases.local import LocalCase
+
+
+def test_cancel_asks_first_and_kills_later(local: LocalCase) -> None:
+    handle = local.backend.submit(local.submission())
+    local.until(handle, Presence.PRESENT)
+    local.backend.cancel(handle)
+    local.until(handle, Presence.FINISHED)
+    assert local.look(handle).exit_status == -signal.SIGTERM
+
+
+def test_processes_that_ignore_the_request_are_killed(local: LocalCase) -> None:
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PROGRAM
+    local.use(stubborn)
+    handle = local.backend.submit(local.submission())
+    wait_until(lambda: local.starts(handle) == 1, "it has started")
+    local.backend.cancel(handle)
+    local.until(handle, Presence.FINISHED)
+    assert local.look(handle).exit_status == -signal.SIGKILL
+
+
+def test_a_killed_keeper_takes_its_processes_along_and_is_never_started_again(local: LocalCase) -> None:
+    submission = local.submission()
+    handle = local.backend.submit(submission)
+    wait_until(lambda: local.starts(handle) == 1, "it has started")
+    keeper = local.keeper_of(handle)
+    children = keeper.children()
+    assert children
+    keeper.kill()
+    psutil.wait_procs(children, timeout=10)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    local.until(handle, Presence.FINISHED)
+    assert local.look(handle).native_state == "vanished"
+    assert local.backend.submit(submission) == handle
+    assert local.look(handle).presence is Presence.FINISHED
+    assert local.starts(handle) == 1
+
+
+def test_processes_get_no_variable_but_the_named_ones(
+    local: LocalCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://planted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    handle = local.backend.submit(local.submission())
+    wait_until(lambda: local.starts(handle) == 1, "it has started")
+    (process,) = local.keeper_of(handle).children()
+    environment = process.environ()
+    local.finish(handle)
+    assert environment["ATHANOR_ATTEMPT_TOKEN"] == "planted-secret"
+    assert "planted" not in {environment.get("DATABASE_URL"), environment.get("AWS_SECRET_ACCESS_KEY")}
+    assert "planted-secret" not in " ".join(process.cmdline() if process.is_running() else [])
+
+
+def test_a_program_that_is_not_there_is_an_end_with_words(local: LocalCase) -> None:
+    local.backend = LocalBackend(str(local.root), command=("/nowhere/python",))
+    handle = local.backend.submit(local.submission())
+    local.until(handle, Presence.FINISHED)
+    assert local.look(handle).exit_status == 127
+    assert "/nowhere/python" in local.look(handle).native_reason
