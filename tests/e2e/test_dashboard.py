@@ -410,7 +410,8 @@ def test_a_webhook_is_added_tested_told_and_deleted(page: Page, stack, tmp_path:
 
 def test_an_administrator_sees_the_sweepers_and_cancels_an_orphan(page: Page, stack) -> None:
     command = (sys.executable, "-c", "import signal; signal.pause()")
-    LocalBackend(str(stack.folder.jobs), command, kill_after_seconds=0.5).submit(Submission("athanor-stray", "", {}, {}))
+    backend = LocalBackend(str(stack.folder.jobs), command, kill_after_seconds=0.5)
+    backend.submit(Submission("athanor-stray", "", {}, {}))
     sign_in(page, stack)
     page.get_by_role("link", name="Operations").click()
     sweepers = page.get_by_role("table", name="Sweepers")
