@@ -2,6 +2,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from athanor.backends.facts import NodeState
 from athanor.core import ids
 from athanor.core.leases import LeasedModel
 
@@ -51,3 +52,102 @@ class Pool(models.Model):
     @property
     def slots(self) -> int:
         return self.nodes * self.slots_per_node
+
+
+class Survey(LeasedModel):
+    """What was last asked of a cluster besides its jobs. A lease of its own: a slow inventory holds up no observation.
+
+    `problem`: why the last inventory failed; empty when it did not, or when the backend does not know its nodes.
+    """
+
+    cluster = models.OneToOneField(Cluster, primary_key=True, on_delete=models.CASCADE, related_name="survey")
+    probed_at = models.DateTimeField(null=True)
+    nodes_at = models.DateTimeField(null=True)
+    problem = models.TextField(blank=True, default="")
+
+    def __str__(self) -> str:
+        return f"survey of {self.cluster_id}"
+
+
+class ClusterProbe(models.Model):
+    """What an examination found, from `began_at` until it was last found so at `seen_at`. Written when it changes."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.probe_id, editable=False)
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="probes")
+    began_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    usable = models.BooleanField()
+    version = models.CharField(max_length=200, blank=True, default="")
+    facts = models.JSONField(default=dict)
+    findings = models.JSONField(default=list)  # check, level, detail, remedy
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["cluster", "-id"], name="probes_of_a_cluster")]
+
+    def __str__(self) -> str:
+        return f"probe of {self.cluster_id} at {self.seen_at}"
+
+
+def _states() -> list[tuple[str, str]]:
+    return [(state.value, state.value) for state in NodeState]
+
+
+class Node(models.Model):
+    """A machine of a cluster, as its backend last told (backends/facts.py), and what we decided about it.
+
+    `listed` is False for one that the last inventory did not name. While `quarantined_at` is set, no new attempt runs
+    there, whatever its cluster thinks of it. A node that only an incident named has no facts.
+    """
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
+    name = models.CharField(max_length=253)
+    state = models.CharField(max_length=10, choices=_states(), default=NodeState.UNKNOWN.value)
+    reason = models.TextField(blank=True, default="")
+    pools = models.JSONField(default=list)
+    accelerator = models.CharField(max_length=100, blank=True, default="")
+    slots = models.PositiveIntegerField(default=0)
+    slots_used = models.PositiveIntegerField(default=0)
+    cpus = models.PositiveIntegerField(default=0)
+    memory_bytes = models.BigIntegerField(default=0)
+    topology = models.JSONField(default=list)
+    labels = models.JSONField(default=dict)
+    listed = models.BooleanField(default=False)
+    seen_at = models.DateTimeField(null=True)
+    quarantined_at = models.DateTimeField(null=True)
+    quarantined_by = models.CharField(max_length=150, blank=True, default="")
+    quarantine_reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["cluster", "name"], name="node_name_is_unique_in_its_cluster")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class NodeIncident(models.Model):
+    """Something that happened to a node. `job_id` and `attempt_id` name what was hit, if anything was.
+
+    Ids, not keys: this is no team's row, and it outlives the job. `kind` is the reason of an attempt's end, or what
+    was done to the node (`quarantined`, `drained`, ...) or seen of it (`down`, `ready`).
+    """
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="incidents")
+    kind = models.CharField(max_length=30)
+    time = models.DateTimeField()
+    detail = models.TextField(blank=True, default="")
+    actor = models.CharField(max_length=150, blank=True, default="")
+    job_id = models.CharField(max_length=40, blank=True, default="")
+    attempt_id = models.CharField(max_length=40, blank=True, default="")
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["node", "-time"], name="incidents_of_a_node")]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(
+                fields=["node", "attempt_id"], condition=~models.Q(attempt_id=""), name="one_incident_per_attempt"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.node_id} at {self.time}"

@@ -45,6 +45,10 @@ def pool_id() -> str:
     return new_id("pool")
 
 
+def probe_id() -> str:
+    return new_id("prb")
+
+
 def project_id() -> str:
     return new_id("proj")
 
