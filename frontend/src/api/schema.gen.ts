@@ -1040,7 +1040,23 @@ export interface components {
             cluster: string;
             native_state: string;
             native_reason: string;
+            /** @description how far it is there: pending, starting, running, ending */
+            phase: string;
+            /** @description what that means, in a sentence */
+            explanation: string;
+            /**
+             * Format: date-time
+             * @description the cluster's own estimate
+             */
+            expected_start_at: string | null;
+            /** @description where it runs or ran */
+            nodes: string[];
             exit_status: number | null;
+            /**
+             * Format: date-time
+             * @description when its processes could begin
+             */
+            launched_at: string | null;
             /** Format: date-time */
             started_at: string | null;
             /** Format: date-time */

@@ -266,7 +266,12 @@ class Attempt(TypedDict):
     cluster: str
     native_state: str
     native_reason: str
+    phase: str
+    explanation: str
+    expected_start_at: str | None
+    nodes: list[str]
     exit_status: int | None
+    launched_at: str | None
     started_at: str | None
     finished_at: str | None
     last_step: int | None

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from athanor.artifacts import datasets, keys, profiles, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact
+from athanor.backends.base import Cause
 from athanor.core import leases
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
@@ -79,6 +80,8 @@ def _ending(attempt: Attempt) -> Ending:
         exit_status=attempt.exit_status,
         native_state=attempt.native_state,
         native_reason=attempt.native_reason,
+        cause=Cause(attempt.cause) if attempt.cause else None,
+        explanation=attempt.explanation,
     )
     if reason is Reason.COMPLETED:
         missing = _missing_result(attempt)
@@ -139,6 +142,11 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         return
     outcome = recovery.decide(ending.reason, ending.detail, spec_of(job).retry, history, timezone.now())
+    if outcome.retry_at is None and MEANINGS[ending.reason].final is JobStatus.CANCELLED:
+        transitions.move(job, JobStatus.STOPPING, reason=ending.reason, actor="dispatch", data=facts)
+        job.reason_detail = outcome.detail
+        _end_stopped(job, ending.reason, facts)
+        return
     to = JobStatus.FAILED if outcome.retry_at is None else JobStatus.QUEUED
     transitions.move(job, to, reason=ending.reason, actor="dispatch", detail=outcome.detail, data=facts)
     if outcome.retry_at is not None:

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils import timezone
 
-from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Presence
+from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Phase, Presence
 from athanor.clusters.models import Cluster
 from athanor.core import leases
 from athanor.core.leases import Lease
@@ -32,6 +32,7 @@ CLUSTERS = 50
 BATCH = 2000
 SILENT_AFTER = timedelta(seconds=60)
 STARTUP_LIMIT = timedelta(minutes=30)
+ESTIMATE_MOVES_BY = timedelta(minutes=1)  # less is not worth a write
 LIMITED = frozenset({JobStatus.STARTING.value, JobStatus.RUNNING.value})
 
 
@@ -44,12 +45,19 @@ class Live(NamedTuple):
     status: str
     native_state: str
     native_reason: str
+    phase: str
+    cause: str
+    explanation: str
+    native_restarts: int
     absent_count: int
-    since: datetime
+    launched_at: datetime | None
+    expected_start_at: datetime | None
+    queued_at: datetime | None
     job_id: str
     job_status: str
     job_health: str
     time_limit_seconds: int
+    wait_limit_seconds: int | None
 
     @property
     def handle(self) -> Handle:
@@ -120,9 +128,9 @@ def _batches(attempts: QuerySet[Attempt]) -> Iterator[list[Live]]:
 
 def _read(attempts: QuerySet[Attempt]) -> list[Live]:
     rows = attempts.values_list(
-        "id", "backend_name", "backend_id", "status", "native_state", "native_reason", "absent_count",
-        Coalesce("submitted_at", "created_at"), "job_id", "job__status", "job__health",
-        F("job__resolved_spec__time_limit_seconds"),
+        "id", "backend_name", "backend_id", "status", "native_state", "native_reason", "phase", "cause", "explanation",
+        "native_restarts", "absent_count", "launched_at", "expected_start_at", "job__queued_at", "job_id", "job__status", "job__health",
+        F("job__resolved_spec__time_limit_seconds"), F("job__resolved_spec__wait_limit_seconds"),
     )  # fmt: skip
     return [Live(*row) for row in rows]
 
@@ -160,17 +168,18 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
     silence = telemetry.silence([live.id for live, _ in present])
     starting = [live.id for live, _ in present if live.status == AttemptStatus.SUBMITTED.value]
     trained = telemetry.trained_among(starting) if starting else frozenset()
-    natives: dict[tuple[str, str], list[str]] = {}
+    natives: dict[tuple[object, ...], list[str]] = {}
     healths: dict[Health, list[str]] = {}
     for live, answer in present:
-        native = (answer.native_state, answer.native_reason)
-        if answer.native_state and native != (live.native_state, live.native_reason):
-            natives.setdefault(native, []).append(live.id)
+        said = _said(answer)
+        if answer.native_state and said != _known(live):
+            natives.setdefault(said, []).append(live.id)
         health = Health.UNKNOWN if silence.get(live.id, timedelta()) > SILENT_AFTER else Health.OK
         if answer.presence is Presence.PRESENT and live.job_health != health.value:
             healths.setdefault(health, []).append(live.job_id)
-    for (state, reason), ids in natives.items():
-        Attempt.objects.filter(pk__in=ids).update(native_state=state, native_reason=reason, observed_at=Now())
+    for said, ids in natives.items():
+        Attempt.objects.filter(pk__in=ids).update(**dict(zip(SAID, said, strict=True)), observed_at=Now())
+    _write_places(present)
     for health, ids in healths.items():
         Job.objects.filter(pk__in=ids).update(health=health.value, updated_at=Now())
     now = timezone.now()
@@ -180,6 +189,41 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
                 _move(live, answer, has_trained=live.id in trained)
 
 
+SAID = ("native_state", "native_reason", "phase", "cause", "explanation", "native_restarts")
+
+
+def _said(answer: Observation) -> tuple[object, ...]:
+    return (
+        answer.native_state, answer.native_reason, answer.phase.value if answer.phase else "",
+        answer.cause.value if answer.cause else "", answer.explanation, answer.restarts,
+    )  # fmt: skip
+
+
+def _known(live: Live) -> tuple[object, ...]:
+    return (
+        live.native_state, live.native_reason, live.phase, live.cause, live.explanation, live.native_restarts
+    )  # fmt: skip
+
+
+def _write_places(present: list[tuple[Live, Observation]]) -> None:
+    """When and where they were launched, or are expected to be: by our clock, from the spans that the backend told."""
+    launched: dict[float | None, list[str]] = {}
+    for live, answer in present:
+        if live.launched_at is None and answer.phase is not Phase.PENDING:
+            seconds = None if answer.running_seconds is None else float(round(answer.running_seconds))
+            launched.setdefault(seconds, []).append(live.id)
+        if answer.nodes and live.phase != (answer.phase or ""):
+            Attempt.objects.filter(pk=live.id).update(native_nodes=list(answer.nodes))
+        if answer.phase is Phase.PENDING and answer.starts_in_seconds is not None:
+            expected = timezone.now() + timedelta(seconds=answer.starts_in_seconds)
+            if live.expected_start_at is None or abs(expected - live.expected_start_at) > ESTIMATE_MOVES_BY:
+                Attempt.objects.filter(pk=live.id).update(expected_start_at=expected)
+    for seconds, ids in launched.items():
+        submitted = Coalesce("submitted_at", "created_at")
+        began = submitted if seconds is None else Greatest(Now() - timedelta(seconds=seconds), submitted)
+        Attempt.objects.filter(pk__in=ids, launched_at__isnull=True).update(launched_at=began, expected_start_at=None)
+
+
 def _moves(live: Live, answer: Observation, has_trained: bool, now: datetime) -> bool:
     """Whether `_move` might have anything to do."""
     return (
@@ -187,7 +231,7 @@ def _moves(live: Live, answer: Observation, has_trained: bool, now: datetime) ->
         or live.status == AttemptStatus.PREPARED.value
         or has_trained
         or (live.job_status == JobStatus.STARTING.value and live.status == AttemptStatus.RUNNING.value)
-        or (live.job_status in LIMITED and _overdue(live.status, live.since, live.time_limit_seconds, now) is not None)
+        or (live.job_status in LIMITED and _overdue(live, now) is not None)
     )
 
 
@@ -205,18 +249,22 @@ def _move(live: Live, answer: Observation, *, has_trained: bool) -> None:
             transitions.move_attempt(attempt, AttemptStatus.RUNNING)
         if job.status == JobStatus.STARTING.value and attempt.status == AttemptStatus.RUNNING.value:
             transitions.move(job, JobStatus.RUNNING, actor="dispatch", data={"attempt": attempt.id})
-        overdue = _overdue(attempt.status, live.since, live.time_limit_seconds, timezone.now())
+        overdue = _overdue(live._replace(status=attempt.status), timezone.now())
         if overdue is not None and job.status in LIMITED:
             reason, limit = overdue
             detail = f"{int(limit.total_seconds())} seconds."
             transitions.move(job, JobStatus.STOPPING, reason=reason, actor="dispatch", detail=detail)
 
 
-def _overdue(status: str, since: datetime, limit_seconds: int, now: datetime) -> tuple[Reason, timedelta] | None:
-    """Which limit the attempt has passed, if any."""
-    limit = timedelta(seconds=limit_seconds)
-    if now - since > limit:
+def _overdue(live: Live, now: datetime) -> tuple[Reason, timedelta] | None:
+    """Which limit the attempt has passed, if any. In a queue of the backend's own only waiting is limited."""
+    if live.launched_at is None:
+        wait = timedelta(seconds=live.wait_limit_seconds or 0)
+        waited_too_long = wait and live.queued_at is not None and now - live.queued_at > wait
+        return (Reason.WAITED_TOO_LONG, wait) if waited_too_long else None
+    limit = timedelta(seconds=live.time_limit_seconds)
+    if now - live.launched_at > limit:
         return Reason.DEADLINE, limit
-    if status != AttemptStatus.RUNNING.value and now - since > STARTUP_LIMIT:
+    if live.status != AttemptStatus.RUNNING.value and now - live.launched_at > STARTUP_LIMIT:
         return Reason.STARTUP_TIMEOUT, STARTUP_LIMIT
     return None

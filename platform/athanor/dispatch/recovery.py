@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from athanor.backends.base import Cause
 from athanor.jobs.reasons import MEANINGS, Reason, Retry
 from athanor.specs.v1 import RetryPolicy
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
@@ -23,6 +24,7 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.USER_ERROR: Reason.USER_ERROR,
     EndClass.INTERNAL_ERROR: Reason.USER_ERROR,
 }
+MOST_SIGNALS = 64
 FIRST_BACKOFF = timedelta(seconds=2)
 LONGEST_BACKOFF = timedelta(minutes=10)
 
@@ -41,23 +43,49 @@ class Outcome:
     detail: str = ""
 
 
+REASON_OF_CAUSE: dict[Cause, Reason] = {
+    Cause.PREEMPTED: Reason.PREEMPTED,
+    Cause.SPOT_RECLAIMED: Reason.SPOT_RECLAIMED,
+    Cause.NODE_LOST: Reason.NODE_LOST,
+    Cause.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
+    Cause.TIME_LIMIT: Reason.DEADLINE,
+    Cause.CANCELLED: Reason.STOPPED_BY_ADMIN,
+    Cause.LAUNCH_FAILED: Reason.LAUNCH_FAILED,
+}
+# What an agent reports when something was done to it: the backend, which did it or saw it, knows better.
+CONSEQUENCES = frozenset({EndClass.STOPPED, EndClass.COLLECTIVE_TIMEOUT, EndClass.PROCESS_KILLED})
+
+
 def reason_of_end(
-    report: AttemptEnd | None, *, exit_status: int | None, native_state: str, native_reason: str
+    report: AttemptEnd | None,
+    *,
+    exit_status: int | None,
+    native_state: str,
+    native_reason: str,
+    cause: Cause | None = None,
+    explanation: str = "",
 ) -> tuple[Reason, str]:
-    """Why an attempt ended, from the best witness: the agent's report, its exit status, the backend's words."""
-    if report is not None:
+    """Why an attempt ended, from the best witness: the agent's report, what its backend did to it, its exit status,
+    the backend's words."""
+    told = explanation or native_reason
+    if report is not None and (cause is None or report.end_class not in CONSEQUENCES or report.stopped_for):
         return REASON_OF_END[report.end_class], report.message
+    if cause is not None:
+        return REASON_OF_CAUSE[cause], told
     by_status = {status: end_class for end_class, status in EXIT_STATUS.items()}
     if exit_status is not None and exit_status in by_status:
         end_class = by_status[exit_status]
         if end_class is EndClass.COMPLETED:
             return Reason.UNKNOWN_LOSS, "It exited with 0 but left no report of its end."
         return REASON_OF_END[end_class], f"Exit status {exit_status}."
-    if exit_status is not None and exit_status < 0:
-        return Reason.PROCESS_KILLED, f"The agent was killed by signal {-exit_status}."
+    signal = None if exit_status is None else -exit_status if exit_status < 0 else exit_status - 128  # as shells say it
+    if signal is not None and 0 < signal <= MOST_SIGNALS:
+        return Reason.PROCESS_KILLED, f"The agent was killed by signal {signal}."
+    if exit_status is not None:
+        return Reason.LAUNCH_FAILED, f"Exit status {exit_status}, which is none of the agent's. {told}".strip()
     if native_state == "vanished":
         return Reason.PROCESS_KILLED, native_reason
-    return Reason.UNKNOWN_LOSS, native_reason
+    return Reason.UNKNOWN_LOSS, told
 
 
 def decide(reason: Reason, detail: str, policy: RetryPolicy, history: Sequence[PastEnd], now: datetime) -> Outcome:

@@ -63,8 +63,15 @@ def spec_of(job: Job) -> JobSpec:
 
 
 def run_config_of(attempt: Attempt) -> RunConfig:
-    """GET /run. May raise Unavailable, when the data is an S3 prefix that cannot be listed now."""
+    """GET /run. May raise Unavailable, when the data is an S3 prefix that cannot be listed now.
+
+    Whoever asks was launched, though no sweep may have seen it yet: the time limit counts from then.
+    """
     job = attempt.job
+    if attempt.launched_at is None:
+        Attempt.objects.filter(pk=attempt.pk, launched_at__isnull=True).update(launched_at=Now())
+        attempt.refresh_from_db(fields=["launched_at"])
+    assert attempt.launched_at is not None
     spec = spec_of(job)
     return plan.run_config(
         spec,
@@ -75,7 +82,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         datasets=datasets.sources_for(job.dataset_ids, spec.data, spec.tokenizer),
         base=base_models.source_for(job.team, spec.training),
         resume=artifacts.newest_checkpoint(job),
-        launched_at=attempt.submitted_at or attempt.created_at,
+        launched_at=attempt.launched_at,
     )
 
 

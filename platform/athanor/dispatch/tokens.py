@@ -1,7 +1,7 @@
 """The attempt's token: an HMAC of its id under the platform's key.
 
 It need not be stored, so whoever submits an attempt again after a crash gives it the same one. It is good while the
-attempt lives, and at the longest for its time limit and a grace.
+attempt lives, and at the longest for its time limit and a grace from its launch.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def recognise(token: str) -> Attempt:
     if attempt is None:
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
     limit = timedelta(seconds=attempt.limit)
-    too_old = timezone.now() > (attempt.submitted_at or attempt.created_at) + limit + GRACE
+    too_old = attempt.launched_at is not None and timezone.now() > attempt.launched_at + limit + GRACE
     if attempt.status == AttemptStatus.ENDED.value or too_old:
         raise Gone("attempt_over", f"{attempt_id} is over", remedy="end the processes")
     return attempt

@@ -132,7 +132,11 @@ class Dependency(models.Model):
 
 
 class Attempt(LeasedModel):
-    """One submission of a job to a backend. `backend_name` is a pure function of the id and unique for ever."""
+    """One submission of a job to a backend. `backend_name` is a pure function of the id and unique for ever.
+
+    What its backend said last: `native_*`, `phase`, `cause`, `explanation`, `expected_start_at` (backends/base.py).
+    `launched_at` is when its processes could begin, after any queue of the backend's own: limits count from then.
+    """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.attempt_id, editable=False)
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="attempts")
@@ -144,6 +148,12 @@ class Attempt(LeasedModel):
     reason_detail = models.TextField(blank=True, default="")
     native_state = models.CharField(max_length=100, blank=True, default="")
     native_reason = models.TextField(blank=True, default="")
+    phase = models.CharField(max_length=10, blank=True, default="")
+    cause = models.CharField(max_length=20, blank=True, default="")
+    explanation = models.TextField(blank=True, default="")
+    expected_start_at = models.DateTimeField(null=True)
+    native_nodes = models.JSONField(default=list)
+    native_restarts = models.PositiveIntegerField(default=0)
     exit_status = models.IntegerField(null=True)
     submission_text = models.TextField(blank=True, default="")
     end_report = models.JSONField(null=True)
@@ -153,6 +163,7 @@ class Attempt(LeasedModel):
     cancels_sent = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
     submitted_at = models.DateTimeField(null=True)
+    launched_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     observed_at = models.DateTimeField(null=True)
@@ -172,6 +183,29 @@ class Attempt(LeasedModel):
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.job_id}"
+
+
+class AttemptNode(models.Model):
+    """A node's agent in the newest round of its attempt's rendezvous (dispatch/rendezvous.py). `node_rank` is None
+    until the round is complete, and for a spare node. `topology`: the switches above it, outermost first."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="nodes")
+    node_index = models.PositiveIntegerField()
+    round = models.PositiveIntegerField()
+    name = models.CharField(max_length=255)
+    address = models.CharField(max_length=255)
+    store_port = models.PositiveIntegerField()
+    topology = models.JSONField(default=list)
+    node_rank = models.PositiveIntegerField(null=True)
+    joined_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "node_index"], name="one_place_per_node_of_an_attempt")
+        ]
+
+    def __str__(self) -> str:
+        return f"node {self.node_index} of {self.attempt_id}"
 
 
 class JobEvent(models.Model):

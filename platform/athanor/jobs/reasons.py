@@ -52,6 +52,7 @@ class Reason(StrEnum):
     SPOT_RECLAIMED = "spot_reclaimed"
     STORAGE_ERROR = "storage_error"
     BACKEND_REJECTED = "backend_rejected"
+    LAUNCH_FAILED = "launch_failed"
     PLATFORM_ERROR = "platform_error"
     STARTUP_TIMEOUT = "startup_timeout"
     UNKNOWN_LOSS = "unknown_loss"
@@ -168,6 +169,13 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.BACKEND_REJECTED: Meaning(
         F, N, Blame.USER, "The cluster refused the job.", "Mend what the cluster's message says."
+    ),
+    R.LAUNCH_FAILED: Meaning(
+        F,
+        Retry.CHARGED,
+        Blame.INFRASTRUCTURE,
+        "Its nodes could not start it.",
+        "Mend what the cluster's message says: an image, a mount, a missing program.",
     ),
     R.PLATFORM_ERROR: Meaning(
         F, Retry.FREE, Blame.PLATFORM, "The platform made an error.", "It was retried; report the request id."

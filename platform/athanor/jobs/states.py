@@ -28,7 +28,7 @@ ALLOWED: dict[JobStatus, frozenset[JobStatus]] = {
     S.RUNNING: frozenset({S.SUCCEEDED, S.QUEUED, S.PAUSING, S.STOPPING, S.FAILED}),
     S.PAUSING: frozenset({S.PAUSED, S.STOPPING, S.FAILED}),
     S.PAUSED: frozenset({S.QUEUED, S.CANCELLED, S.EXPIRED}),
-    S.STOPPING: frozenset({S.CANCELLED, S.SUCCEEDED, S.FAILED}),
+    S.STOPPING: frozenset({S.CANCELLED, S.SUCCEEDED, S.FAILED, S.EXPIRED}),
     S.SUCCEEDED: frozenset(),
     S.FAILED: frozenset(),
     S.CANCELLED: frozenset(),

@@ -219,7 +219,7 @@ def test_what_the_cluster_refuses_fails_with_its_words(submit: Submit, world: Wo
 def test_the_time_limit_stops_and_fails_a_job(submit: Submit, world: World, bucket: str) -> None:
     job = submit(time_limit_seconds=60)
     attempt = drive.run(job)
-    Attempt.objects.update(submitted_at=timezone.now() - timedelta(seconds=61))
+    Attempt.objects.update(launched_at=timezone.now() - timedelta(seconds=61))
     drive.settle()
     assert drive.status_of(job) == ("stopping", "deadline")
     assert world.cancelled == [attempt.backend_name]
@@ -230,7 +230,7 @@ def test_the_time_limit_stops_and_fails_a_job(submit: Submit, world: World, buck
 def test_a_start_that_never_comes_to_a_first_step_is_ended(submit: Submit, world: World, bucket: str) -> None:
     job = submit()
     attempt = drive.start(job)
-    Attempt.objects.update(submitted_at=timezone.now() - observe.STARTUP_LIMIT - timedelta(seconds=1))
+    Attempt.objects.update(launched_at=timezone.now() - observe.STARTUP_LIMIT - timedelta(seconds=1))
     drive.settle()
     assert drive.status_of(job) == ("stopping", "startup_timeout")
     drive.end(world, attempt, EndClass.STOPPED)

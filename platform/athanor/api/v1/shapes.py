@@ -136,7 +136,14 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
     cluster = serializers.CharField(source="job.pool.cluster.name")
     native_state = serializers.CharField(allow_blank=True)
     native_reason = serializers.CharField(allow_blank=True)
+    phase = serializers.CharField(allow_blank=True, help_text="how far it is there: pending, starting, running, ending")
+    explanation = serializers.CharField(allow_blank=True, help_text="what that means, in a sentence")
+    expected_start_at = serializers.DateTimeField(allow_null=True, help_text="the cluster's own estimate")
+    nodes = serializers.ListField(
+        source="native_nodes", child=serializers.CharField(), help_text="where it runs or ran"
+    )
     exit_status = serializers.IntegerField(allow_null=True)
+    launched_at = serializers.DateTimeField(allow_null=True, help_text="when its processes could begin")
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(source="ended_at", allow_null=True)
     last_step = serializers.SerializerMethodField()
