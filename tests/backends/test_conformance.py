@@ -4,15 +4,20 @@ import json
 from contextlib import nullcontext
 
 import pytest
+from pydantic import ValidationError
 
 from athanor.backends.base import (
     BackendUnavailable,
     Cause,
+    DrainsNodes,
     Handle,
+    ListsNodes,
     ListsOurs,
     Phase,
     Presence,
+    Probes,
 )
+from athanor.backends.facts import Level, NodeState
 from deploy.local.handle import wait_until
 from tests.backends.cases.base import SECRET, Case, Fault
 
@@ -272,3 +277,68 @@ def test_a_backend_that_lists_what_is_ours_names_the_living_alone(case: Case) ->
     case.finish(handle)
     case.until(handle, Presence.FINISHED)
     wait_until(lambda: case.backend.list_ours() == frozenset(), "it is not listed any more", 30)  # type: ignore[attr-defined]
+
+
+def test_a_configuration_that_does_not_fit_is_refused_by_its_field(case: Case) -> None:
+    kind = type(case.backend)
+    assert kind.configuration.model_config["extra"] == "forbid"
+    assert "profile" in kind.configuration.model_fields
+    with pytest.raises(ValidationError) as refused:
+        kind(**{"profile": {"fabric": "string and two tins"}, "no_such_field": 1})
+    places = [error["loc"] for error in refused.value.errors()]
+    assert ("no_such_field",) in places
+    assert any("fabric" in place for place in places)
+
+
+def test_an_examination_finds_it_usable_and_says_what_to_do_about_the_rest(case: Case) -> None:
+    if not isinstance(case.backend, Probes):
+        pytest.skip("it cannot be examined")
+    found = case.backend.probe()
+    assert found.is_usable, found.findings
+    assert found.version
+    json.dumps(dict(found.facts))
+    for finding in found.findings:
+        assert finding.check
+        assert finding.detail
+        assert finding.remedy or finding.level is Level.OK, finding
+
+
+def test_an_examination_of_what_does_not_answer_is_a_finding(case: Case) -> None:
+    if not isinstance(case.backend, Probes):
+        pytest.skip("it cannot be examined")
+    broken = case.faulty(Fault.ERROR)
+    if broken is None:
+        pytest.skip("there is nothing between us and it")
+    with broken:
+        found = case.backend.probe()
+    assert not found.is_usable
+    assert any(finding.level is Level.ERROR and finding.remedy for finding in found.findings)
+
+
+def test_nodes_are_told_apart_and_add_up(case: Case) -> None:
+    if not isinstance(case.backend, ListsNodes):
+        pytest.skip("it does not know its nodes")
+    nodes = case.backend.nodes()
+    assert nodes
+    assert len({node.name for node in nodes}) == len(nodes)
+    for node in nodes:
+        assert node.state is NodeState.READY
+        assert 0 <= node.slots_used <= node.slots
+        assert node.slots > 0
+
+
+def test_a_drained_node_takes_no_new_work_until_it_is_given_back(case: Case) -> None:
+    if not isinstance(case.backend, DrainsNodes) or not isinstance(case.backend, ListsNodes):
+        pytest.skip("its nodes cannot be drained")
+
+    def state(name: str) -> NodeState:
+        assert isinstance(case.backend, ListsNodes)
+        return next(node.state for node in case.backend.nodes() if node.name == name)
+
+    name = case.backend.nodes()[0].name
+    for _ in range(2):
+        case.backend.drain(name, "it is looked at; 'quoted' $(hostile)")
+    wait_until(lambda: state(name) is NodeState.DRAINED, "it is drained", 30)
+    for _ in range(2):
+        case.backend.undrain(name)
+    wait_until(lambda: state(name) is NodeState.READY, "it is ready again", 30)

@@ -5,6 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import BaseModel
 
 from athanor.backends.facts import NodeFacts, Probe
 from athanor.backends.plan import LaunchPlan
@@ -117,7 +120,12 @@ class Backend(ABC):
 
     An instance is made for a few calls by one thread and then dropped; what is dear to set up (a connection) is kept
     by the backend's module, for all instances of the same configuration.
+
+    The constructor takes the fields of `configuration` as keyword arguments and raises pydantic's ValidationError for
+    what does not fit; it asks nobody anything.
     """
+
+    configuration: ClassVar[type[BaseModel]]
 
     @abstractmethod
     def render(self, plan: LaunchPlan) -> Submission:

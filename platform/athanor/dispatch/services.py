@@ -54,7 +54,7 @@ def handle_of(attempt: Attempt) -> Handle:
 def backend_of(cluster: Cluster) -> Backend:
     config = dict(cluster.config)
     if cluster.kind == "local":
-        config.setdefault("directory", str(settings.ATHANOR.local_backend_dir))
+        config.setdefault("directory", str(settings.ATHANOR.local_backend_dir.resolve()))
     return registry.load(cluster.kind, config)
 
 

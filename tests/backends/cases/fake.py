@@ -6,16 +6,19 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from athanor.backends.base import Cause, Handle
-from athanor.backends.fake.backend import WORLDS, FakeBackend, World
+from athanor.backends.facts import NodeFacts, NodeState
+from athanor.backends.fake.backend import WORLDS, FakeClusterBackend, World
 from tests.backends.cases.base import Case, Fault
 
 
 class FakeCase(Case):
-    most_nodes = 1000
+    most_nodes = 4
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.backend = FakeBackend("conformance")
+        names = [f"n{number}" for number in range(self.most_nodes)]
+        world.nodes = {name: NodeFacts(name, NodeState.READY, slots=8, cpus=8) for name in names}
+        self.backend = FakeClusterBackend("conformance")
 
     def finish(self, handle: Handle, status: int = 0) -> None:
         self.world.finish(handle.backend_name, status)

@@ -1,5 +1,9 @@
-"""A backend whose attempts live in a world that a test scripts: in this process, or behind an address."""
+"""A backend whose attempts live in a world that a test scripts: in this process, or behind an address.
 
+docs/backends.md tells how a backend is made by this one.
+"""
+
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +26,7 @@ from athanor.backends.base import (
     Submission,
 )
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.fake.config import FakeConfig
 from athanor.backends.fake.remote import RemoteWorld
 from athanor.backends.plan import LaunchPlan
 
@@ -29,7 +34,10 @@ from athanor.backends.plan import LaunchPlan
 @dataclass
 class World:
     """What a test scripts and inspects. `lose_answers`, `away` and `empty_listings` are used up one a call; `fault`
-    (see tests/backends/cases/base.py) and `full` last until they are taken back."""
+    (see tests/backends/cases/base.py) and `full` last until they are taken back.
+
+    A world with `nodes` puts a submission on as many of them as it asks for, among those that are ready and not to be
+    avoided, and lets it wait while there are too few."""
 
     running: dict[str, Submission] = field(default_factory=dict)
     finished: dict[str, int | None] = field(default_factory=dict)
@@ -47,11 +55,13 @@ class World:
     clock_offset_seconds: float = 0.0
     calls: int = 0
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
+    placed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     _began: dict[str, float] = field(default_factory=dict)
 
     def finish(self, backend_name: str, exit_status: int | None = 0) -> None:
         del self.running[backend_name]
+        self.pending.discard(backend_name)
         self.finished[backend_name] = exit_status
 
     def end(self, backend_name: str, cause: Cause) -> None:
@@ -70,10 +80,8 @@ class World:
         name = submission.backend_name
         if name not in self.running and name not in self.finished:
             self.running[name] = submission
-            if self.full:
-                self.pending.add(name)
-            else:
-                self._start(name)
+            self.pending.add(name)
+            self._settle()
         if self.lose_answers:
             self.lose_answers -= 1
             raise BackendUnavailable("the answer was lost")
@@ -110,21 +118,44 @@ class World:
         return frozenset(self.running)
 
     def probe(self) -> Probe:
-        self._call()
+        try:
+            self._call()
+        except BackendUnavailable as error:
+            return Probe("", (Finding("answer", Level.ERROR, str(error), "wait until it is back, then probe again"),))
         found = self.findings or [Finding("answer", Level.OK, "it answers")]
         return Probe("1", tuple(found), {"kind": "fake"})
 
     def list_nodes(self) -> list[NodeFacts]:
         self._call()
-        return list(self.nodes.values())
+        self._answer()
+        return [self._with_use(facts) for facts in self.nodes.values()]
 
     def set_drained(self, node: str, reason: str, *, drained: bool) -> None:
         self._call()
+        if node not in self.nodes:
+            raise BackendRejected(f"there is no node {node!r}")
         facts = self.nodes[node]
         if drained:
             self.nodes[node] = replace(facts, state=NodeState.DRAINED, reason=reason)
         elif facts.state is NodeState.DRAINED:
             self.nodes[node] = replace(facts, state=NodeState.READY, reason="")
+        self._answer()
+
+    def _with_use(self, facts: NodeFacts) -> NodeFacts:
+        """Whatever else its script says uses it, and a slot for each process of ours."""
+        ours = sum(
+            _placement(self.running[name])[1] for name in self.running if facts.name in self.placed.get(name, ())
+        )
+        return replace(facts, slots_used=min(facts.slots, facts.slots_used + ours))
+
+    def _place(self, name: str) -> bool:
+        """Choose its nodes. False: there are too few."""
+        wanted, _, avoided = _placement(self.running[name])
+        fit = [f.name for f in self.nodes.values() if f.state is NodeState.READY and f.name not in avoided]
+        if len(fit) < wanted:
+            return False
+        self.placed[name] = tuple(fit[:wanted])
+        return True
 
     def _start(self, name: str) -> None:
         self.created.append(name)
@@ -132,10 +163,12 @@ class World:
         self.written[name] = "hello from the program \u00e9\n"
 
     def _settle(self) -> None:
-        if not self.full:
-            for name in sorted(self.pending):
+        if self.full:
+            return
+        for name in sorted(self.pending):
+            if not self.nodes or self._place(name):
+                self.pending.discard(name)
                 self._start(name)
-            self.pending.clear()
 
     def _look(self, name: str) -> Observation:
         if name in self.pending:
@@ -145,10 +178,12 @@ class World:
             # A world tells spans by its own clock; that this clock is off changes none of them.
             now = time.monotonic() + self.clock_offset_seconds
             seconds = now - (self._began[name] + self.clock_offset_seconds) if name in self._began else None
-            return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING, running_seconds=seconds)
+            nodes = self.placed.get(name, ())
+            return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING, running_seconds=seconds, nodes=nodes)
         if name in self.finished:
             cause = self.causes.get(name)
-            return Observation(Presence.FINISHED, cause or "exited", exit_status=self.finished[name], cause=cause)
+            status, nodes = self.finished[name], self.placed.get(name, ())
+            return Observation(Presence.FINISHED, cause or "exited", exit_status=status, cause=cause, nodes=nodes)
         return Observation(Presence.ABSENT)
 
     def _call(self) -> None:
@@ -164,20 +199,40 @@ class World:
             raise BackendUnavailable("the answer was lost")
 
 
+def _placement(submission: Submission) -> tuple[int, int, frozenset[str]]:
+    """How many nodes it needs, the slots of each, and the nodes it must not have."""
+    asked = submission.payload
+    assert isinstance(asked, dict)
+    return asked["nodes"], asked["slots_per_node"], frozenset(asked["avoid_nodes"])
+
+
 WORLDS: dict[str, World] = {}
 
 
 class FakeBackend(Backend, ListsOurs):
-    """All instances with the same `world` name share it; with an `address`, the world is what answers there."""
+    """Keyword arguments: the fields of FakeConfig."""
 
-    def __init__(self, world: str = "default", address: str = "", timeout_seconds: float = 5.0) -> None:
+    configuration = FakeConfig
+
+    def __init__(self, world: str = "default", **config: object) -> None:
+        chosen = FakeConfig.model_validate({"world": world, **config})
+        self._profile = chosen.profile
         self._world: World | RemoteWorld = (
-            RemoteWorld(address, timeout_seconds) if address else WORLDS.setdefault(world, World())
+            RemoteWorld(chosen.address, chosen.timeout_seconds)
+            if chosen.address
+            else WORLDS.setdefault(chosen.world, World())
         )
 
     def render(self, plan: LaunchPlan) -> Submission:
-        shown = "".join(f"\n{name}={value!r}" for name, value in sorted(plan.environment.items()))
-        return Submission(plan.backend_name, f"fake {plan.attempt_id}{shown}", plan.environment, plan.secrets)
+        environment = {**self._profile.variables(plan.accelerator, plan.nodes), **plan.environment}
+        shown = "".join(f"\n{name}={value!r}" for name, value in sorted(environment.items()))
+        asked = {
+            "nodes": plan.nodes + plan.spare_nodes,
+            "slots_per_node": plan.processes_per_node,
+            "avoid_nodes": list(plan.avoid_nodes),
+        }
+        text = f"fake {plan.attempt_id}\n{json.dumps(asked)}{shown}"
+        return Submission(plan.backend_name, text, environment, plan.secrets, asked)
 
     def submit(self, submission: Submission) -> Handle:
         self._world.submit(submission)
@@ -199,11 +254,6 @@ class FakeBackend(Backend, ListsOurs):
 
 class FakeClusterBackend(FakeBackend, Probes, ListsNodes, DrainsNodes):
     """The world with what a cluster has besides: an examination, and nodes that can be drained."""
-
-    _world: World
-
-    def __init__(self, world: str = "default") -> None:
-        super().__init__(world)
 
     def probe(self) -> Probe:
         return self._world.probe()

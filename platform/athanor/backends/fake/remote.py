@@ -1,6 +1,6 @@
 """A fake world in a process of its own, reached over HTTP: it outlives every process of the platform.
 
-Each act is a POST with a JSON body; tests/chaos/world.py is the other side.
+Each act is a POST with a JSON body; tests/chaos/world.py and tests/worlds.py are the other side.
 """
 
 import http.client
@@ -8,7 +8,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from athanor.backends.base import BackendRejected, BackendUnavailable, LogPart, Observation, Presence, Submission
+from athanor.backends.base import (
+    BackendRejected,
+    BackendUnavailable,
+    Cause,
+    LogPart,
+    Observation,
+    Phase,
+    Presence,
+    Submission,
+)
+from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
 
 
 class RemoteWorld:
@@ -20,7 +30,8 @@ class RemoteWorld:
 
     def submit(self, submission: Submission) -> None:
         environment = {**submission.environment, **submission.secrets}
-        self._ask("submit", {"name": submission.backend_name, "environment": environment})
+        body = {"name": submission.backend_name, "environment": environment, "asked": submission.payload}
+        self._ask("submit", body)
 
     def look(self, names: Sequence[str]) -> dict[str, Observation]:
         answers = self._ask("observe", {"names": list(names)})
@@ -34,6 +45,31 @@ class RemoteWorld:
 
     def list_ours(self) -> frozenset[str]:
         return frozenset(self._ask("list", {})["names"])
+
+    def probe(self) -> Probe:
+        try:
+            said = self._ask("probe", {})
+        except BackendUnavailable as error:
+            remedy = "start the world that answers at /config/address"
+            return Probe("", (Finding("answer", Level.ERROR, str(error), remedy),))
+        findings = (Finding(**{**each, "level": Level(each["level"])}) for each in said["findings"])
+        return Probe(said["version"], tuple(findings), said["facts"])
+
+    def list_nodes(self) -> list[NodeFacts]:
+        return [
+            NodeFacts(
+                **{
+                    **each,
+                    "state": NodeState(each["state"]),
+                    "pools": tuple(each["pools"]),
+                    "topology": tuple(each["topology"]),
+                }
+            )
+            for each in self._ask("nodes", {})["nodes"]
+        ]
+
+    def set_drained(self, node: str, reason: str, *, drained: bool) -> None:
+        self._ask("drain", {"node": node, "reason": reason, "drained": drained})
 
     def _ask(self, act: str, body: dict[str, Any]) -> Any:
         connection = http.client.HTTPConnection(self._address, timeout=self._timeout_seconds)
@@ -58,4 +94,8 @@ def _observation(answer: dict[str, Any]) -> Observation:
         answer.get("native_state", ""),
         answer.get("native_reason", ""),
         exit_status=answer.get("exit_status"),
+        phase=Phase(answer["phase"]) if answer.get("phase") else None,
+        cause=Cause(answer["cause"]) if answer.get("cause") else None,
+        explanation=answer.get("explanation", ""),
+        nodes=tuple(answer.get("nodes", ())),
     )

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,15 +15,19 @@ from athanor.backends.base import (
     BackendRejected,
     BackendUnavailable,
     Handle,
+    ListsNodes,
     ListsOurs,
     LogPart,
     Observation,
     Phase,
     Presence,
+    Probes,
     Submission,
     log_part,
 )
-from athanor.backends.local import folder
+from athanor.backends.facts import NodeFacts, Probe
+from athanor.backends.local import doctor, folder
+from athanor.backends.local.config import LocalConfig
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as names
 
@@ -32,25 +37,27 @@ INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
-AGENT = (sys.executable, "-m", "trainer.agent")
 
 
-class LocalBackend(Backend, ListsOurs):
-    """`directory`: where attempts' folders are kept. `command`: what runs as the agent."""
+class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
+    """Keyword arguments: the fields of LocalConfig."""
 
-    def __init__(self, directory: str, command: Sequence[str] = AGENT, kill_after_seconds: float = 60.0) -> None:
-        self._root = Path(directory)
-        self._command = tuple(command)
-        self._kill_after_seconds = kill_after_seconds
+    configuration = LocalConfig
+
+    def __init__(self, directory: str = "", **config: object) -> None:
+        self._config = LocalConfig.model_validate({"directory": directory, **config})
+        self._root = Path(self._config.directory)
+        self._command = self._config.command
 
     def render(self, plan: LaunchPlan) -> Submission:
         if plan.nodes != 1:
             raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
         environment = {
+            names.CACHE_DIR: str(self._root / "cache"),
+            **self._config.profile.variables(plan.accelerator, plan.nodes),
             **plan.environment,
             names.NODE_INDEX: "0",
             names.WORK_DIR: str(self._root / plan.backend_name / "work"),
-            names.CACHE_DIR: str(self._root / "cache"),
         }
         shown = [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
         shown += [f"{name}=<secret>" for name in sorted(plan.secrets)]
@@ -66,13 +73,12 @@ class LocalBackend(Backend, ListsOurs):
             (self._root / "cache").mkdir(exist_ok=True)
             if (place / folder.STARTED).exists():
                 return handle
-            inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
             # The keeper detaches itself and takes the lock before its parent returns; a second one gives way.
             subprocess.run(
                 [
-                    sys.executable, "-I", str(KEEPER), str(place), str(self._kill_after_seconds), *self._command,
+                    sys.executable, "-I", str(KEEPER), str(place), str(self._config.kill_after_seconds), *self._command,
                 ],
-                env={**inherited, **submission.environment, **submission.secrets},
+                env={**_inherited(), **submission.environment, **submission.secrets},
                 cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=15, capture_output=True,
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
@@ -109,6 +115,12 @@ class LocalBackend(Backend, ListsOurs):
         except OSError as error:
             raise BackendUnavailable(f"cannot read {self._root}: {error}") from error
 
+    def probe(self) -> Probe:
+        return doctor.probe(self._config, _inherited())
+
+    def nodes(self) -> list[NodeFacts]:
+        return [doctor.node(socket.gethostname())]
+
     def _look(self, place: Path) -> Observation:
         try:
             if folder.is_locked(place):
@@ -124,3 +136,7 @@ class LocalBackend(Backend, ListsOurs):
         except OSError as error:
             return Observation(Presence.UNKNOWN, native_reason=str(error))
         return Observation(Presence.ABSENT)
+
+
+def _inherited() -> dict[str, str]:
+    return {name: os.environ[name] for name in INHERITED if name in os.environ}
