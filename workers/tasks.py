@@ -8,6 +8,7 @@ from celery import shared_task
 from athanor.artifacts import services as artifacts
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
+from athanor.operations import surveys
 from athanor.operations.sweepers import recorded
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
@@ -76,3 +77,8 @@ def fold_telemetry() -> None:
 @sweeper(wakeups.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
     retention.sweep()
+
+
+@sweeper(wakeups.SURVEY)
+def survey() -> None:
+    surveys.survey_due()

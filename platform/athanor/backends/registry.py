@@ -3,6 +3,8 @@
 import importlib
 from typing import cast
 
+from pydantic import BaseModel
+
 from athanor.backends.base import Backend
 
 BACKENDS: dict[str, str] = {
@@ -12,9 +14,24 @@ BACKENDS: dict[str, str] = {
 }
 
 
-def load(kind: str, config: dict[str, object]) -> Backend:
-    """The backend of a cluster. Raises ValueError for a kind that is not registered."""
+SCRIPTED = frozenset({"fake", "fake_cluster"})
+KINDS = tuple(kind for kind in BACKENDS if kind not in SCRIPTED)  # what people are offered
+
+
+def backend_class(kind: str) -> type[Backend]:
+    """Raises ValueError for a kind that is not registered."""
     if kind not in BACKENDS:
         raise ValueError(f"backend kind {kind!r} is none of {', '.join(BACKENDS)}")
     module, _, name = BACKENDS[kind].partition(":")
-    return cast(Backend, getattr(importlib.import_module(module), name)(**config))
+    return cast("type[Backend]", getattr(importlib.import_module(module), name))
+
+
+def load(kind: str, config: dict[str, object]) -> Backend:
+    """The backend of a cluster. Raises ValueError for a kind that is not registered, and, which is one too, pydantic's
+    ValidationError for a configuration that does not fit."""
+    return backend_class(kind)(**config)
+
+
+def configuration(kind: str) -> type[BaseModel]:
+    """What a configuration of that kind may hold."""
+    return backend_class(kind).configuration

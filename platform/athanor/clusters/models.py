@@ -96,7 +96,8 @@ class Node(models.Model):
     """A machine of a cluster, as its backend last told (backends/facts.py), and what we decided about it.
 
     `listed` is False for one that the last inventory did not name. While `quarantined_at` is set, no new attempt runs
-    there, whatever its cluster thinks of it. A node that only an incident named has no facts.
+    there, whatever its cluster thinks of it. `released_at` is when that last ended. A node that only an incident named
+    has no facts.
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
@@ -116,6 +117,7 @@ class Node(models.Model):
     quarantined_at = models.DateTimeField(null=True)
     quarantined_by = models.CharField(max_length=150, blank=True, default="")
     quarantine_reason = models.TextField(blank=True, default="")
+    released_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [

@@ -1,10 +1,40 @@
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import NoReturn
 
-from django.db.models import QuerySet
+from django.db.models import Count, F, Q, QuerySet
+from django.utils import timezone
+from django.utils.text import slugify
 
-from athanor.clusters.models import Cluster, Pool
+from athanor.clusters.models import Cluster, Node, Pool
 from athanor.core.errors import FieldProblem, Invalid
+
+SUSPECT_WINDOW = timedelta(hours=24)
+SUSPECT_JOBS = 3
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A pool that a cluster could have, by its nodes."""
+
+    name: str
+    accelerator: str
+    nodes: int
+    slots_per_node: int
+    memory_bytes: int
+
+
+@dataclass
+class Capacity:
+    """Of a cluster's listed nodes with one accelerator. `usable_slots` are those of nodes that take new work."""
+
+    accelerator: str
+    nodes: int = 0
+    slots: int = 0
+    slots_used: int = 0
+    usable_slots: int = 0
 
 
 def enabled_clusters() -> QuerySet[Cluster]:
@@ -33,3 +63,50 @@ def _unknown(pointer: str, what: str, value: str, choices: list[str]) -> Invalid
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"there is: {', '.join(choices) or 'none'}"
     problem = FieldProblem(pointer, f"unknown_{what}", f"{what} {value!r} is not here; {hint}")
     return Invalid("invalid_spec", problem.detail, remedy=hint, problems=(problem,))
+
+
+def suspects(cluster: Cluster) -> dict[str, int]:
+    """Nodes that hit several jobs lately, by name, with how many: a person should look whether to quarantine them."""
+    since = timezone.now() - SUSPECT_WINDOW
+    lately = Q(incidents__time__gte=since) & ~Q(incidents__job_id="")
+    anew = Q(released_at__isnull=True) | Q(incidents__time__gt=F("released_at"))
+    hit = Node.objects.filter(lately & anew, cluster=cluster, quarantined_at__isnull=True).values("name")
+    counted = hit.annotate(jobs=Count("incidents__job_id", distinct=True)).filter(jobs__gte=SUSPECT_JOBS)
+    return {row["name"]: row["jobs"] for row in counted.order_by("name")}
+
+
+def capacity(nodes: list[Node]) -> list[Capacity]:
+    """By accelerator, in the order of their names."""
+    found: dict[str, Capacity] = {}
+    for node in nodes:
+        if not node.listed:
+            continue
+        row = found.setdefault(node.accelerator, Capacity(node.accelerator))
+        row.nodes += 1
+        row.slots += node.slots
+        row.slots_used += node.slots_used
+        if node.state == "ready" and node.quarantined_at is None:
+            row.usable_slots += node.slots
+    return [found[name] for name in sorted(found)]
+
+
+def proposals(cluster: Cluster, nodes: list[Node]) -> list[Proposal]:
+    """A pool for each of the backend's groups and each accelerator in it, where no pool of that name is there yet."""
+    groups: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in nodes:
+        if node.listed and node.slots:
+            for group in node.pools or [""]:
+                groups[group, node.accelerator].append(node)
+    kinds: dict[str, int] = defaultdict(int)
+    for group, _ in groups:
+        kinds[group] += 1
+    there = {pool.name for pool in cluster.pools.all()}
+    found = []
+    for (group, accelerator), members in sorted(groups.items()):
+        parts = [group, accelerator if kinds[group] > 1 or not group else ""]
+        name = slugify("-".join(filter(None, parts)).replace(":", "-").replace("/", "-").replace(".", "-"))[:63]
+        if name and name not in there:
+            slots = min(node.slots for node in members)
+            memory = min(node.memory_bytes for node in members)
+            found.append(Proposal(name, accelerator, len(members), slots, memory))
+    return found

@@ -1,10 +1,23 @@
 """What happens to nodes: incidents, quarantine, what an inventory or an examination says of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from datetime import timedelta
 
+from django.db import transaction
 from django.utils import timezone
 
-from athanor.clusters.models import Cluster, Node, NodeIncident
+from athanor.backends.facts import NodeFacts, NodeState, Probe
+from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
+
+FORGET_NODES_AFTER = timedelta(days=30)
+PROBES_KEPT = 200  # of a cluster
+LONGEST_VERSION = 200
+# What an inventory writes when it differs; a change of these alone is news.
+TOLD = (
+    "state", "reason", "pools", "accelerator", "slots", "slots_used", "cpus", "memory_bytes", "topology", "labels",
+    "listed",
+)  # fmt: skip
 
 
 def record_incidents(
@@ -27,3 +40,84 @@ def quarantined_names(cluster: Cluster) -> tuple[str, ...]:
     """The nodes that a new attempt must not use, sorted: `avoid_nodes` of its plan."""
     quarantined = Node.objects.filter(cluster=cluster, quarantined_at__isnull=False)
     return tuple(quarantined.order_by("name").values_list("name", flat=True))
+
+
+def note(node: Node, kind: str, *, actor: str = "", detail: str = "") -> None:
+    """What was done to a node, or seen of it."""
+    NodeIncident.objects.create(node=node, kind=kind, time=timezone.now(), actor=actor, detail=detail)
+
+
+@transaction.atomic
+def store_nodes(cluster: Cluster, told: Sequence[NodeFacts]) -> None:
+    """What an inventory said. A change of state is noted; who is no longer listed keeps its record for a while."""
+    now = timezone.now()
+    known = {node.name: node for node in Node.objects.select_for_update(no_key=True).filter(cluster=cluster)}
+    new, changed = [], []
+    for facts in told:
+        node = known.get(facts.name)
+        if node is None:
+            new.append(_tell(Node(cluster=cluster, name=facts.name, seen_at=now), facts))
+            continue
+        before = _said(node)
+        state = node.state if node.listed else ""
+        _tell(node, facts)
+        if _said(node) != before:
+            changed.append(node)
+        if state and state != node.state:
+            note(node, node.state, detail=node.reason)
+    names = {facts.name for facts in told}
+    lost = [node for node in known.values() if node.listed and node.name not in names]
+    for node in lost:
+        node.listed, node.state, node.reason, node.slots_used = False, NodeState.UNKNOWN.value, "", 0
+        note(node, "unlisted")
+    Node.objects.bulk_create(new, ignore_conflicts=True)  # an incident may have named it this moment
+    Node.objects.bulk_update([*changed, *lost], TOLD, batch_size=500)
+    Node.objects.filter(cluster=cluster, name__in=names).update(seen_at=now)
+    Node.objects.filter(
+        cluster=cluster, listed=False, quarantined_at__isnull=True, seen_at__lt=now - FORGET_NODES_AFTER
+    ).delete()
+
+
+@transaction.atomic
+def store_probe(cluster: Cluster, found: Probe) -> ClusterProbe:
+    """A new record when what is right and wrong has changed; else the last one, which is so still."""
+    now = timezone.now()
+    facts = {
+        "seen_at": now,
+        "usable": found.is_usable,
+        "version": found.version[:LONGEST_VERSION],
+        "facts": dict(found.facts),
+        "findings": [asdict(finding) for finding in found.findings],
+    }
+    Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
+    last = latest_probe(cluster)
+    if last is not None and _verdict(last.version, last.findings) == _verdict(facts["version"], facts["findings"]):
+        for name, value in facts.items():
+            setattr(last, name, value)
+        last.save(update_fields=list(facts))
+        return last
+    made = ClusterProbe.objects.create(cluster=cluster, began_at=now, **facts)
+    kept = ClusterProbe.objects.filter(cluster=cluster).order_by("-pk").values_list("pk", flat=True)[:PROBES_KEPT]
+    ClusterProbe.objects.filter(cluster=cluster).exclude(pk__in=list(kept)).delete()
+    return made
+
+
+def latest_probe(cluster: Cluster) -> ClusterProbe | None:
+    return ClusterProbe.objects.filter(cluster=cluster).order_by("-pk").first()
+
+
+def _verdict(version: str, findings: Sequence[dict[str, str]]) -> tuple[str, list[tuple[str, str]]]:
+    """What makes an examination another than the last; sizes of disks and the like change all the time."""
+    return version, [(finding["check"], str(finding["level"])) for finding in findings]
+
+
+def _said(node: Node) -> list[object]:
+    return [getattr(node, name) for name in TOLD]
+
+
+def _tell(node: Node, facts: NodeFacts) -> Node:
+    node.state, node.reason = facts.state.value, facts.reason
+    node.pools, node.topology, node.labels = list(facts.pools), list(facts.topology), dict(facts.labels)
+    node.accelerator, node.slots, node.slots_used = facts.accelerator, facts.slots, facts.slots_used
+    node.cpus, node.memory_bytes, node.listed = facts.cpus, facts.memory_bytes, True
+    return node

@@ -20,6 +20,7 @@ DELIVER = "athanor.deliver"
 SWEEP_STORAGE = "athanor.sweep_storage"
 FOLD_TELEMETRY = "athanor.fold_telemetry"
 SWEEP_TELEMETRY = "athanor.sweep_telemetry"
+SURVEY = "athanor.survey"
 
 
 def hint_after_commit(task: str) -> None:

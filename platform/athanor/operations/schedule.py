@@ -30,4 +30,9 @@ SWEEPERS = (
     Sweeper(wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint stays in the store."),
     Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
     Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
+    Sweeper(
+        wakeups.SURVEY,
+        30.0,
+        "It is known which nodes a cluster has and what is wrong with it; a quarantined node is drained there.",
+    ),
 )

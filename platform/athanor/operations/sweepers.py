@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Count, F, Min, Q, QuerySet
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce, Least, Now
 from django.utils import timezone
 
 from athanor.artifacts.services import retired_checkpoints
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.jobs import feed
+from athanor.operations import surveys
 from athanor.operations.models import SweeperRun
 from athanor.operations.schedule import SWEEPERS, Sweeper
 from athanor.scheduling import services as scheduling
@@ -72,6 +73,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     wakeups.SWEEP_STORAGE: lambda: [Due(retired_checkpoints(), F("retired_at"))],
     wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
     wakeups.SWEEP_TELEMETRY: lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
+    wakeups.SURVEY: lambda: [Due(surveys.due(), Least("nodes_at", "probed_at"))],
 }
 
 

@@ -9,6 +9,7 @@ from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Profile
+from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
@@ -23,6 +24,9 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
     stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
     Profile.objects.create(job=job, attempt=attempt, number=1, steps=3, requested_by="ada")
     return {
+        "cluster_id": job.pool.cluster_id,
+        "pool_name": "no-such-pool",
+        "node_name": Node.objects.create(cluster=job.pool.cluster, name="node-of-the-fake").name,
         "job_id": job.id,
         "attempt_id": attempt.id,
         "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,

@@ -1,4 +1,4 @@
-"""What can be asked for: presets, the spec's schema, clusters."""
+"""What can be asked for: presets, the spec's schema."""
 
 from typing import Any
 
@@ -17,24 +17,6 @@ from athanor.jobs.services import pool_facts
 from athanor.specs import fit
 from athanor.specs.presets import PRESETS, Preset
 from athanor.specs.v1 import JobSpec
-
-
-class PoolSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    accelerator = serializers.CharField()
-    nodes = serializers.IntegerField()
-    slots_per_node = serializers.IntegerField()
-    slots = serializers.IntegerField()
-    memory_bytes = serializers.IntegerField(help_text="of one node")
-    price_per_slot_hour = serializers.FloatField()
-    currency = serializers.CharField()
-
-
-class ClusterSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField()
-    name = serializers.CharField()
-    kind = serializers.CharField()
-    pools = PoolSerializer(many=True)
 
 
 class PresetSerializer(serializers.Serializer[Any]):
@@ -67,22 +49,6 @@ class SpecSchemaView(APIView):
     @extend_schema(operation_id="spec_schema", responses={200: OpenApiTypes.OBJECT}, auth=[])
     def get(self, request: Request) -> Response:
         return Response(JobSpec.model_json_schema())
-
-
-class ClustersView(APIView):
-    @extend_schema(
-        operation_id="clusters_list",
-        responses={
-            200: page_of("ClusterPage", ClusterSerializer),
-            **PROBLEMS,
-        },
-    )
-    def get(self, request: Request) -> Response:
-        items = [
-            {"id": row.id, "name": row.name, "kind": row.kind, "pools": PoolSerializer(row.pools.all(), many=True).data}
-            for row in enabled_clusters()
-        ]
-        return Response(listed(items))
 
 
 def _preset(preset: Preset, clusters: list[Cluster]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from athanor.api.v1 import (
     audit,
     bulk,
     catalog,
+    clusters,
     datasets,
     events,
     jobs,
@@ -33,7 +34,14 @@ class PublicId:
         return value
 
 
+class Name(PublicId):
+    """A name that others give: of a node, of a pool."""
+
+    regex = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
+
+
 register_converter(PublicId, "id")
+register_converter(Name, "name")
 
 urlpatterns = [
     path("session", session.SessionView.as_view()),
@@ -95,5 +103,19 @@ urlpatterns = [
     path("datasets/<id:dataset_id>/preparations", datasets.PreparationsView.as_view()),
     path("presets", catalog.PresetsView.as_view()),
     path("spec/schema", catalog.SpecSchemaView.as_view()),
-    path("clusters", catalog.ClustersView.as_view()),
+    path("clusters", clusters.ClustersView.as_view()),
+    path("clusters:check", clusters.ClusterCheckView.as_view()),
+    path("clusters:kinds", clusters.ClusterKindsView.as_view()),
+    path("clusters/<id:cluster_id>", clusters.ClusterView.as_view()),
+    path("clusters/<id:cluster_id>:probe", clusters.ClusterProbeView.as_view()),
+    path("clusters/<id:cluster_id>:sync_teams", clusters.ClusterTeamsView.as_view()),
+    path("clusters/<id:cluster_id>/probes", clusters.ClusterProbesView.as_view()),
+    path("clusters/<id:cluster_id>/queue", clusters.ClusterQueueView.as_view()),
+    path("clusters/<id:cluster_id>/pools/<name:pool_name>", clusters.PoolView.as_view()),
+    path("clusters/<id:cluster_id>/nodes", clusters.NodesView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>/incidents", clusters.NodeIncidentsView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>:drain", clusters.NodeDrainView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>:undrain", clusters.NodeUndrainView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>:quarantine", clusters.NodeQuarantineView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>:release", clusters.NodeReleaseView.as_view()),
 ]

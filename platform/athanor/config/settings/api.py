@@ -1,5 +1,6 @@
 """Django REST framework and the OpenAPI document."""
 
+from athanor.backends.facts import NodeState
 from athanor.jobs.states import AttemptStatus, JobStatus
 
 REST_FRAMEWORK = {
@@ -32,5 +33,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "JobStatusEnum": [status.value for status in JobStatus],
         "AttemptStatusEnum": [status.value for status in AttemptStatus],
+        "NodeStateEnum": [state.value for state in NodeState],
+        "StateEnum": ["pending", "delivered", "failed"],  # of a delivery
     },
 }

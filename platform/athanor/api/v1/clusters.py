@@ -1,0 +1,337 @@
+"""/clusters: where jobs run, for all; how that is set up and operated, for platform administrators."""
+
+import hashlib
+import json
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.roles import Permission
+from athanor.api.access import principal
+from athanor.api.etags import IF_MATCH, guard, tag_of
+from athanor.api.pagination import listed, number, page
+from athanor.api.v1.cluster_shapes import (
+    ActedNodeSerializer,
+    ChangesSerializer,
+    CheckSerializer,
+    ClusterChangeSerializer,
+    ClusterSerializer,
+    ConfigSerializer,
+    FullClusterSerializer,
+    IncidentSerializer,
+    KindSerializer,
+    NewClusterSerializer,
+    NodeReasonSerializer,
+    NodeSerializer,
+    PoolChangeSerializer,
+    PoolSerializer,
+    ProbeSerializer,
+    QueuedSerializer,
+    cluster_data,
+    full_cluster_data,
+    pool_data,
+    recent_hits,
+)
+from athanor.api.v1.operations import operator
+from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.teams import read
+from athanor.backends import registry
+from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
+from athanor.clusters.selectors import enabled_clusters
+from athanor.core import tenancy
+from athanor.core.errors import NotFound
+from athanor.operations import clusters
+
+MOST_NODES = 2000
+MOST_INCIDENTS = 200
+MOST_QUEUED = 1000
+PAGED = [OpenApiParameter("limit", int), OpenApiParameter("cursor", str)]
+TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
+
+
+class ClustersView(APIView):
+    @extend_schema(
+        operation_id="clusters_list",
+        responses={200: page_of("ClusterPage", ClusterSerializer), **PROBLEMS},
+        description="Disabled ones are listed for platform administrators alone.",
+    )
+    def get(self, request: Request) -> Response:
+        rows = Cluster.objects.prefetch_related("pools").order_by("name") if operates(request) else enabled_clusters()
+        return Response(listed([ClusterSerializer(cluster_data(row)).data for row in rows]))
+
+    @extend_schema(
+        operation_id="clusters_create",
+        request=NewClusterSerializer,
+        responses={201: FullClusterSerializer, **PROBLEMS},
+        description="Register a cluster. Its configuration holds no secrets: it names files or environment variables "
+        "of the platform's own processes. It has no pools yet; its nodes propose some.",
+    )
+    def post(self, request: Request) -> Response:
+        who = operator(request)
+        row = clusters.register(**read(NewClusterSerializer, request), actor=who.user)
+        return _full(request, row, status=201)
+
+
+class ClusterCheckView(APIView):
+    @extend_schema(
+        operation_id="clusters_check",
+        request=ConfigSerializer,
+        responses={200: CheckSerializer, **PROBLEMS},
+        description="A dry run: is this configuration right, and what does an examination find? Nothing is stored. "
+        "May take as long as the cluster does.",
+    )
+    def post(self, request: Request) -> Response:
+        operator(request)
+        found = clusters.check(**read(ConfigSerializer, request))
+        if found is None:
+            return Response({"usable": None, "version": "", "facts": {}, "findings": []})
+        return Response(
+            CheckSerializer(
+                {
+                    "usable": found.is_usable,
+                    "version": found.version,
+                    "facts": dict(found.facts),
+                    "findings": found.findings,
+                }
+            ).data
+        )
+
+
+class ClusterKindsView(APIView):
+    @extend_schema(
+        operation_id="clusters_kinds",
+        responses={200: page_of("ClusterKindPage", KindSerializer), **PROBLEMS},
+        description="What clusters can be, and what the configuration of each holds.",
+    )
+    def get(self, request: Request) -> Response:
+        operator(request)
+        return Response(
+            listed(
+                [
+                    {
+                        "kind": kind,
+                        "title": TITLES.get(kind, kind),
+                        "configuration": registry.configuration(kind).model_json_schema(),
+                    }
+                    for kind in registry.KINDS
+                ]
+            )
+        )
+
+
+class ClusterView(APIView):
+    @extend_schema(operation_id="clusters_show", responses={200: FullClusterSerializer, **PROBLEMS})
+    def get(self, request: Request, cluster_id: str) -> Response:
+        row = clusters.find(cluster_id)
+        if not row.enabled and not operates(request):
+            raise NotFound("cluster", cluster_id)
+        return _full(request, row)
+
+    @extend_schema(
+        operation_id="clusters_change",
+        parameters=[IF_MATCH],
+        request=ClusterChangeSerializer,
+        responses={200: FullClusterSerializer, **PROBLEMS},
+        description="Disabled, it is drained: what runs goes on, nothing new is admitted.",
+    )
+    def patch(self, request: Request, cluster_id: str) -> Response:
+        who = operator(request)
+        unchanged = guard(request, lambda row, tag: tag.startswith(_settings_tag(row)))
+        clusters.change(cluster_id, who.user, unchanged, **read(ClusterChangeSerializer, request))
+        return _full(request, clusters.find(cluster_id))
+
+    @extend_schema(
+        operation_id="clusters_remove",
+        responses={204: None, **PROBLEMS},
+        description="Only one that never had a job; disable others.",
+    )
+    def delete(self, request: Request, cluster_id: str) -> Response:
+        clusters.remove(cluster_id, operator(request).user)
+        return Response(status=204)
+
+
+class ClusterProbeView(APIView):
+    @extend_schema(
+        operation_id="clusters_probe",
+        request=None,
+        responses={200: ProbeSerializer, **PROBLEMS},
+        description="Examine it now, and list its nodes. May take as long as the cluster does.",
+    )
+    def post(self, request: Request, cluster_id: str) -> Response:
+        who = operator(request)
+        return Response(ProbeSerializer(clusters.probe(cluster_id, who.user)).data)
+
+
+class ClusterProbesView(APIView):
+    @extend_schema(
+        operation_id="clusters_probes",
+        parameters=PAGED,
+        responses={200: page_of("ClusterProbePage", ProbeSerializer), **PROBLEMS},
+        description="What examinations found, newest first: one entry for as long as it stayed the same.",
+    )
+    def get(self, request: Request, cluster_id: str) -> Response:
+        operator(request)
+        found, next_cursor = page(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
+        return Response(listed(ProbeSerializer(found, many=True).data, next_cursor))
+
+
+class ClusterTeamsView(APIView):
+    @extend_schema(
+        operation_id="clusters_sync_teams",
+        request=None,
+        responses={200: ChangesSerializer, **PROBLEMS},
+        description="Give every team its counterpart there (an account, a namespace). Removes nothing.",
+    )
+    def post(self, request: Request, cluster_id: str) -> Response:
+        who = operator(request)
+        return Response({"changes": clusters.sync_teams(cluster_id, who.user)})
+
+
+class ClusterQueueView(APIView):
+    @extend_schema(
+        operation_id="clusters_queue",
+        responses={200: page_of("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
+        description="What the cluster has of ours, oldest first, in its own words.",
+    )
+    def get(self, request: Request, cluster_id: str) -> Response:
+        operator(request)
+        row = clusters.find(cluster_id)
+        with tenancy.unrestricted():
+            found = QueuedSerializer(clusters.queue_of(row)[:MOST_QUEUED], many=True).data
+        return Response(listed(found))
+
+
+class PoolView(APIView):
+    @extend_schema(
+        operation_id="pools_put",
+        request=PoolChangeSerializer,
+        responses={200: PoolSerializer, 201: PoolSerializer, **PROBLEMS},
+        description="Make a pool, or change what is named of one.",
+    )
+    def put(self, request: Request, cluster_id: str, pool_name: str) -> Response:
+        who = operator(request)
+        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, read(PoolChangeSerializer, request))
+        return Response(pool_data([pool])[0], status=201 if made else 200)
+
+    @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
+    def delete(self, request: Request, cluster_id: str, pool_name: str) -> Response:
+        clusters.remove_pool(cluster_id, pool_name, operator(request).user)
+        return Response(status=204)
+
+
+class NodesView(APIView):
+    @extend_schema(
+        operation_id="nodes_list",
+        parameters=[
+            OpenApiParameter("q", str, description="a part of the name"),
+            OpenApiParameter("state", str, description="ready, drained, down, unknown or quarantined"),
+            *PAGED,
+        ],
+        responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
+        description="By name.",
+    )
+    def get(self, request: Request, cluster_id: str) -> Response:
+        operator(request)
+        row = clusters.find(cluster_id)
+        rows = Node.objects.filter(cluster=row).order_by("name")
+        asked = request.query_params
+        if asked.get("q"):
+            rows = rows.filter(name__icontains=asked["q"])
+        if asked.get("state") == "quarantined":
+            rows = rows.filter(quarantined_at__isnull=False)
+        elif asked.get("state"):
+            rows = rows.filter(state=asked["state"])
+        if asked.get("cursor"):
+            rows = rows.filter(name__gt=asked["cursor"])
+        limit = number(request, "limit", 500, lowest=1, highest=MOST_NODES)
+        found = list(rows[: limit + 1])
+        next_cursor = found[limit - 1].name if len(found) > limit else None
+        items = NodeSerializer(found[:limit], many=True, context={"hit": recent_hits(row)}).data
+        return Response(listed(items, next_cursor))
+
+
+class NodeIncidentsView(APIView):
+    @extend_schema(
+        operation_id="nodes_incidents",
+        responses={200: page_of("IncidentPage", IncidentSerializer), **PROBLEMS},
+        description="What happened to a node, newest first.",
+    )
+    def get(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        operator(request)
+        node = Node.objects.filter(cluster=clusters.find(cluster_id), name=node_name).first()
+        if node is None:
+            raise NotFound("node", node_name)
+        rows = NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:MOST_INCIDENTS]
+        return Response(listed(IncidentSerializer(rows, many=True).data))
+
+
+class NodeDrainView(APIView):
+    @extend_schema(
+        operation_id="nodes_drain",
+        request=NodeReasonSerializer,
+        responses={200: ActedNodeSerializer, **PROBLEMS},
+        description="Keep it free of new work, by the cluster's own means; what runs there goes on.",
+    )
+    def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        who = operator(request)
+        reason = read(NodeReasonSerializer, request)["reason"]
+        return _acted(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
+
+
+class NodeUndrainView(APIView):
+    @extend_schema(operation_id="nodes_undrain", request=None, responses={200: ActedNodeSerializer, **PROBLEMS})
+    def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        who = operator(request)
+        return _acted(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
+
+
+class NodeQuarantineView(APIView):
+    @extend_schema(
+        operation_id="nodes_quarantine",
+        request=NodeReasonSerializer,
+        responses={200: ActedNodeSerializer, **PROBLEMS},
+        description="No new attempt runs there until it is released, whatever its cluster thinks of it; where the "
+        "cluster can, it is drained too. What runs there goes on.",
+    )
+    def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        who = operator(request)
+        reason = read(NodeReasonSerializer, request)["reason"]
+        return _acted(*clusters.quarantine(cluster_id, node_name, reason, who.user))
+
+
+class NodeReleaseView(APIView):
+    @extend_schema(
+        operation_id="nodes_release",
+        request=None,
+        responses={200: ActedNodeSerializer, **PROBLEMS},
+        description="The end of a quarantine; a cluster that drained it takes it back.",
+    )
+    def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        who = operator(request)
+        return _acted(*clusters.release(cluster_id, node_name, who.user))
+
+
+def operates(request: Request) -> bool:
+    return Permission.OPERATE in principal(request).platform
+
+
+def _full(request: Request, row: Cluster, *, status: int = 200) -> Response:
+    data = full_cluster_data(row, operates=operates(request))
+    headers = {"ETag": f"{_settings_tag(row)}{tag_of(data)[3:]}"}
+    return Response(data, status=status, headers=headers)
+
+
+def _settings_tag(row: Cluster) -> str:
+    """What an administrator decides upon; the rest of the tag is for what its nodes and jobs do all the time."""
+    text = json.dumps([row.enabled, row.config], sort_keys=True)
+    return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:16]}-'
+
+
+def _acted(node: Node, notice: str = "") -> Response:
+    context: dict[str, Any] = {"hit": recent_hits(node.cluster), "notice": notice}
+    shown: serializers.Serializer[Any] = ActedNodeSerializer(node, context=context)
+    return Response(shown.data)

@@ -1,0 +1,317 @@
+"""/clusters: registering, examining, nodes, pools; for whom what is shown."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from athanor.accounts.models import AuditEvent, Team, User
+from athanor.accounts.roles import PlatformRole
+from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
+from athanor.backends.fake.backend import WORLDS, World
+from athanor.clusters.models import Cluster, ClusterProbe, Node
+from athanor.clusters.services import quarantined_names, record_incidents
+from athanor.jobs.models import Job
+from athanor.operations import surveys
+from tests.control_plane import drive
+from tests.control_plane.conftest import Api
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operator(make_user: Callable[..., User], other_team: Team) -> Api:
+    user = make_user("root", other_team)
+    User.objects.filter(pk=user.pk).update(platform_role=PlatformRole.PLATFORM_ADMIN.value)
+    client = Api()
+    client.force_login(User.objects.get(pk=user.pk))
+    return client
+
+
+@pytest.fixture
+def iron() -> Iterator[World]:
+    """The world of a cluster of three nodes, two with accelerators."""
+    name = uuid.uuid4().hex
+    world = WORLDS.setdefault(name, World())
+    for node in ("g1", "g2"):
+        world.nodes[node] = NodeFacts(
+            node, NodeState.READY, pools=("gpu",), accelerator="gpu:h100", slots=8, slots_used=2, cpus=96,
+            memory_bytes=2**40, topology=("spine", "leaf1"),
+        )  # fmt: skip
+    world.nodes["c1"] = NodeFacts("c1", NodeState.READY, pools=("cpu",), slots=64, cpus=64, memory_bytes=2**38)
+    world.written["name"] = name
+    yield world
+    del WORLDS[name]
+
+
+@pytest.fixture
+def path(operator: Api, iron: World) -> str:
+    """The address of the registered cluster, its nodes known."""
+    body = {"name": "iron", "kind": "fake_cluster", "config": {"world": iron.written["name"]}}
+    made = operator.send("POST", "clusters", body)
+    assert made.status_code == 201, made.content
+    surveys.survey_due()
+    return f"clusters/{made.json()['id']}"
+
+
+def node(operator: Api, path: str, name: str) -> dict[str, Any]:
+    items = operator.send("GET", f"{path}/nodes").json()["items"]
+    found: dict[str, Any] = next(item for item in items if item["name"] == name)
+    return found
+
+
+def test_a_configuration_is_refused_field_by_field(operator: Api) -> None:
+    config = {"world": "x", "colour": "red", "profile": {"fabric": "string"}, "timeout_seconds": 99}
+    for where in ("clusters", "clusters:check"):
+        body = {"kind": "fake_cluster", "config": config, **({"name": "x"} if where == "clusters" else {})}
+        answer = operator.send("POST", where, body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_config")
+        pointers = {error["pointer"] for error in answer.json()["errors"]}
+        assert pointers == {"/config/colour", "/config/profile/fabric", "/config/timeout_seconds"}
+    unknown = operator.send("POST", "clusters", {"name": "x", "kind": "slorm", "config": {}}).json()
+    assert unknown["errors"][0]["pointer"] == "/kind"
+    assert "local" in unknown["detail"]
+    assert not Cluster.objects.exists()
+
+
+def test_every_kind_that_is_offered_tells_what_its_configuration_holds(operator: Api) -> None:
+    items = operator.send("GET", "clusters:kinds").json()["items"]
+    assert {"local"} <= {item["kind"] for item in items}
+    assert not {"fake", "fake_cluster"} & {item["kind"] for item in items}
+    for item in items:
+        assert item["configuration"]["additionalProperties"] is False
+        assert "profile" in item["configuration"]["properties"]
+
+
+def test_a_dry_run_examines_and_stores_nothing(operator: Api, iron: World) -> None:
+    iron.findings = [Finding("accounting", Level.WARNING, "no accounting", "set up slurmdbd")]
+    body = {"kind": "fake_cluster", "config": {"world": iron.written["name"]}}
+    found = operator.send("POST", "clusters:check", body).json()
+    assert found["usable"]
+    assert found["findings"][0] == {
+        "check": "accounting", "level": "warning", "detail": "no accounting", "remedy": "set up slurmdbd",
+    }  # fmt: skip
+    assert "platform_address" in {finding["check"] for finding in found["findings"]}
+    iron.away = 1
+    away = operator.send("POST", "clusters:check", body).json()
+    assert not away["usable"]
+    assert all(finding["remedy"] for finding in away["findings"] if finding["level"] != "ok")
+    assert operator.send("POST", "clusters:check", {"kind": "fake"}).json()["usable"] is None
+    assert not Cluster.objects.exists()
+    assert not ClusterProbe.objects.exists()
+
+
+def test_a_name_is_taken_once_and_registering_is_in_the_trail(operator: Api, path: str, iron: World) -> None:
+    again = operator.send("POST", "clusters", {"name": "iron", "kind": "fake_cluster"})
+    assert (again.status_code, again.json()["code"]) == (409, "cluster_exists")
+    event = AuditEvent.objects.get(action="cluster.register")
+    assert event.after is not None
+    assert event.after["kind"] == "fake_cluster"
+    assert iron.written["name"] in event.after["config"]
+
+
+def test_what_everybody_sees_and_what_operators_see(operator: Api, api: Api, path: str, iron: World) -> None:
+    operator.send("POST", f"{path}:probe")
+    for shown in (api.send("GET", path).json(), api.send("GET", "clusters").json()["items"][0]):
+        assert (shown["name"], shown["kind"], shown["usable"]) == ("iron", "fake_cluster", True)
+        assert shown["nodes"] == {
+            "total": 3, "ready": 3, "drained": 0, "down": 0, "unknown": 0, "quarantined": 0,
+        }  # fmt: skip
+        gpus = shown["capacity"][1]
+        assert gpus == {"accelerator": "gpu:h100", "nodes": 2, "slots": 16, "slots_used": 4, "usable_slots": 16}
+        assert iron.written["name"] not in str(shown), "the configuration is for operators"
+    assert api.send("GET", path).json()["setup"] is None
+    setup = operator.send("GET", path).json()["setup"]
+    assert setup["config"] == {"world": iron.written["name"]}
+    assert set(setup["capabilities"]) == {"probe", "nodes", "drain"}
+    assert setup["probe"]["usable"]
+    refused = [
+        ("POST", "clusters", {"name": "x", "kind": "local"}), ("POST", "clusters:check", {"kind": "local"}),
+        ("GET", "clusters:kinds", None), ("PATCH", path, {"enabled": False}), ("DELETE", path, None),
+        ("POST", f"{path}:probe", None), ("POST", f"{path}:sync_teams", None), ("GET", f"{path}/probes", None),
+        ("GET", f"{path}/queue", None), ("GET", f"{path}/nodes", None), ("GET", f"{path}/nodes/g1/incidents", None),
+        ("PUT", f"{path}/pools/gpu", {}), ("DELETE", f"{path}/pools/gpu", None),
+        *(("POST", f"{path}/nodes/g1:{act}", {"reason": "x"}) for act in ("drain", "undrain", "quarantine", "release")),
+    ]  # fmt: skip
+    for method, where, body in refused:
+        answer = api.send(method, where, body)
+        assert (answer.status_code, answer.json()["code"]) == (403, "role_missing"), (method, where)
+
+
+def test_a_change_needs_the_reading_it_is_based_on(operator: Api, path: str, iron: World) -> None:
+    tag = operator.send("GET", path)["ETag"]
+    operator.send("POST", f"{path}:probe")
+    wider = {"world": iron.written["name"], "timeout_seconds": 9}
+    changed = operator.send("PATCH", path, {"config": wider}, if_match=tag)
+    assert changed.status_code == 200, "an examination in between is no change of what was decided upon"
+    assert changed.json()["setup"]["config"] == wider
+    stale = operator.send("PATCH", path, {"enabled": False}, if_match=tag)
+    assert (stale.status_code, stale.json()["code"]) == (412, "changed")
+    bad = operator.send("PATCH", path, {"config": {"timeout_seconds": -1}})
+    assert bad.json()["errors"][0]["pointer"] == "/config/timeout_seconds"
+
+
+def test_a_disabled_cluster_admits_nothing_new_and_ends_nothing(
+    operator: Api, api: Api, submit: Callable[..., Job], world: World
+) -> None:
+    running = submit()
+    drive.run(running)
+    cluster = Cluster.objects.get(name="fake")
+    assert operator.send("PATCH", f"clusters/{cluster.id}", {"enabled": False}).status_code == 200
+    waiting = submit(name="later")
+    drive.scheduling.admit()
+    waiting.refresh_from_db()
+    assert (waiting.status, waiting.reason) == ("queued", "cluster_down")
+    assert drive.status_of(running)[0] == "running"
+    assert api.send("GET", "clusters").json()["items"] == []
+    assert api.send("GET", f"clusters/{cluster.id}").status_code == 404
+    assert operator.send("GET", "clusters").json()["items"][0]["enabled"] is False
+    refused = operator.send("DELETE", f"clusters/{cluster.id}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "cluster_in_use")
+    refused = operator.send("DELETE", f"clusters/{cluster.id}/pools/cpu")
+    assert (refused.status_code, refused.json()["code"]) == (409, "pool_in_use")
+
+
+def test_examinations_are_kept_when_they_differ(operator: Api, path: str, iron: World) -> None:
+    for _ in range(3):
+        assert operator.send("POST", f"{path}:probe").json()["usable"]
+    iron.findings = [Finding("answer", Level.ERROR, "munge is down", "start munged")]
+    assert not operator.send("POST", f"{path}:probe").json()["usable"]
+    items = operator.send("GET", f"{path}/probes").json()["items"]
+    assert [item["usable"] for item in items] == [False, True]
+    assert items[0]["findings"][0]["remedy"] == "start munged"
+    assert items[1]["seen_at"] >= items[1]["began_at"]
+    first = operator.send("GET", f"{path}/probes?limit=1").json()
+    rest = operator.send("GET", f"{path}/probes?limit=1&cursor={first['next_cursor']}").json()
+    assert [item["id"] for item in first["items"] + rest["items"]] == [item["id"] for item in items]
+
+
+def test_a_quarantined_node_is_avoided_drained_and_given_back(operator: Api, path: str, iron: World) -> None:
+    cluster = Cluster.objects.get(name="iron")
+    done = operator.send("POST", f"{path}/nodes/g1:quarantine", {"reason": "Xid 79"}).json()
+    assert (done["state"], done["quarantined_by"], done["quarantine_reason"]) == ("drained", "root", "Xid 79")
+    assert done["notice"] == ""
+    assert quarantined_names(cluster) == ("g1",)
+    assert iron.nodes["g1"].state is NodeState.DRAINED
+    assert operator.send("GET", path).json()["capacity"][1]["usable_slots"] == 8
+    assert operator.send("POST", f"{path}/nodes/g1:undrain").json()["code"] == "quarantined"
+    back = operator.send("POST", f"{path}/nodes/g1:release").json()
+    assert (back["state"], back["quarantined_at"]) == ("ready", None)
+    assert iron.nodes["g1"].state is NodeState.READY
+    assert quarantined_names(cluster) == ()
+    assert operator.send("POST", f"{path}/nodes/g1:release").json()["code"] == "not_quarantined"
+    told = operator.send("GET", f"{path}/nodes/g1/incidents").json()["items"]
+    assert [(item["kind"], item["actor"]) for item in told] == [("released", "root"), ("quarantined", "root")]
+    assert set(AuditEvent.objects.values_list("action", flat=True)) >= {"node.quarantine", "node.release"}
+
+
+def test_a_quarantine_counts_though_the_cluster_does_not_answer_and_is_made_good_later(
+    operator: Api, path: str, iron: World
+) -> None:
+    iron.away = 1
+    done = operator.send("POST", f"{path}/nodes/g1:quarantine", {"reason": "smoke"}).json()
+    assert "did not drain it" in done["notice"]
+    assert done["quarantined_at"]
+    assert iron.nodes["g1"].state is NodeState.READY
+    surveys.refresh_nodes(Cluster.objects.get(name="iron"))
+    assert iron.nodes["g1"].state is NodeState.DRAINED
+    assert iron.nodes["g1"].reason == "smoke"
+
+
+def test_a_node_is_drained_by_the_clusters_own_means(operator: Api, path: str, iron: World) -> None:
+    assert operator.send("POST", f"{path}/nodes/g2:drain", {"reason": "new cables"}).json()["state"] == "drained"
+    assert iron.nodes["g2"].reason == "new cables"
+    assert quarantined_names(Cluster.objects.get(name="iron")) == ()
+    assert operator.send("POST", f"{path}/nodes/g2:undrain").json()["state"] == "ready"
+    iron.away = 1
+    assert operator.send("POST", f"{path}/nodes/g2:drain", {"reason": "x"}).status_code == 503
+    assert operator.send("POST", f"{path}/nodes/g9:drain", {"reason": "x"}).status_code == 404
+    assert operator.send("POST", f"{path}/nodes/g2:drain", {}).json()["errors"][0]["pointer"] == "/reason"
+    del iron.nodes["g2"]
+    gone = operator.send("POST", f"{path}/nodes/g2:drain", {"reason": "x"})
+    assert (gone.status_code, gone.json()["code"]) == (409, "drain_refused")
+
+
+def test_where_nothing_can_be_drained_or_examined_it_is_said_so(operator: Api, world: World) -> None:
+    cluster = Cluster.objects.get(name="fake")
+    record_incidents(cluster, ["n1"], "node_lost", job_id="job_1", attempt_id="att_1")
+    path = f"clusters/{cluster.id}"
+    for act, code in (
+        (":probe", "cannot_probe"),
+        (":sync_teams", "cannot_sync_teams"),
+        ("/nodes/n1:undrain", "cannot_drain"),
+    ):
+        answer = operator.send("POST", f"{path}{act}")
+        assert (answer.status_code, answer.json()["code"]) == (409, code)
+        assert answer.json()["remedy"]
+    done = operator.send("POST", f"{path}/nodes/n1:quarantine", {"reason": "lost twice"}).json()
+    assert done["quarantined_at"], "new attempts avoid it all the same"
+
+
+def test_nodes_that_hit_several_jobs_are_proposed_and_not_touched(operator: Api, path: str) -> None:
+    cluster = Cluster.objects.get(name="iron")
+    for number in range(3):
+        record_incidents(cluster, ["g1"], "gpu_fault", job_id=f"job_{number}", attempt_id=f"att_{number}")
+        record_incidents(cluster, ["g2"], "gpu_fault", job_id="job_0", attempt_id=f"att_{number}")
+    assert operator.send("GET", path).json()["setup"]["suspects"] == ["g1"]
+    assert (node(operator, path, "g1")["recent_jobs_hit"], node(operator, path, "g2")["recent_jobs_hit"]) == (3, 1)
+    assert node(operator, path, "g1")["quarantined_at"] is None
+    operator.send("POST", f"{path}/nodes/g1:quarantine", {"reason": "three jobs"})
+    assert operator.send("GET", path).json()["setup"]["suspects"] == []
+    operator.send("POST", f"{path}/nodes/g1:release")
+    assert operator.send("GET", path).json()["setup"]["suspects"] == [], "what was before its release is over"
+
+
+def test_nodes_are_found_by_name_and_state_page_by_page(operator: Api, path: str) -> None:
+    def names(query: str) -> list[str]:
+        return [item["name"] for item in operator.send("GET", f"{path}/nodes?{query}").json()["items"]]
+
+    assert names("") == ["c1", "g1", "g2"]
+    assert names("q=G") == ["g1", "g2"]
+    operator.send("POST", f"{path}/nodes/g2:quarantine", {"reason": "x"})
+    assert names("state=quarantined") == names("state=drained") == ["g2"]
+    first = operator.send("GET", f"{path}/nodes?limit=2").json()
+    assert first["next_cursor"] == "g1"
+    assert names("limit=2&cursor=g1") == ["g2"]
+
+
+def test_pools_are_proposed_by_the_nodes_made_changed_and_removed(operator: Api, path: str) -> None:
+    proposed = operator.send("GET", path).json()["setup"]["proposed_pools"]
+    assert [(pool["name"], pool["accelerator"], pool["nodes"], pool["slots_per_node"]) for pool in proposed] == [
+        ("cpu", "cpu", 1, 64),
+        ("gpu", "gpu:h100", 2, 8),
+    ]
+    missing = operator.send("PUT", f"{path}/pools/gpu", {"nodes": 2})
+    assert {error["pointer"] for error in missing.json()["errors"]} == {"/slots_per_node", "/memory_bytes"}
+    body = {key: value for key, value in proposed[1].items() if key != "name"}
+    assert operator.send("PUT", f"{path}/pools/gpu", body).status_code == 201
+    assert [pool["name"] for pool in operator.send("GET", path).json()["setup"]["proposed_pools"]] == ["cpu"]
+    changed = operator.send("PUT", f"{path}/pools/gpu", {"price_per_slot_hour": "2.5"})
+    assert (changed.status_code, changed.json()["price_per_slot_hour"], changed.json()["slots"]) == (200, 2.5, 16)
+    assert operator.send("PUT", f"{path}/pools/g.p", body).json()["errors"][0]["pointer"] == "/name"
+    assert operator.send("DELETE", f"{path}/pools/gpu").status_code == 204
+    assert operator.send("DELETE", f"{path}/pools/gpu").status_code == 404
+    assert list(AuditEvent.objects.filter(action__startswith="pool.").values_list("action", flat=True)) == [
+        "pool.create", "pool.change", "pool.remove",
+    ]  # fmt: skip
+
+
+def test_the_clusters_queue_tells_its_own_words_and_ids_alone(
+    operator: Api, submit: Callable[..., Job], world: World
+) -> None:
+    job = submit(name="of-another-team")
+    attempt = drive.run(job)
+    cluster = Cluster.objects.get(name="fake")
+    (item,) = operator.send("GET", f"clusters/{cluster.id}/queue").json()["items"]
+    assert (item["attempt_id"], item["job_id"], item["native_state"]) == (attempt.id, job.id, "running")
+    assert job.name not in str(item)
+    pool = operator.send("GET", f"clusters/{cluster.id}").json()["pools"][0]
+    assert (pool["slots"], pool["slots_used"]) == (8, 1)
+
+
+def test_a_cluster_without_jobs_can_be_removed_with_all_that_is_known_of_it(operator: Api, path: str) -> None:
+    assert operator.send("DELETE", path).status_code == 204
+    assert operator.send("GET", path).status_code == 404
+    assert not Node.objects.exists()
+    assert AuditEvent.objects.filter(action="cluster.remove").exists()
