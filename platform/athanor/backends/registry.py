@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from athanor.backends.base import Backend
 
 BACKENDS: dict[str, str] = {
+    "slurm": "athanor.backends.slurm.backend:SlurmBackend",
     "local": "athanor.backends.local.backend:LocalBackend",
     "fake": "athanor.backends.fake.backend:FakeBackend",
     "fake_cluster": "athanor.backends.fake.backend:FakeClusterBackend",

@@ -1,0 +1,166 @@
+"""Batch jobs of a Slurm cluster, each named after its attempt."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from athanor.backends.base import (
+    LOG_PART_BYTES,
+    Backend,
+    BackendUnavailable,
+    DrainsNodes,
+    Handle,
+    ListsNodes,
+    ListsOurs,
+    LogPart,
+    Observation,
+    Presence,
+    Submission,
+    log_part,
+)
+from athanor.backends.facts import NodeFacts
+from athanor.backends.plan import LaunchPlan
+from athanor.backends.slurm import parse, script
+from athanor.backends.slurm.client import Client
+from athanor.backends.slurm.commands import Commands
+from athanor.backends.slurm.config import RestTransport, SlurmConfig
+from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.transport import CommandFailed, Deadline, document, open_transport
+
+MARK = "END-OF-NAMES"
+
+
+class SlurmBackend(Backend, ListsOurs, ListsNodes, DrainsNodes):
+    """What it takes is in config.py."""
+
+    configuration: ClassVar[type[BaseModel]] = SlurmConfig
+
+    def __init__(self, **config: Any) -> None:
+        self.config = SlurmConfig(**config)
+        self.client = _client(self.config)
+        self._logs = self.config.log_directory.rstrip("/")
+
+    def render(self, plan: LaunchPlan) -> Submission:
+        asked = script.request(self.config, plan)
+        environment = {
+            **self.config.profile.variables(plan.accelerator, plan.nodes + plan.spare_nodes),
+            **plan.environment,
+        }
+        script.check_variables({**environment, **plan.secrets})
+        text = script.shown(asked, environment, plan.secrets)
+        return Submission(plan.backend_name, text, environment, plan.secrets, asked)
+
+    def submit(self, submission: Submission) -> Handle:
+        assert isinstance(submission.payload, script.JobRequest)
+        deadline, name = Deadline(), submission.backend_name
+        number = self._existing(name, deadline)
+        if number is None:
+            variables = {**submission.environment, **submission.secrets}
+            number = self.client.submit(submission.payload, variables, deadline)
+        return Handle(name, str(number))
+
+    def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        if not handles:
+            return {}
+        deadline = Deadline()
+        wanted = {handle.backend_name: handle for handle in handles}
+        found: dict[str, Job] = {}
+        with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
+            for job in jobs:
+                if job.name in wanted:
+                    found[job.name] = _better(job, found.get(job.name), wanted[job.name].backend_id)
+        answers = {wanted[name]: parse.observation(job) for name, job in found.items()}
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            answers.update({wanted[name]: answer for name, answer in self._forgotten(missing, deadline)})
+        return answers
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        self.client.cancel(handle.backend_name, force=force, deadline=Deadline())
+
+    def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        begin = int(cursor or 0)
+        file = shlex.quote(f"{self._logs}/{handle.backend_name}.log")
+        program = f"[ ! -e {file} ] || tail -c +{begin + 1} {file} | head -c {LOG_PART_BYTES}"
+        return log_part(self._read(program, Deadline()), begin)
+
+    def list_ours(self) -> frozenset[str]:
+        with self.client.jobs(Deadline()) as jobs:
+            return frozenset(job.name for job in jobs if job.is_alive)
+
+    def nodes(self) -> list[NodeFacts]:
+        return self.client.nodes(Deadline())
+
+    def drain(self, node: str, reason: str) -> None:
+        self.client.set_drained(node, reason, Deadline())
+
+    def undrain(self, node: str) -> None:
+        self.client.set_drained(node, None, Deadline())
+
+    def _existing(self, name: str, deadline: Deadline) -> int | None:
+        """The job of this name that there is or was, whatever Slurm itself still remembers."""
+        found: Job | None = None
+        with self.client.jobs(deadline, name) as jobs:
+            for job in jobs:
+                found = _better(job, found, "")
+        if found is not None:
+            return found.number
+        began = shlex.quote(f"{self._logs}/{name}.begun")
+        said = self._read(f"[ ! -e {began} ] || cat {began}", deadline).decode(errors="replace").strip()
+        if said:
+            return int(said) if said.isdigit() else 0
+        return max((job.number for job in self.client.accounted([name], deadline)), default=None)
+
+    def _forgotten(self, names: list[str], deadline: Deadline) -> Iterator[tuple[str, Observation]]:
+        """What Slurm does not know any more: by what the job wrote down at its end, then by the accounting."""
+        left = dict.fromkeys(names)
+        listed = "\n".join(name for name in names if script.NAME.fullmatch(name))
+        program = (
+            f"cd {shlex.quote(self._logs)} || exit 1\n"
+            'while read -r name; do [ ! -e "$name.end" ] || echo "$name $(cat "$name.end")"; done '
+        )
+        try:
+            said = self._read(program + document(listed, MARK), deadline).decode(errors="replace")
+        except BackendUnavailable as error:
+            # Not to find the folder is not to find that nothing ended.
+            yield from ((name, Observation(Presence.UNKNOWN, native_reason=str(error))) for name in names)
+            return
+        for line in said.splitlines():
+            name, _, rest = line.partition(" ")
+            status = rest.partition(" ")[0]
+            if name in left and status.isdigit():
+                del left[name]
+                yield name, Observation(
+                    Presence.FINISHED, "forgotten", exit_status=parse.exit_status(int(status)),
+                    explanation="Slurm does not know it any more; it wrote down its end.",
+                )  # fmt: skip
+        found: dict[str, Job] = {}
+        for job in self.client.accounted(list(left), deadline) if left else ():
+            found[job.name] = _better(job, found.get(job.name), "")
+        for name in left:
+            yield name, parse.observation(found[name]) if name in found else Observation(Presence.ABSENT)
+
+    def _read(self, program: str, deadline: Deadline) -> bytes:
+        try:
+            return self.client.files.run(program, deadline)
+        except CommandFailed as failed:
+            raise BackendUnavailable(f"cannot read {self._logs}: {failed}") from failed
+
+
+def _better(job: Job, other: Job | None, wanted: str) -> Job:
+    """Of two jobs of one name: the one whose number is known, else one that is no second start of it."""
+    if other is None:
+        return job
+
+    def rank(each: Job) -> tuple[bool, bool, int, int]:
+        return (str(each.number) != wanted, each.status == script.RAN_BEFORE, each.number, -each.restarts)
+
+    return min(job, other, key=rank)
+
+
+def _client(config: SlurmConfig) -> Client:
+    if isinstance(config.transport, RestTransport):
+        raise BackendUnavailable("slurmrestd")
+    return Commands(open_transport(config.transport), config.slurm_conf)

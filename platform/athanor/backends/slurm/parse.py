@@ -1,0 +1,198 @@
+"""What Slurm's answers mean. Nothing is guessed: a word that is not known makes the answer UNKNOWN."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from athanor.backends.base import Cause, Observation, Phase, Presence
+from athanor.backends.slurm.reasons import CAUSES, EXPLANATIONS
+from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE
+
+SIGNALLED = 128  # a shell's status for a program that a signal ended is this and the signal's number
+LAST_SIGNAL = 64
+
+# Base states of a job that has ended, and what each alone tells.
+ENDED: dict[str, Cause | None] = {
+    "COMPLETED": None,
+    "FAILED": None,
+    "CANCELLED": Cause.CANCELLED,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "PREEMPTED": Cause.PREEMPTED,
+    "NODE_FAIL": Cause.NODE_LOST,
+    "BOOT_FAIL": Cause.LAUNCH_FAILED,
+    "LAUNCH_FAILED": Cause.LAUNCH_FAILED,
+    "RECONFIG_FAIL": Cause.LAUNCH_FAILED,
+    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
+}
+# What else a state may be made of: bases of living jobs and flags, the one that says most of the job first.
+LIVING: dict[str, Phase] = {
+    "COMPLETING": Phase.ENDING,
+    "STAGE_OUT": Phase.ENDING,
+    "REQUEUED": Phase.PENDING,
+    "REQUEUE_HOLD": Phase.PENDING,
+    "REQUEUE_FED": Phase.PENDING,
+    "SPECIAL_EXIT": Phase.PENDING,
+    "RESV_DEL_HOLD": Phase.PENDING,
+    "CONFIGURING": Phase.STARTING,
+    "POWER_UP_NODE": Phase.STARTING,
+    "PENDING": Phase.PENDING,
+    "SUSPENDED": Phase.RUNNING,
+    "STOPPED": Phase.RUNNING,
+    "SIGNALING": Phase.RUNNING,
+    "RESIZING": Phase.RUNNING,
+    "RUNNING": Phase.RUNNING,
+}
+IGNORED = frozenset({"UPDATE_DB", "EXPEDITING"})
+NO_REASON = frozenset({"", "None", "N/A", "(null)"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as squeue, sacct or slurmrestd tells it. Spans in seconds; None is unknown or without end.
+
+    `state`: base and flags. `status`, `signal`: of the batch script, where it ended.
+    """
+
+    number: int
+    name: str
+    state: frozenset[str]
+    reason: str = ""
+    status: int | None = None
+    signal: int = 0
+    restarts: int = 0
+    running_seconds: float | None = None
+    seconds_left: float | None = None
+    starts_in_seconds: float | None = None
+    was_preempted: bool = False
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.state <= (ENDED.keys() | IGNORED) and self.presence is Presence.PRESENT
+
+    @property
+    def presence(self) -> Presence:
+        known = self.state - IGNORED
+        if not known or not known <= (ENDED.keys() | LIVING.keys()):
+            return Presence.UNKNOWN
+        if known & LIVING.keys():
+            return Presence.PRESENT
+        return Presence.FINISHED
+
+
+def words(state: str | Iterable[str]) -> frozenset[str]:
+    """`CANCELLED by 0`, `COMPLETING+`, `RUNNING+COMPLETING` or a list of words."""
+    if not isinstance(state, str):
+        return frozenset(word.upper() for word in state)
+    first = state.split(" ")[0].upper()
+    return frozenset(word for word in re.split(r"[+,]", first) if word)
+
+
+def observation(job: Job) -> Observation:
+    native = "+".join(sorted(job.state, key=lambda word: (word in LIVING, word)))
+    reason = "" if job.reason in NO_REASON else job.reason
+    presence = job.presence
+    if presence is Presence.UNKNOWN:
+        said = f"Slurm says {native or 'nothing'}, which this version of the platform does not know."
+        return Observation(Presence.UNKNOWN, native, reason, explanation=said)
+    if job.restarts and "COMPLETING" not in job.state:
+        # What was ours has ended; what Slurm begins anew ends itself at once, whenever that is.
+        said = "Somebody let Slurm begin the job anew; the platform starts jobs again by itself."
+        return Observation(
+            Presence.FINISHED, native, reason, cause=Cause.PREEMPTED, explanation=said, restarts=job.restarts
+        )
+    if presence is Presence.FINISHED:
+        return _ended(job, native, reason)
+    word = next(word for word in LIVING if word in job.state)
+    phase = LIVING[word]
+    explanation = EXPLANATIONS.get(word, "")
+    if phase is Phase.PENDING and reason:
+        explanation = explain(reason)
+    return Observation(
+        Presence.PRESENT,
+        native,
+        reason,
+        phase=phase,
+        explanation=explanation,
+        running_seconds=job.running_seconds if phase is not Phase.PENDING else None,
+        starts_in_seconds=job.starts_in_seconds if phase is Phase.PENDING else None,
+        seconds_left=job.seconds_left if phase is not Phase.PENDING else None,
+        nodes=job.nodes,
+        restarts=job.restarts,
+    )
+
+
+def _ended(job: Job, native: str, reason: str) -> Observation:
+    status = exit_status(job.status, job.signal)
+    cause = next((cause for word, cause in ENDED.items() if word in job.state and cause is not None), None)
+    if cause in (None, Cause.CANCELLED) and job.was_preempted:
+        cause = Cause.PREEMPTED  # it ended by itself within the time that it was left
+    if cause is None and "FAILED" in job.state:
+        cause = CAUSES.get(reason) or (Cause.LAUNCH_FAILED if status == NODE_UNUSABLE else None)
+    explanation = EXPLANATIONS.get(cause.value, "") if cause else ""
+    if status == RAN_BEFORE:
+        explanation = "Slurm started it a second time, which it was told not to; the second start ended at once."
+    if cause is not None and status == 0:
+        status = None  # nothing of it ran to an end
+    return Observation(
+        Presence.FINISHED, native, reason, exit_status=status, cause=cause, explanation=explanation,
+        running_seconds=job.running_seconds, nodes=job.nodes, restarts=job.restarts,
+    )  # fmt: skip
+
+
+def exit_status(status: int | None, signal: int = 0) -> int | None:
+    """As of a process that we started: a signal is a negative number."""
+    if signal:
+        return -signal
+    if status is not None and SIGNALLED < status <= SIGNALLED + LAST_SIGNAL:
+        return -(status - SIGNALLED)
+    return status
+
+
+def explain(reason: str) -> str:
+    """A sentence for whoever waits; empty for a reason that is not known."""
+    if reason.startswith(("ReqNodeNotAvail", "(ReqNodeNotAvail")):
+        return EXPLANATIONS["ReqNodeNotAvail"]
+    found = EXPLANATIONS.get(reason, "")
+    if not found and re.match(r"(QOS|Assoc|MaxJobs|MaxSubmit)", reason):
+        return EXPLANATIONS["limit"]
+    return found
+
+
+def wait_status(text: str) -> tuple[int | None, int]:
+    """Exit status and signal, from `83:0` or from the number that wait() gives."""
+    first, colon, second = text.strip().partition(":")
+    if not first.isdigit():
+        return None, 0
+    if colon:
+        return int(first), int(second or 0)
+    return int(first) >> 8, int(first) & 0x7F
+
+
+def span(text: str) -> float | None:
+    """Seconds of `1-02:03:04`, `02:03:04` or `03:04`; None for UNLIMITED, N/A and the like."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def hosts(text: str) -> list[str]:
+    """`n[1-2,05-06],m` -> n1, n2, n05, n06, m."""
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        names = [""]
+        for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", part):
+            names = [name + plain + number for name in names for number in (_numbers(ranges) if ranges else [""])]
+        found += names
+    return [name for name in found if name not in ("(null)", "None assigned", "None")]
+
+
+def _numbers(ranges: str) -> list[str]:
+    found = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        found += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
+    return found

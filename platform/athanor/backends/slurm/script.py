@@ -1,0 +1,262 @@
+"""From a launch plan to what sbatch gets: options and a script. Pure; every value is a checked word, or quoted."""
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from athanor.backends.base import BackendRejected
+from athanor.backends.plan import LaunchPlan
+from athanor.backends.slurm.config import SlurmConfig
+from trainer.contract import environment as names
+
+NAME = re.compile(r"athanor-[a-z0-9]{1,60}")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
+GRES = re.compile(r"[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+)?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MEBIBYTE = 1024**2
+
+# Exit statuses of the batch script that no agent has.
+RAN_BEFORE = 97
+NODE_UNUSABLE = 98
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A batch job. `None` is left to the cluster. `memory_mebibytes` and `gres` (`gpu:h100:8`) are for each node."""
+
+    name: str
+    comment: str
+    nodes: int
+    cpus_per_node: int
+    minutes: int
+    signal_seconds: int
+    output: str
+    script: str
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    gres: str | None = None
+    memory_mebibytes: int | None = None
+    constraint: str | None = None
+    exclusive: bool = False
+    exclude: tuple[str, ...] = ()
+    switches: int | None = None
+    survives_node_loss: bool = False
+
+
+def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
+    """Raises BackendRejected for what no cluster can be asked for."""
+    _require(NAME, "backend name", plan.backend_name)
+    for node in plan.avoid_nodes:
+        _require(NODE, "node to avoid", node)
+    team = config.teams.get(plan.team)
+    pool = config.pools.get(plan.pool)
+    output = f"{config.log_directory.rstrip('/')}/{plan.backend_name}"
+    return JobRequest(
+        name=plan.backend_name,
+        comment=f"athanor:{plan.backend_name}",
+        nodes=plan.nodes + plan.spare_nodes,
+        # One agent a node starts all of its processes: what it does not ask for they have to share.
+        cpus_per_node=plan.processes_per_node * (plan.cpus_per_process or 1),
+        minutes=math.ceil((plan.time_limit_seconds + config.grace_seconds) / 60),
+        signal_seconds=config.signal_seconds,
+        output=f"{output}.log",
+        script=_script(config, plan, output),
+        partition=(pool and pool.partition) or (team and team.partition) or config.partition,
+        account=(pool and pool.account) or account_of(config, plan.team),
+        qos=config.qos_by_priority.get(plan.priority)  # type: ignore[call-overload]
+        or (pool and pool.qos)
+        or (team and team.qos)
+        or config.qos,
+        gres=_gres(config, plan),
+        memory_mebibytes=math.ceil(plan.memory_bytes_per_node / MEBIBYTE) if plan.memory_bytes_per_node else None,
+        constraint=pool.constraint if pool else None,
+        exclusive=plan.exclusive,
+        exclude=tuple(sorted(plan.avoid_nodes)),
+        switches=plan.max_switches,
+        survives_node_loss=plan.spare_nodes > 0,
+    )
+
+
+def account_of(config: SlurmConfig, team: str) -> str | None:
+    """The account that a team's jobs are charged to."""
+    rule = config.teams.get(team)
+    if rule is not None and rule.account is not None:
+        return rule.account
+    if config.account_prefix is None or not team:
+        return config.account
+    return _require(WORD, f"account of team {team!r}", (config.account_prefix + team).lower())
+
+
+def options(asked: JobRequest) -> list[str]:
+    """The options of sbatch. Their values are words, numbers and plain paths: none needs quotes."""
+    lines = [
+        f"--job-name={asked.name}",
+        f"--comment={asked.comment}",
+        f"--nodes={asked.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={asked.cpus_per_node}",
+    ]
+    values = {
+        "gres": asked.gres,
+        "mem": None if asked.memory_mebibytes is None else f"{asked.memory_mebibytes}M",
+        "partition": asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "constraint": asked.constraint,
+        "exclude": ",".join(asked.exclude) or None,
+        "switches": asked.switches,
+    }
+    lines += [f"--{name}={value}" for name, value in values.items() if value is not None]
+    if asked.exclusive:
+        lines.append("--exclusive")
+    if asked.survives_node_loss:
+        lines.append("--no-kill")  # a spare node takes the place of one that is lost
+    return [
+        *lines,
+        f"--time={asked.minutes}",
+        f"--signal=TERM@{asked.signal_seconds}",
+        "--no-requeue",
+        "--open-mode=append",
+        f"--output={asked.output}",
+        "--chdir=/",
+        "--export=ALL",
+    ]
+
+
+def shown(asked: JobRequest, environment: Mapping[str, str], secrets: Mapping[str, str]) -> str:
+    """The script as it is handed over, and what sbatch finds in its environment beside it."""
+    beside = [f"#   {name}={json.dumps(value)}" for name, value in sorted(environment.items())]
+    beside += [f"#   {name}=<secret>" for name in sorted(secrets)]
+    return "\n".join(
+        [with_options(asked).rstrip("\n"), "", "# In the environment of sbatch, which it passes on:", *beside, ""]
+    )
+
+
+def with_options(asked: JobRequest) -> str:
+    """The script as sbatch reads it: its options stand behind the first line."""
+    first, _, rest = asked.script.partition("\n")
+    return "\n".join([first, *(f"#SBATCH {option}" for option in options(asked)), rest])
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        _require(VARIABLE, "environment variable", name)
+        if "\0" in value:
+            raise BackendRejected(f"the value of environment variable {name} holds a zero byte; leave it out")
+
+
+def _gres(config: SlurmConfig, plan: LaunchPlan) -> str | None:
+    pool = config.pools.get(plan.pool)
+    chosen = (pool.gres if pool else None) or config.gres.get(plan.accelerator)
+    if chosen is None and plan.accelerator == "cpu":
+        return None
+    kind = _require(GRES, f"gres of accelerator {plan.accelerator!r}", chosen or f"gpu:{plan.accelerator}")
+    return f"{kind}:{plan.processes_per_node}"
+
+
+def _require(pattern: re.Pattern[str], what: str, value: str) -> str:
+    if pattern.fullmatch(value) is None:
+        raise BackendRejected(f"{what}: {value!r} is no name that Slurm takes; letters, digits, '_', '-' and '.' are")
+    return value
+
+
+SCRIPT = """#!/bin/bash
+# Job {job}, attempt {attempt}: {job_name}
+trap : TERM  # the agents are told by themselves; this script stays, to write down how they ended
+
+began={began}
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
+    echo "athanor: Slurm began job $SLURM_JOB_ID anew; an attempt does not run twice" >&2
+    exit {ran_before}
+fi
+if ! (set -o noclobber; echo "$SLURM_JOB_ID" >"$began") 2>/dev/null; then
+    echo "athanor: cannot make $began: this attempt ran before, or the folder cannot be written" >&2
+    [ -e "$began" ] && exit {ran_before}
+    exit {node_unusable}
+fi
+
+# The address of each node, asked for once: nodes need not be known by their names.
+athanor_addresses=$(scontrol --oneliner show node "$SLURM_JOB_NODELIST" 2>/dev/null |
+    sed -n 's/^NodeName=\\([^ ]*\\) .* NodeAddr=\\([^ ]*\\) .*/\\1=\\2/p')
+export athanor_addresses
+
+agent() {{
+    trap : TERM  # Slurm signals this shell too, and would take its end for the agent's
+    local entry address="$SLURMD_NODENAME" status
+    for entry in $athanor_addresses; do
+        [ "${{entry%%=*}}" = "$SLURMD_NODENAME" ] && address="${{entry#*=}}"
+    done
+    unset athanor_addresses
+    export {node_index}="$SLURM_NODEID" {node_name}="$SLURMD_NODENAME" {node_address}="$address"
+    if [ "${{SLURM_TOPOLOGY_ADDR_PATTERN:-node}}" != node ]; then
+        local switches="${{SLURM_TOPOLOGY_ADDR%."$SLURMD_NODENAME"}}"
+        export {node_topology}="${{switches//.//}}"
+    fi
+    export {work_dir}={work}/"$SLURM_NODEID"
+    if ! mkdir -p -m 700 "${work_dir}" || ! cd "${work_dir}"; then
+        echo "athanor: node $SLURMD_NODENAME cannot make ${work_dir}" >&2
+        scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"  # the others would wait for this node
+        return {node_unusable}
+    fi
+    {command}
+    status=$?
+    {node_end}
+    [ "$status" -eq 0 ] && cd / && rm -rf "${work_dir}"
+    return "$status"
+}}
+
+umask 077
+srun {srun} \\
+    bash -c "$(declare -f agent); agent"
+status=$?
+{all_end}
+echo "$status $SLURM_JOB_ID" >{end}.part && mv {end}.part {end}
+exit "$status"
+"""
+
+# With spare nodes the run goes on without a node that is lost, for which srun tells a failure: then so many agents
+# that ended well are a good end.
+NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended."$SLURM_NODEID"'
+ALL_END = """ended=$(ls {ended}.ended.* 2>/dev/null | wc -l)
+[ "$status" -ne 0 ] && [ "$ended" -ge {nodes} ] && status=0
+rm -f {ended}.ended.*"""
+
+
+def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
+    srun = ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--input=none", "--cpu-bind=none"]
+    if not plan.exclusive:  # srun does not take it from sbatch since 22.05; a whole node's task has all of it without
+        srun.append(f"--cpus-per-task={plan.processes_per_node * (plan.cpus_per_process or 1)}")
+    if plan.nodes + plan.spare_nodes > 1:
+        srun.append("--label")
+    ended = shlex.quote(output)
+    if plan.spare_nodes:
+        srun.append("--no-kill")
+    return SCRIPT.format(
+        job=_comment(plan.job_id),
+        attempt=_comment(plan.attempt_id),
+        job_name=_comment(plan.job_name),
+        began=shlex.quote(f"{output}.begun"),
+        end=shlex.quote(f"{output}.end"),
+        ran_before=RAN_BEFORE,
+        node_unusable=NODE_UNUSABLE,
+        node_index=names.NODE_INDEX,
+        node_name=names.NODE_NAME,
+        node_address=names.NODE_ADDRESS,
+        node_topology=names.NODE_TOPOLOGY,
+        work_dir=names.WORK_DIR,
+        work=shlex.quote(f"{config.work_directory.rstrip('/')}/{plan.backend_name}"),
+        command=shlex.join(config.command),
+        srun=" ".join(srun),
+        node_end=NODE_END.format(ended=ended) if plan.spare_nodes else ":",
+        all_end=ALL_END.format(ended=ended, nodes=plan.nodes) if plan.spare_nodes else ":",
+    )
+
+
+def _comment(text: str) -> str:
+    """On one line, whatever it holds."""
+    return json.dumps(text) if WORD.fullmatch(text) is None else text

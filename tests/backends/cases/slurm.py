@@ -1,0 +1,142 @@
+"""A real Slurm of four nodes on this host, by its commands."""
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from athanor.backends.base import BackendUnavailable, Handle
+from athanor.backends.slurm.backend import SlurmBackend
+from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport
+from deploy.local.handle import wait_until
+from tests.backends.cases.base import PROGRAM, Case, Fault
+from tests.slurm.cluster import SlurmCluster
+
+
+class Meddler(Transport):
+    """Stands between the backend and the commands: counts, fails, and sets the cluster's clock wrong."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.fault: Fault | None = None
+        self.clock_seconds = 0
+        self.calls = 0
+        self.more: list[bytes] = []
+
+    def command(self) -> list[str]:
+        return self.inner.command()
+
+    def environment(self) -> dict[str, str]:
+        return self.inner.environment()
+
+    @contextmanager
+    def lines(self, program: str, deadline: Deadline) -> Iterator[Iterator[bytes]]:
+        self.calls += 1
+        if self.fault is Fault.ERROR:
+            raise CommandFailed(1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+        if self.fault is Fault.TIMEOUT:
+            raise BackendUnavailable("the cluster's commands did not answer in time")
+        if self.fault is Fault.SLOW:
+            time.sleep(0.5)
+        with self.inner.lines(self._skewed(program), deadline) as lines:
+            if self.fault is Fault.LOST_ANSWER:
+                b"".join(lines)
+                raise BackendUnavailable("the answer was lost")
+            yield itertools.chain(lines, self.more) if "squeue" in program else lines
+
+    def _skewed(self, program: str) -> str:
+        """As if `date` and the times that squeue prints came from a clock that is off."""
+        if not self.clock_seconds or "squeue" not in program:
+            return program
+        later = f"+= {self.clock_seconds}"
+        shift = f"NF == 1 && $1 ~ /^[0-9]+$/ {{$1 {later}}} $8 ~ /^[0-9]+$/ {{$8 {later}}} 1"
+        return f"({program}) | awk -F'|' -v OFS='|' '{shift}'"
+
+
+class SlurmCase(Case):
+    most_nodes = 4
+
+    def __init__(self, cluster: SlurmCluster, signals: Path, **config: Any) -> None:
+        self.cluster = cluster
+        self.signals = signals
+        self.use(PROGRAM, **config)
+
+    def use(self, program: str, **config: Any) -> None:
+        command = [sys.executable, "-c", program, str(self.signals)]
+        backend = SlurmBackend(**self.cluster.config(command=command, **config))
+        self.backend: SlurmBackend = backend
+        self.meddler = Meddler(backend.client.files)
+        backend.client.files = backend.client._transport = self.meddler  # type: ignore[attr-defined]
+
+    def faulty(self, fault: Fault) -> AbstractContextManager[None]:
+        return self._faulty(fault)
+
+    @contextmanager
+    def _faulty(self, fault: Fault) -> Iterator[None]:
+        self.meddler.fault = fault
+        try:
+            yield
+        finally:
+            self.meddler.fault = None
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        said = self.cluster.run(
+            "sbatch", "--parsable", "--nodes=4", "--exclusive", "--partition=urgent", "--output=/dev/null",
+            "--job-name=filler", text="#!/bin/sh\nexec sleep 600\n",
+        )  # fmt: skip
+        wait_until(lambda: "R" in self.cluster.run("squeue", "-h", "-n", "filler", "-o", "%t"), "it is full", 30)
+        try:
+            yield
+        finally:
+            self.cluster.run("scancel", said.strip())
+
+    def lose_node(self, handle: Handle) -> bool:
+        (node, *_) = self.look(handle).nodes
+        self.cluster.kill_node(node)
+        return True
+
+    def preempt(self, handle: Handle) -> bool:
+        self.cluster.run(
+            "sbatch", "--nodes=4", "--exclusive", "--partition=urgent", "--output=/dev/null",
+            text="#!/bin/sh\nexec sleep 600\n",
+        )  # fmt: skip
+        return True
+
+    def cancel_behind_our_back(self, handle: Handle) -> bool:
+        self.cluster.run("scancel", handle.backend_id)
+        return True
+
+    @contextmanager
+    def skew_clock(self, seconds: float) -> Iterator[None]:
+        self.meddler.clock_seconds = int(seconds)
+        try:
+            yield
+        finally:
+            self.meddler.clock_seconds = 0
+
+    def many(self, count: int) -> list[Handle]:
+        """Lines of squeue behind the cluster's own: sbatch takes more than a minute for so many (see `make bench`)."""
+        names = [self.plan().backend_name for _ in range(count)]
+        self.meddler.more = [
+            f"{number}|{name}|PENDING|0|0|0:00|1:00:00|N/A|N/A||Priority|\n".encode()
+            for number, name in enumerate(names, 100_000)
+        ]
+        return [Handle(name) for name in names]
+
+    def calls(self) -> int:
+        return self.meddler.calls
+
+
+@pytest.fixture
+def slurm_commands(slurm: SlurmCluster, tmp_path: Path) -> Iterator[SlurmCase]:
+    signals = tmp_path / "signals"
+    signals.mkdir()
+    case = SlurmCase(slurm, signals)
+    yield case
+    (signals / "finish").write_text("0")
