@@ -13,6 +13,7 @@ from trainer.contract.manifest import (
     ModelManifest,
     ProfileManifest,
 )
+from trainer.contract.rendezvous import Join, Place
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -88,6 +89,10 @@ class LocalPlatform:
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         return HeartbeatReply()
+
+    def rendezvous(self, join: Join) -> Place:
+        """Nobody to meet: a standalone run has one node."""
+        return Place(state="over", round=join.round)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         records = [*batch.points, *batch.lines, *batch.events]

@@ -9,6 +9,7 @@ import httpx
 from pydantic import BaseModel
 
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
+from trainer.contract.rendezvous import Join, Place
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -45,6 +46,7 @@ class Platform(Protocol):
     def run(self) -> RunConfig: ...
     def keys(self) -> DataKeys: ...
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply: ...
+    def rendezvous(self, join: Join) -> Place: ...
     def deliver(self, kind: str, batch: Batch) -> BatchReply: ...
     def register_checkpoint(self, manifest: CheckpointManifest) -> None: ...
     def register_model(self, manifest: ModelManifest) -> None: ...
@@ -76,6 +78,9 @@ class PlatformClient:
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """One try: the next beat is the retry. Raises httpx.HTTPError, AttemptOver."""
         return HeartbeatReply.model_validate_json(self._once("POST", "/heartbeat", heartbeat).content)
+
+    def rendezvous(self, join: Join) -> Place:
+        return Place.model_validate_json(self._call("POST", "/rendezvous", join).content)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """One try; `kind` is metrics, logs or progress. Raises httpx.HTTPError, SequenceGap, AttemptOver."""

@@ -25,7 +25,7 @@ class RankPool:
         start_fork_server()
 
     def _start(self) -> None:
-        self._store, self._address = start_store("127.0.0.1", 0)
+        self._store, self._address = start_store("127.0.0.1")
         for rank in range(self._size):
             orders, to_rank = make_pipe()
             from_rank, results = make_pipe()

@@ -1,7 +1,6 @@
 """Runs against a real server of the agent API, in warm processes of this test's own fork server."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ import pytest
 
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_text, tiny_training
+from trainer.agent.meeting import NodeIdentity
 from trainer.agent.supervisor import NodePlace, Supervisor
 from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
@@ -234,32 +234,42 @@ def test_a_refused_call_is_not_tried_again(tmp_path: Path) -> None:
         assert api.heartbeats == []
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def node(index: int, *topology: str) -> NodeIdentity:
+    return NodeIdentity(index, f"node{index}", "127.0.0.1", list(topology))
 
 
-def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp_path: Path, free_port: int) -> None:
+def run_nodes(api: AgentApi, tmp_path: Path, nodes: list[NodeIdentity]) -> list[EndClass]:
+    """The agents of a run, each in a thread, the first in this one."""
+    supervisors = [supervisor_for(api, tmp_path / each.name, node=each) for each in nodes]
+    ends: dict[int, EndClass] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: ends.update({i: supervisors[i].run()})) for i in range(1, len(nodes))
+    ]
+    for thread in threads:
+        thread.start()
+    ends[0] = supervisors[0].run()
+    for thread in threads:
+        thread.join(60)
+    return [ends[i] for i in range(len(nodes))]
+
+
+def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training())
     with AgentApi(run, keys, dict(objects)) as api:
         assert supervisor_for(api, tmp_path / "alone").run() is EndClass.COMPLETED
         expected = api.losses()
     run = RunConfig.model_validate({**run.model_dump(), "layout": ProcessLayout(nodes=2, processes_per_node=1)})
     with AgentApi(run, keys, objects) as api:
-        nodes = [
-            supervisor_for(api, tmp_path / f"node{rank}", node_rank=rank, store_port=free_port) for rank in range(2)
-        ]
-        ends: list[EndClass] = []
-        second = threading.Thread(target=lambda: ends.append(nodes[1].run()))
-        second.start()
-        ends.append(nodes[0].run())
-        second.join(60)
-        assert ends == [EndClass.COMPLETED] * 2
+        # By the switches above them the second comes first.
+        assert run_nodes(api, tmp_path, [node(0, "b"), node(1, "a")]) == [EndClass.COMPLETED] * 2
         assert api.losses() == pytest.approx(expected, rel=1e-6)
         assert {end["node_rank"] for end in api.ends} == {0, 1}
         assert {beat["node_rank"] for beat in api.heartbeats} == {0, 1}
+        assert [each.node_index for each in api.placed[1]] == [1, 0]
+        assert [event["nodes"] for event in api.events("nodes.placed")] == [["node1", "node0"]]
+        said = "\n".join(line["text"] for line in api.records("logs", "lines"))
+        assert "ranks 0 to 0: node1 (127.0.0.1) below a" in said
+        assert "replicate (2): over 2 nodes, at most 3 switches between neighbours" in said
 
 
 def test_the_agent_is_free_of_torch() -> None:

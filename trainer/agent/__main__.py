@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -18,10 +19,12 @@ def main() -> int:
     if os.environ.get(names.DIE_WITH_PARENT) == "1":
         die_with_parent()
     url, token, work = require(names.AGENT_URL), require(names.ATTEMPT_TOKEN), Path(require(names.WORK_DIR))
-    node_rank = int(os.environ.get(names.NODE_INDEX, "0"))
+    index, name = int(os.environ.get(names.NODE_INDEX, "0")), os.environ.get(names.NODE_NAME, socket.gethostname())
+    address, topology = os.environ.get(names.NODE_ADDRESS, "127.0.0.1"), os.environ.get(names.NODE_TOPOLOGY, "")
     keep_only_known()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
+    from trainer.agent.meeting import NodeIdentity  # noqa: PLC0415 - as below
     from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
     from trainer.platform_client import PlatformClient  # noqa: PLC0415 - as above
@@ -31,8 +34,7 @@ def main() -> int:
     place = NodePlace(
         work=work,
         cache=Path(cache) if cache else None,
-        node_rank=node_rank,
-        store_host=os.environ.get(names.NODE_ADDRESS, "127.0.0.1"),
+        node=NodeIdentity(index, name, address, [each for each in topology.split("/") if each]),
     )
     supervisor = Supervisor(HttpConnection(url, token), PlatformClient(url, token), place)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))

@@ -13,8 +13,12 @@ from trainer.agent.base_model import obtain_base
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.generation import Generation, Outcome
 from trainer.agent.logs import LogFollower
+from trainer.agent.meeting import Meeting, NodeIdentity, farthest_neighbours, mapping
 from trainer.agent.profiles import ProfileCourier
 from trainer.agent.shipper import Shipper
+from trainer.contract.parallelism import MeshSizes
+from trainer.contract.plan import plan_mesh
+from trainer.contract.rendezvous import Place
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer
 from trainer.data.shards import DatasetIndex
@@ -41,13 +45,11 @@ DELIVERY_PATIENCE_SECONDS = 300.0  # for reports still waiting at the end, shoul
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Which node this is, and where its agent may write. `store_port` 0: any free one (single node only)."""
+    """Which node this is, and where its agent may write."""
 
     work: Path
     cache: Path | None = None
-    node_rank: int = 0
-    store_host: str = "127.0.0.1"
-    store_port: int = 0
+    node: NodeIdentity = NodeIdentity()
     local_files: list[Path] = field(default_factory=list)
     profile: tuple[int, int] | None = None
     sinks: LocalSinks = LocalSinks()
@@ -60,17 +62,19 @@ class Supervisor:
         self._connection, self._platform, self._place = connection, platform, place
         self._stamp = f"{int(time.time()):x}"
         spool = place.work / "spool"
-        self._events = SpoolWriter(spool, "progress", f"agent{place.node_rank}-{self._stamp}")
-        self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{place.node_rank}-{self._stamp}"))
+        self._events = SpoolWriter(spool, "progress", f"agent{place.node.index}-{self._stamp}")
+        self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{place.node.index}-{self._stamp}"))
         self._shipper = Shipper(spool, platform)
         self._stop: StopRequest | None = None
         self._stop_reported: StopRequest | None = None
         self._over = threading.Event()
         self._ended = threading.Event()
-        self._number = 0
+        self._meeting = Meeting(platform, place.node, self._is_stopping)
+        self._is_superfluous = False
         self.generation: Generation | None = None
         self._upload: threading.Thread | None = None
         self._store: Forked | None = None
+        self._store_port = 0
         self._profiles: ProfileCourier | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
@@ -86,7 +90,7 @@ class Supervisor:
             logger.warning("%s", error)
             return error.end_class
         self._logs.hide(keys.secrets.values())
-        if self._place.node_rank == 0:
+        if self._place.node.index == 0:
             self._shipper.feeds = feeds_of(run, keys, self._identity(run), self._place.sinks, self._tell_of_sink)
         self._shipper.start()
         threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
@@ -110,29 +114,30 @@ class Supervisor:
             self._tell("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
         room = DatasetRoom(cache, run, keys, self._platform, storage, self._is_stopping, base)
-        if self._place.node_rank > 0:
+        if self._place.node.index > 0:
             room.wait_for_prepared(self._over)
         room.obtain(self._place.local_files)
         self._tell("phase.finished", phase="data", seconds=time.monotonic() - begin)
         if run.prepare is not None:
             return self._register_prepared(room)
-        if room.prepared_here and self._place.node_rank == 0 and isinstance(self._connection, HttpConnection):
+        if room.prepared_here and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
             # Beside the training: the first step does not wait for a copy that only later attempts need.
             self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
             self._upload.start()
-        address = StoreAddress(self._place.store_host, self._place.store_port)
-        vocab_size, restarts = DatasetIndex.read(room.places[0].folder).vocab_size, 0
-        largest = None
+        vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
+        self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node.index)
+        largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
             # A first attempt on the platform has nothing to remember: it does not wait for a store that is away.
             largest = remembered_micro_batch(storage, Sealer(keys.job), run, vocab_size)
-        self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node_rank)
         while True:
-            if self._is_stopping():
-                return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
-            if self._place.node_rank == 0:
-                address = self._serving_store(address)
-            outcome = self._run_generation(run, keys, room.places, base, address, largest)
+            place = self._meet(run, vocab_size, outcome.message if outcome else "")
+            if place is None or place.state == "over":
+                was_stopped = place is None and self._is_stopping()
+                return self._without_a_step(run, place) if outcome is None or was_stopped else outcome
+            if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
+                run = run.model_copy(update={"resume": place.resume})
+            outcome = self._run_generation(run, keys, room.places, base, place, largest)
             if self._over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
@@ -145,14 +150,44 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt takes micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
-            elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place and run.layout.nodes == 1:
+            elif self._meeting.has_moved_on and outcome.end_class is not EndClass.COMPLETED:
+                outcome = replace(outcome, message="another node began a new round")
+            elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
                 restarts += 1
             else:
                 return outcome
-            self._number += 1
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
-            self._tell("generation.started", generation=self._number, because=self._logs.hidden(outcome.message))
+            hidden = self._logs.hidden(outcome.message)
+            self._tell("generation.started", generation=self._meeting.round, because=hidden)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _meet(self, run: RunConfig, vocab_size: int, because: str) -> Place | None:
+        """The place in the next round. `over`: the attempt has ended elsewhere. None: it is to stop, or is left alone.
+
+        Its number is that of the generation of workers, from 0.
+        """
+        if self._is_stopping():
+            return None
+        port = self._serving_store()
+        if run.layout.nodes == 1:
+            return self._meeting.alone(port)
+        begin = time.monotonic()
+        place = self._meeting.attend(port, self._logs.hidden(because))
+        if place is not None and place.state == "placed" and place.node_rank == 0:
+            sizes = plan_mesh(run.training, vocab_size, run.layout.world_size) if run.training else None
+            if isinstance(sizes, MeshSizes):
+                self._logs.say(mapping(place, sizes, run.layout.processes_per_node))
+            nodes = [node.name for node in place.nodes]
+            self._tell("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
+            self._tell("nodes.placed", round=place.round, nodes=nodes, switches=farthest_neighbours(place))
+        return place
+
+    def _without_a_step(self, run: RunConfig, place: Place | None) -> Outcome:
+        """A node that never had ranks: it was stopped before, or was spare to the end."""
+        if place is None:
+            return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
+        self._is_superfluous = True
+        return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
 
     def _identity(self, run: RunConfig) -> str:
         """Of the whole run, over its attempts."""
@@ -174,12 +209,14 @@ class Supervisor:
             )  # fmt: skip
         return Outcome(EndClass.COMPLETED, "", -1, {})
 
-    def _serving_store(self, address: StoreAddress) -> StoreAddress:
-        """Where the store listens. It outlives the workers, but not the fork server: then a new one takes its place."""
+    def _serving_store(self) -> int:
+        """The port of this node's store, by which ranks find each other if this node is asked to serve it. It outlives
+        the workers, but not the fork server: then a new one takes its place."""
         if self._store is None or not self._store.process.is_alive():
-            self._store, address = start_store(self._place.store_host, self._place.store_port)
+            self._store, address = start_store(self._place.node.address)
+            self._store_port = address.port
             self._logs.follow(self._store, -1)
-        return address
+        return self._store_port
 
     def _run_generation(
         self,
@@ -187,10 +224,10 @@ class Supervisor:
         keys: DataKeys,
         sources: list[SourcePlace],
         base: Path | None,
-        address: StoreAddress,
+        place: Place,
         largest_micro_batch: int | None,
     ) -> Outcome:
-        first = self._place.node_rank * run.layout.processes_per_node
+        first = place.node_rank * run.layout.processes_per_node
         model_folder = None
         if isinstance(self._connection, FolderConnection):
             model_folder = self._connection.output / "model"
@@ -199,10 +236,10 @@ class Supervisor:
                 run=run,
                 job_key=keys.job,
                 connection=self._connection,
-                generation=self._number,
+                generation=place.round - 1,
                 rank=first + local_rank,
                 local_rank=local_rank,
-                store=address,
+                store=StoreAddress(place.store_host, place.store_port),
                 sources=sources,
                 work=self._place.work,
                 stamp=self._stamp,
@@ -217,7 +254,9 @@ class Supervisor:
         self.generation = Generation(assignments, self._logs)
         if self._profiles is not None:
             self._profiles.generation = self.generation
-        return self.generation.watch(lambda: self._stop_by(run.deadline), self._over.is_set)
+        return self.generation.watch(
+            lambda: self._stop_by(run.deadline), lambda: self._over.is_set() or self._meeting.has_moved_on
+        )
 
     @staticmethod
     def _last_step(run: RunConfig) -> int:
@@ -252,8 +291,9 @@ class Supervisor:
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.generation.progress() if self.generation else before_workers
             beat = Heartbeat(
-                node_rank=self._place.node_rank, generation=self._number, phase=phase, step=step, processes_alive=alive
-            )
+                node_rank=self._place.node.index, generation=max(self._meeting.round - 1, 0), phase=phase, step=step,
+                processes_alive=alive,
+            )  # fmt: skip
             try:
                 reply = self._platform.heartbeat(beat)
             except AttemptOver:
@@ -262,6 +302,7 @@ class Supervisor:
             except httpx.HTTPError as error:
                 logger.warning("heartbeat: %s", error)  # training goes on while the platform is away
             else:
+                self._meeting.wanted = reply.round
                 if reply.stop is not None:
                     self.request_stop(reply.stop)
                 if reply.profile is not None and self._profiles is not None:
@@ -280,7 +321,7 @@ class Supervisor:
             end_class=outcome.end_class,
             last_step=outcome.last_step,
             message=self._logs.hidden(outcome.message),
-            node_rank=self._place.node_rank,
+            node_rank=self._place.node.index,
             exit_codes=outcome.exit_codes,
             stopped_for=self._stop_reported if outcome.end_class is EndClass.STOPPED else None,
             at=datetime.now(UTC),
@@ -296,9 +337,10 @@ class Supervisor:
             logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         self._shipper.finish_feeds(outcome.end_class)
         try:
-            if self._place.node_rank == 0:
+            if self._meeting.place is None or self._meeting.place.node_rank == 0:
                 self._put_end_marker(run, keys, end)
-            self._platform.end(end)
+            if not self._is_superfluous:
+                self._platform.end(end)
         except TrainerError as error:
             logger.warning("the end could not be reported: %s", error)
         self._ended.set()

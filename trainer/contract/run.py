@@ -50,6 +50,7 @@ class RunConfig(OneTask, WireModel):
     base: BaseModelSource | None = None
     resume: CheckpointManifest | None = None
     max_restarts_in_place: int = 0
+    spare_nodes: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
@@ -81,7 +82,8 @@ class StopRequest(StrEnum):
 
 
 class Heartbeat(WireModel):
-    """POST /heartbeat, by each node's agent. `step` is the last finished one, -1 before the first."""
+    """POST /heartbeat, by each node's agent. `step` is the last finished one, -1 before the first. `node_rank` is what
+    its backend counted the node as, which never changes while its ranks may."""
 
     node_rank: int
     generation: int
@@ -101,9 +103,11 @@ class ProfileRequest(WireModel):
 
 
 class HeartbeatReply(WireModel):
-    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`. `profile`: told until it is registered."""
+    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`. `profile`: told until it is registered.
+    `round`: of a run of several nodes, the newest that anybody has asked for."""
 
     stop: StopRequest | None = None
+    round: int = 0
     profile: ProfileRequest | None = None
 
 

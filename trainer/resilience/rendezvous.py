@@ -22,24 +22,24 @@ class StoreAddress:
     port: int
 
 
-def start_store(host: str, port: int) -> tuple[Forked, StoreAddress]:
-    """Serve on `port` of this node; 0 takes a free one. Raises TrainerError where the port is taken."""
+def start_store(host: str) -> tuple[Forked, StoreAddress]:
+    """Serve on a free port of this node, which others reach by `host`. Raises TrainerError where that cannot be."""
     reader, writer = make_pipe()
-    forked = fork("rendezvous", _serve, host, port, writer)
+    forked = fork("rendezvous", _serve, host, writer)
     writer.close()
     try:
-        bound = int(reader.recv())
+        return forked, StoreAddress(host, int(reader.recv()))
     except EOFError as error:
         raise TrainerError(
-            EndClass.INTERNAL_ERROR, f"the rendezvous store could not listen on {host} port {port}; is it in use?"
+            EndClass.INTERNAL_ERROR,
+            f"the rendezvous store could not listen on this node, reached as {host}; does that name lead here?",
         ) from error
-    return forked, StoreAddress(host, bound)
 
 
-def _serve(host: str, port: int, report: Connection) -> None:
+def _serve(host: str, report: Connection) -> None:
     from torch.distributed import TCPStore  # noqa: PLC0415 - runs in a forked process; the agent stays free of torch
 
-    store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
     report.send(store.port)
     report.close()
     threading.Event().wait()  # until the agent ends it

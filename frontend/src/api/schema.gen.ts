@@ -592,6 +592,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/attempts/{attempt_number}/output": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description What the cluster itself kept of an attempt's output, asked for now: why it did not begin, when its agent could not say so. The log of a run is at /jobs/{job_id}/logs. */
+        get: operations["jobs_attempt_output"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/checkpoints": {
         parameters: {
             query?: never;
@@ -1912,7 +1929,12 @@ export interface components {
              *       "nodes": 1,
              *       "processes_per_node": 1,
              *       "cluster": null,
-             *       "accelerator": "cpu"
+             *       "accelerator": "cpu",
+             *       "spare_nodes": 0,
+             *       "cpus_per_process": null,
+             *       "memory_bytes_per_node": null,
+             *       "exclusive": false,
+             *       "max_switches": null
              *     }
              */
             resources: components["schemas"]["Resources"];
@@ -2535,6 +2557,11 @@ export interface components {
             /** @description clusters that could not say what they run */
             unlisted: components["schemas"]["Unlisted"][];
         };
+        Output: {
+            text: string;
+            /** @description asks for what comes after */
+            cursor: string;
+        };
         /** @enum {string} */
         PackingEnum: "none" | "documents";
         /**
@@ -2912,6 +2939,8 @@ export interface components {
         /**
          * Resources
          * @description Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator.
+         *     `spare_nodes` wait to take the place of a node that is lost. `exclusive`: nobody else on its nodes. `max_switches`:
+         *     how many switches of the lowest level its nodes may lie below. What is left out the cluster decides.
          */
         Resources: {
             /**
@@ -2934,6 +2963,31 @@ export interface components {
              * @default cpu
              */
             accelerator: string;
+            /**
+             * Spare Nodes
+             * @default 0
+             */
+            spare_nodes: number;
+            /**
+             * Cpus Per Process
+             * @default null
+             */
+            cpus_per_process: number | null;
+            /**
+             * Memory Bytes Per Node
+             * @default null
+             */
+            memory_bytes_per_node: number | null;
+            /**
+             * Exclusive
+             * @default false
+             */
+            exclusive: boolean;
+            /**
+             * Max Switches
+             * @default null
+             */
+            max_switches: number | null;
         };
         /**
          * RetryPolicy
@@ -8374,6 +8428,130 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ArtifactPage"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_attempt_output: {
+        parameters: {
+            query?: {
+                /** @description from an earlier answer; without it: the beginning */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                attempt_number: number;
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Output"];
                 };
             };
             /** @description the body is not what its Content-Type says */

@@ -95,11 +95,17 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
 
 def newest_checkpoint(job: Job) -> CheckpointManifest | None:
     """The one to resume from: the furthest of the newest attempt that saved any."""
-    row = (
-        Checkpoint.objects.filter(job=job, retired_at__isnull=True)
-        .order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc())
-        .first()
-    )
+    row = newest_checkpoint_row(job)
+    return CheckpointManifest.model_validate(row.manifest) if row else None
+
+
+def newest_checkpoint_row(job: Job) -> Checkpoint | None:
+    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
+    return kept.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc()).first()
+
+
+def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
+    row = Checkpoint.objects.filter(pk=checkpoint_id).first()
     return CheckpointManifest.model_validate(row.manifest) if row else None
 
 

@@ -107,6 +107,15 @@ def log_part(content: bytes, begin: int) -> LogPart:
     return LogPart(text, str(begin + len(content) - len(kept)))
 
 
+def byte_cursor(cursor: str | None) -> int:
+    """Of a log that is read by its bytes. Raises ValueError."""
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20):
+        raise ValueError(f"{cursor!r} is no place in a log")
+    return int(cursor)
+
+
 class BackendUnavailable(Exception):
     """The backend did not answer. Nothing is known and nothing may be concluded; try again."""
 
@@ -145,7 +154,8 @@ class Backend(ABC):
 
     @abstractmethod
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
-        """At most LOG_PART_BYTES of what the processes wrote, from the beginning or from where a part ended."""
+        """At most LOG_PART_BYTES of what the processes wrote, from the beginning or from where a part ended; empty when
+        there is no more. Raises ValueError for a cursor that was never given."""
 
 
 class ListsOurs(ABC):

@@ -98,6 +98,11 @@ class Resources(TypedDict):
     processes_per_node: NotRequired[int]
     cluster: NotRequired[str | None]
     accelerator: NotRequired[str]
+    spare_nodes: NotRequired[int]
+    cpus_per_process: NotRequired[int | None]
+    memory_bytes_per_node: NotRequired[int | None]
+    exclusive: NotRequired[bool]
+    max_switches: NotRequired[int | None]
 
 
 class RetryPolicy(TypedDict):

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from django.db import transaction
+from django.db.models import Count
 from django.utils import timezone
 
 from athanor.backends.facts import NodeFacts, NodeState, Probe
@@ -121,3 +122,10 @@ def _tell(node: Node, facts: NodeFacts) -> Node:
     node.accelerator, node.slots, node.slots_used = facts.accelerator, facts.slots, facts.slots_used
     node.cpus, node.memory_bytes, node.listed = facts.cpus, facts.memory_bytes, True
     return node
+
+
+def offending_names(cluster: Cluster, job_id: str, incidents: int) -> tuple[str, ...]:
+    """The nodes on which a job met at least so many incidents, the worst first."""
+    hit = Node.objects.filter(cluster=cluster, incidents__job_id=job_id).annotate(count=Count("incidents"))
+    worst = hit.filter(count__gte=incidents).order_by("-count", "name")
+    return tuple(worst.values_list("name", flat=True))

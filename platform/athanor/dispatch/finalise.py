@@ -13,10 +13,11 @@ from athanor.artifacts import datasets, keys, profiles, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact
 from athanor.backends.base import Cause
+from athanor.clusters.services import record_incidents
 from athanor.core import leases
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
-from athanor.dispatch import recovery
+from athanor.dispatch import output, recovery
 from athanor.dispatch.services import spec_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -31,6 +32,10 @@ log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0  # renewed while a long log is put away
 BATCH = 20
+FAULTS_OF_NODES = frozenset(
+    {Reason.NODE_LOST, Reason.GPU_FAULT, Reason.PROCESS_KILLED, Reason.HANG, Reason.COLLECTIVE_TIMEOUT}
+    | {Reason.LAUNCH_FAILED}
+)
 UNFINISHED = (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.STOPPING)
 
 
@@ -57,9 +62,13 @@ def finalise_due() -> None:
 
 
 def _finalise(lease: Lease) -> None:
-    attempt = Attempt.objects.filter(job_id=lease.pk).select_related("job__team").order_by("-number")[0]
+    attempts = Attempt.objects.filter(job_id=lease.pk).select_related("job__team", "job__pool__cluster")
+    attempt = attempts.order_by("-number")[0]
     try:
-        ending = _ending(attempt)
+        report = _report(attempt)
+        ending = _ending(attempt, report)
+        if report is None:
+            output.keep_last_words(attempt)
         _archive_log(attempt, lease)
     except Unavailable as error:
         log.warning("job %s is finalised later: %s", lease.pk, error)
@@ -71,10 +80,9 @@ def _finalise(lease: Lease) -> None:
             _apply(job, attempt, ending)
 
 
-def _ending(attempt: Attempt) -> Ending:
+def _ending(attempt: Attempt, report: AttemptEnd | None) -> Ending:
     if attempt.reason:
         return Ending(Reason(attempt.reason), attempt.reason_detail)
-    report = _report(attempt)
     reason, detail = recovery.reason_of_end(
         report,
         exit_status=attempt.exit_status,
@@ -122,6 +130,10 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         if past.reason and past.ended_at
     ]
     Attempt.objects.filter(pk=attempt.pk).update(reason=ending.reason.value, reason_detail=ending.detail)
+    if ending.reason in FAULTS_OF_NODES:
+        known = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
+        facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": ending.detail}
+        record_incidents(attempt.job.pool.cluster, list(known), ending.reason.value, **facts)
     facts = {"attempt": attempt.id}
     status = JobStatus(job.status)
     if ending.reason is Reason.COMPLETED:

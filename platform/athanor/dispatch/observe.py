@@ -129,8 +129,9 @@ def _batches(attempts: QuerySet[Attempt]) -> Iterator[list[Live]]:
 def _read(attempts: QuerySet[Attempt]) -> list[Live]:
     rows = attempts.values_list(
         "id", "backend_name", "backend_id", "status", "native_state", "native_reason", "phase", "cause", "explanation",
-        "native_restarts", "absent_count", "launched_at", "expected_start_at", "job__queued_at", "job_id", "job__status", "job__health",
-        F("job__resolved_spec__time_limit_seconds"), F("job__resolved_spec__wait_limit_seconds"),
+        "native_restarts", "absent_count", "launched_at", "expected_start_at", "job__queued_at", "job_id",
+        "job__status", "job__health", F("job__resolved_spec__time_limit_seconds"),
+        F("job__resolved_spec__wait_limit_seconds"),
     )  # fmt: skip
     return [Live(*row) for row in rows]
 

@@ -1,5 +1,6 @@
 """From the record of an attempt to what is launched, and to what its trainer is told. Pure."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from athanor.backends.plan import LaunchPlan, backend_name
@@ -10,16 +11,41 @@ from trainer.contract.run import BaseModelSource, DatasetSource, RunConfig
 from trainer.contract.training import ProcessLayout
 
 
-def launch_plan(spec: JobSpec, *, attempt_id: str, agent_url: str, token: str) -> LaunchPlan:
+@dataclass(frozen=True)
+class Owner:
+    """Whose attempt it is, and where it was admitted; names as people gave them."""
+
+    job_id: str
+    team: str
+    project: str
+    pool: str
+
+
+def launch_plan(
+    spec: JobSpec, *, attempt_id: str, owner: Owner, avoid_nodes: tuple[str, ...], agent_url: str, token: str
+) -> LaunchPlan:
+    asked = spec.resources
     return LaunchPlan(
         attempt_id=attempt_id,
         backend_name=backend_name(attempt_id),
-        nodes=spec.resources.nodes,
-        processes_per_node=spec.resources.processes_per_node,
-        accelerator=spec.resources.accelerator,
+        nodes=asked.nodes,
+        processes_per_node=asked.processes_per_node,
+        accelerator=asked.accelerator,
         time_limit_seconds=spec.time_limit_seconds,
         environment={names.AGENT_URL: agent_url},
         secrets={names.ATTEMPT_TOKEN: token},
+        job_id=owner.job_id,
+        job_name=spec.name,
+        team=owner.team,
+        project=owner.project,
+        pool=owner.pool,
+        priority=spec.priority,
+        spare_nodes=asked.spare_nodes,
+        cpus_per_process=asked.cpus_per_process,
+        memory_bytes_per_node=asked.memory_bytes_per_node,
+        exclusive=asked.exclusive,
+        max_switches=asked.max_switches,
+        avoid_nodes=avoid_nodes,
     )
 
 
@@ -49,6 +75,7 @@ def run_config(
         base=base,
         resume=resume,
         max_restarts_in_place=spec.retry.restarts_in_place,
+        spare_nodes=spec.resources.spare_nodes,
         telemetry=spec.telemetry.named(spec.name),
         deadline=launched_at + timedelta(seconds=spec.time_limit_seconds),
     )

@@ -12,14 +12,18 @@ from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
 from athanor.clusters.models import Cluster
+from athanor.clusters.services import offending_names, quarantined_names
 from athanor.core import leases
 from athanor.core.leases import Lease
 from athanor.dispatch import plan
+from athanor.dispatch.recovery import CONSEQUENCES
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import JobStatus
 from athanor.specs.v1 import JobSpec
-from trainer.contract.run import RunConfig, StopRequest
+from trainer.contract.run import AttemptEnd, RunConfig, StopRequest
+
+OFFENCES = 2
 
 
 @contextmanager
@@ -58,6 +62,17 @@ def backend_of(cluster: Cluster) -> Backend:
     return registry.load(cluster.kind, config)
 
 
+def nodes_to_avoid(job: Job) -> tuple[str, ...]:
+    """Nodes in quarantine, and of the rest those that this job has come to grief on more than once, as long as its pool
+    has enough others."""
+    cluster = job.pool.cluster
+    quarantined = quarantined_names(cluster)
+    asked = spec_of(job).resources
+    to_spare = job.pool.nodes - len(quarantined) - asked.nodes - asked.spare_nodes
+    offenders = offending_names(cluster, job.id, OFFENCES)[: max(to_spare, 0)]
+    return tuple(sorted({*quarantined, *offenders}))
+
+
 def spec_of(job: Job) -> JobSpec:
     return JobSpec.model_validate(job.resolved_spec)
 
@@ -84,6 +99,20 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.launched_at,
     )
+
+
+def record_end(attempt: Attempt, report: AttemptEnd) -> None:
+    """What a node's agent says at its end. Of several nodes the first word stands, unless that one only saw the
+    consequences of what another then tells."""
+    with locked(attempt.pk) as (_, row):
+        if row.end_report is not None:
+            known = AttemptEnd.model_validate(row.end_report)
+            if known.node_rank != report.node_rank and (
+                known.end_class not in CONSEQUENCES or report.end_class in CONSEQUENCES
+            ):
+                return
+        row.end_report = report.model_dump(mode="json")
+        row.save(update_fields=["end_report"])
 
 
 def stop_request_of(attempt: Attempt) -> StopRequest | None:

@@ -11,7 +11,7 @@ from athanor.backends.plan import backend_name
 from athanor.core import ids, leases
 from athanor.core.leases import Lease
 from athanor.dispatch import plan, tokens
-from athanor.dispatch.services import applying_to_attempt, backend_of, spec_of
+from athanor.dispatch.services import applying_to_attempt, backend_of, nodes_to_avoid, spec_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
@@ -65,11 +65,14 @@ def _new_attempt(job: Job) -> Attempt:
 
 
 def _submit(lease: Lease) -> None:
-    attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
-    backend = backend_of(attempt.job.pool.cluster)
+    attempt = Attempt.objects.select_related("job__pool__cluster", "job__team").get(pk=lease.pk)
+    job, cluster = attempt.job, attempt.job.pool.cluster
+    backend = backend_of(cluster)
     launch = plan.launch_plan(
-        spec_of(attempt.job),
+        spec_of(job),
         attempt_id=attempt.id,
+        owner=plan.Owner(job.id, job.team.name, job.project, job.pool.name),
+        avoid_nodes=nodes_to_avoid(job),
         agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
         token=tokens.issue(attempt.id),
     )

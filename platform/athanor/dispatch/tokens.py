@@ -18,6 +18,7 @@ from athanor.jobs.states import AttemptStatus
 
 PREFIX = "att_"
 LIMIT = F("job__resolved_spec__time_limit_seconds")
+NODES = F("job__resolved_spec__resources__nodes")
 # Most requests of an attempt are reports, which need none of these; the few that do read them then.
 LONG = ("submission_text", "end_report", "job__spec", "job__resolved_spec", "job__warnings")
 GRACE = timedelta(hours=1)
@@ -33,9 +34,8 @@ def recognise(token: str) -> Attempt:
     # As bytes: a header may hold letters that `compare_digest` does not take as text.
     if not hmac.compare_digest(signature.encode(), _signature(attempt_id).encode()):
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
-    attempt = (
-        Attempt.objects.select_related("job__team").annotate(limit=LIMIT).defer(*LONG).filter(pk=attempt_id).first()
-    )
+    attempts = Attempt.objects.select_related("job__team").annotate(limit=LIMIT, num_nodes=NODES).defer(*LONG)
+    attempt = attempts.filter(pk=attempt_id).first()
     if attempt is None:
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
     limit = timedelta(seconds=attempt.limit)

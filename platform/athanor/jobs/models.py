@@ -187,7 +187,8 @@ class Attempt(LeasedModel):
 
 class AttemptNode(models.Model):
     """A node's agent in the newest round of its attempt's rendezvous (dispatch/rendezvous.py). `node_rank` is None
-    until the round is complete, and for a spare node. `topology`: the switches above it, outermost first."""
+    until the round is complete, and for a spare node. `topology`: the switches above it, outermost first. All ranks of
+    a round go on from the checkpoint `resume_id`, if any."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="nodes")
     node_index = models.PositiveIntegerField()
@@ -198,6 +199,8 @@ class AttemptNode(models.Model):
     topology = models.JSONField(default=list)
     node_rank = models.PositiveIntegerField(null=True)
     joined_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    resume_id = models.CharField(max_length=40, blank=True, default="")
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [

@@ -176,7 +176,7 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         spec_digest=spec_digest,
         warnings=[vars(warning) for warning in found_warnings],
         pool=request.pool,
-        slots=spec.resources.world_size,
+        slots=spec.resources.slots,
         dataset_id=request.dataset_ids[0],
         more_dataset_ids=request.dataset_ids[1:],
         forked_from=request.forked_from,

@@ -71,14 +71,21 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 "Take a smaller model, more nodes, activation_checkpointing full, or micro_batch_sequences auto",
             )
         )
-    if spec.resources.nodes > pool.nodes:
-        found.append(
-            FieldProblem(
-                "/resources/nodes",
-                "too_many_nodes",
-                f"{spec.resources.nodes} nodes asked, pool {pool.name} has {pool.nodes}",
-            )
+    nodes, spare = spec.resources.nodes, spec.resources.spare_nodes
+    if nodes + spare > pool.nodes:
+        asked = f"{nodes} nodes and {spare} spare ones" if spare else f"{nodes} nodes"
+        field = "nodes" if nodes > pool.nodes else "spare_nodes"
+        detail = f"{asked} asked, pool {pool.name} has {pool.nodes}"
+        found.append(FieldProblem(f"/resources/{field}", "too_many_nodes", detail))
+    if spare and nodes == 1:
+        detail = "a run of one node starts anew as a new attempt when it is lost; spare nodes are for several"
+        found.append(FieldProblem("/resources/spare_nodes", "no_use_for_spares", detail))
+    if (spec.resources.memory_bytes_per_node or 0) > pool.memory_bytes_per_node:
+        detail = (
+            f"{_gib(spec.resources.memory_bytes_per_node or 0)} asked of each node, those of pool {pool.name} have "
         )
+        detail += _gib(pool.memory_bytes_per_node)
+        found.append(FieldProblem("/resources/memory_bytes_per_node", "too_much_memory", detail))
     if spec.training is None:
         if spec.resources.world_size > 1:
             asked = f"{spec.resources.nodes} x {spec.resources.processes_per_node}"
@@ -88,6 +95,12 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
     mesh = plan_mesh(spec.training, spec.training.tokenizer.vocab_size, spec.resources.world_size)
     if isinstance(mesh, list):
         found += [FieldProblem(f"/training/{each.field}", each.code, each.message) for each in mesh]
+    elif nodes > 1 and spec.resources.processes_per_node % mesh.tensor:
+        detail = (
+            f"groups of {mesh.tensor} ranks would lie across nodes of {spec.resources.processes_per_node} processes, "
+            "and every layer's sums would go through the network; take a divisor of processes_per_node"
+        )
+        found.append(FieldProblem("/training/parallelism/tensor", "tensor_leaves_the_node", detail))
     return found
 
 

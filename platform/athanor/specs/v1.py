@@ -19,10 +19,22 @@ SECONDS_PER_DAY = 86_400
 
 
 class Resources(ProcessLayout):
-    """Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator."""
+    """Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator.
+    `spare_nodes` wait to take the place of a node that is lost. `exclusive`: nobody else on its nodes. `max_switches`:
+    how many switches of the lowest level its nodes may lie below. What is left out the cluster decides."""
 
     cluster: Name | None = None
     accelerator: Name = "cpu"
+    spare_nodes: Annotated[int, Field(ge=0, le=64)] = 0
+    cpus_per_process: Annotated[int, Field(ge=1, le=1024)] | None = None
+    memory_bytes_per_node: Annotated[int, Field(ge=2**20, le=2**45)] | None = None
+    exclusive: bool = False
+    max_switches: Annotated[int, Field(ge=1, le=1000)] | None = None
+
+    @property
+    def slots(self) -> int:
+        """What it holds of its pool, spare nodes too."""
+        return (self.nodes + self.spare_nodes) * self.processes_per_node
 
 
 class RetryPolicy(SpecModel):

@@ -359,10 +359,10 @@ def test_one_jobs_error_does_not_hold_up_the_others(
         world.finish(attempt.backend_name, 0)
     original = finalise._ending
 
-    def broken_for_the_first(attempt: Attempt) -> finalise.Ending:
+    def broken_for_the_first(attempt: Attempt, report: object) -> finalise.Ending:
         if attempt.job_id == jobs[0].id:
             raise RuntimeError("a bug")
-        return original(attempt)
+        return original(attempt, report)
 
     monkeypatch.setattr("athanor.dispatch.finalise._ending", broken_for_the_first)
     drive.settle()

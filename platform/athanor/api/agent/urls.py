@@ -6,6 +6,7 @@ urlpatterns = [
     path("run", views.RunView.as_view()),
     path("keys", views.KeysView.as_view()),
     path("heartbeat", views.HeartbeatView.as_view()),
+    path("rendezvous", views.RendezvousView.as_view()),
     path("metrics", views.BatchView.as_view(kind="metrics")),
     path("logs", views.BatchView.as_view(kind="logs")),
     path("progress", views.BatchView.as_view(kind="progress")),

@@ -14,11 +14,12 @@ from athanor.artifacts import base_models, keys, profiles, services, storage, te
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
-from athanor.dispatch import tokens
-from athanor.dispatch.services import run_config_of, spec_of, stop_request_of
+from athanor.dispatch import rendezvous, tokens
+from athanor.dispatch.services import record_end, run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
+from trainer.contract.rendezvous import Join
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -99,8 +100,15 @@ class HeartbeatView(AgentView):
     def post(self, request: Request) -> Response:
         attempt = self.attempt(request)
         ingest.heartbeat(attempt, parse(Heartbeat, request.data))
-        reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt))
+        round_ = rendezvous.newest_round(attempt) if attempt.num_nodes > 1 else 0
+        reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_)
         return Response(reply.model_dump(mode="json"))
+
+
+class RendezvousView(AgentView):
+    def post(self, request: Request) -> Response:
+        place = rendezvous.join(self.attempt(request), parse(Join, _without_nul(request.body)))
+        return Response(place.model_dump(mode="json"))
 
 
 class BatchView(AgentView):
@@ -153,8 +161,7 @@ class ProfilesView(AgentView):
 
 class EndView(AgentView):
     def post(self, request: Request) -> Response:
-        report = parse(AttemptEnd, _without_nul(request.body)).model_dump(mode="json")
-        Attempt.objects.filter(pk=self.attempt(request).pk).update(end_report=report)
+        record_end(self.attempt(request), parse(AttemptEnd, _without_nul(request.body)))
         return Response({}, status=201)
 
 

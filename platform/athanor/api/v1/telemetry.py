@@ -11,7 +11,11 @@ from rest_framework.views import APIView
 from athanor.api.access import principal
 from athanor.api.pagination import number
 from athanor.api.v1.shapes import PROBLEMS
+from athanor.backends.base import BackendUnavailable
+from athanor.core.errors import Invalid, NotFound, Unavailable
+from athanor.dispatch import output
 from athanor.jobs import selectors
+from athanor.jobs.models import Attempt
 from athanor.telemetry import logs
 
 LARGEST_PAGE = 1000
@@ -73,6 +77,34 @@ class LogsView(APIView):
             for line in page.lines
         ]
         return Response({"items": items, "next_after": page.next_after})
+
+
+class OutputSerializer(serializers.Serializer[Any]):
+    text = serializers.CharField(allow_blank=True)
+    cursor = serializers.CharField(allow_blank=True, help_text="asks for what comes after")
+
+
+class OutputView(APIView):
+    @extend_schema(
+        operation_id="jobs_attempt_output",
+        parameters=[OpenApiParameter("cursor", str, description="from an earlier answer; without it: the beginning")],
+        responses={200: OutputSerializer, **PROBLEMS},
+        description="What the cluster itself kept of an attempt's output, asked for now: why it did not begin, when "
+        "its agent could not say so. The log of a run is at /jobs/{job_id}/logs.",
+    )
+    def get(self, request: Request, job_id: str, attempt_number: int) -> Response:
+        job = selectors.job_of(principal(request), job_id)
+        attempt = Attempt.objects.select_related("job__pool__cluster").filter(job=job, number=attempt_number).first()
+        if attempt is None:
+            raise NotFound("attempt", str(attempt_number))
+        try:
+            part = output.read(attempt, request.query_params.get("cursor") or None)
+        except BackendUnavailable as error:
+            raise Unavailable("cluster_unavailable", f"its cluster does not answer: {error}") from error
+        except ValueError as error:
+            remedy = "take the cursor of an earlier answer, or none"
+            raise Invalid("invalid_cursor", "this cursor is none of an earlier answer", remedy=remedy) from error
+        return Response(OutputSerializer({"text": part.text, "cursor": part.cursor}).data)
 
 
 def attempt_number(request: Request) -> int | None:

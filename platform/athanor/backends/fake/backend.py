@@ -24,6 +24,7 @@ from athanor.backends.base import (
     Presence,
     Probes,
     Submission,
+    byte_cursor,
 )
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
 from athanor.backends.fake.config import FakeConfig
@@ -107,7 +108,7 @@ class World:
 
     def logs(self, name: str, cursor: str | None) -> LogPart:
         self._call()
-        text, begin = self.written.get(name, ""), int(cursor or 0)
+        text, begin = self.written.get(name, ""), byte_cursor(cursor)
         part = text[begin : begin + LOG_PART_BYTES]
         self._answer()
         return LogPart(part, str(begin + len(part)))

@@ -23,6 +23,7 @@ from athanor.backends.base import (
     Presence,
     Probes,
     Submission,
+    byte_cursor,
     log_part,
 )
 from athanor.backends.facts import NodeFacts, Probe
@@ -98,7 +99,7 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
             folder.wake_keeper(place)
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
-        begin = int(cursor or 0)
+        begin = byte_cursor(cursor)
         try:
             with (self._root / handle.backend_name / folder.LOG).open("rb") as log:
                 log.seek(begin)

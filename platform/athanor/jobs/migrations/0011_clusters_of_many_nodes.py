@@ -57,6 +57,8 @@ class Migration(migrations.Migration):
                 ('topology', models.JSONField(default=list)),
                 ('node_rank', models.PositiveIntegerField(null=True)),
                 ('joined_at', models.DateTimeField()),
+                ("seen_at", models.DateTimeField()),
+                ("resume_id", models.CharField(blank=True, default="", max_length=40)),
                 ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='nodes', to='jobs.attempt')),
             ],
             options={

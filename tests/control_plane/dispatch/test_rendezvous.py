@@ -1,0 +1,143 @@
+"""Ranks are given when all nodes are there, in the order of the network, and anew when one has left."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from athanor.clusters.models import Node, Pool
+from athanor.core.errors import Invalid
+from athanor.dispatch import rendezvous, tokens
+from athanor.jobs.models import Attempt, AttemptNode, Job
+from tests.control_plane import drive
+from tests.control_plane.api.test_agent import AgentClient
+from trainer.contract.rendezvous import Join, Place
+from trainer.contract.run import EndClass
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def attempt(submit: Callable[..., Job], pool: Pool) -> Attempt:
+    """Of two nodes and a spare one."""
+    pool.nodes = 4
+    pool.save()
+    return drive.start(submit(resources={"nodes": 2, "spare_nodes": 1, "processes_per_node": 1, "cluster": "fake"}))
+
+
+def join(attempt: Attempt, index: int, **changes: Any) -> Place:
+    facts = {"node_index": index, "name": f"n{index}", "address": f"10.0.0.{index}", "store_port": 1000 + index}
+    return rendezvous.join(attempt, Join(**{**facts, **changes}))
+
+
+def time_passes(seconds: float) -> None:
+    ago = timedelta(seconds=seconds)
+    AttemptNode.objects.update(joined_at=F("joined_at") - ago)
+
+
+def silence(index: int, seconds: float) -> None:
+    AttemptNode.objects.filter(node_index=index).update(seen_at=F("seen_at") - timedelta(seconds=seconds))
+
+
+def all_there(attempt: Attempt) -> dict[int, Place]:
+    for index in range(3):
+        join(attempt, index)
+    return {index: join(attempt, index) for index in range(3)}
+
+
+def test_nobody_is_placed_before_all_are_there(attempt: Attempt) -> None:
+    assert join(attempt, 0) == Place(state="gathering", round=1, missing=1)
+    assert join(attempt, 1).missing == 1  # the spare one, which may be late
+    assert join(attempt, 2).state == "spare"
+    first, second = join(attempt, 0), join(attempt, 1)
+    assert (first.state, first.node_rank, first.store_host, first.store_port) == ("placed", 0, "10.0.0.0", 1000)
+    assert (second.node_rank, second.store_host, second.store_port) == (1, "10.0.0.0", 1000)
+    assert [each.name for each in first.nodes] == ["n0", "n1"]
+
+
+def test_a_spare_node_that_does_not_come_is_waited_for_only_a_moment(attempt: Attempt) -> None:
+    join(attempt, 0)
+    assert join(attempt, 1).state == "gathering"
+    time_passes(11)
+    assert join(attempt, 1).state == "placed"
+    assert join(attempt, 2).state == "spare"
+
+
+def test_one_that_died_while_it_waited_is_not_counted(attempt: Attempt) -> None:
+    join(attempt, 0)
+    silence(0, 31)
+    assert join(attempt, 1).missing == 1
+    time_passes(11)
+    assert join(attempt, 1).state == "gathering"
+    assert join(attempt, 2).state == "gathering"
+    time_passes(11)
+    assert join(attempt, 2).node_rank == 1
+
+
+def test_the_inventory_tells_the_switches_that_a_node_does_not_know(attempt: Attempt) -> None:
+    cluster = attempt.job.pool.cluster
+    Node.objects.create(cluster=cluster, name="n0", topology=["b"])
+    Node.objects.create(cluster=cluster, name="n1", topology=["a"])
+    places = all_there(attempt)
+    assert (places[0].node_rank, places[1].node_rank) == (1, 0)
+    assert places[0].nodes[0].topology == ["a"]
+
+
+def test_who_leaves_a_round_ends_it_for_all_and_the_spare_node_is_taken(attempt: Attempt) -> None:
+    all_there(attempt)
+    assert join(attempt, 0, round=2, because="lost a peer").state == "gathering"
+    assert rendezvous.newest_round(attempt) == 2
+    assert join(attempt, 2, round=1).round == 2
+    time_passes(11)
+    first, spare = join(attempt, 0, round=2), join(attempt, 2)
+    assert [(place.state, place.node_rank) for place in (first, spare)] == [("placed", 0), ("placed", 1)]
+    assert join(attempt, 1).state == "spare"  # it comes back when its place is taken
+
+
+def test_another_process_in_a_nodes_place_begins_a_round(attempt: Attempt) -> None:
+    all_there(attempt)
+    assert join(attempt, 1, store_port=4321).round == 2
+
+
+def test_asking_again_changes_nothing(attempt: Attempt) -> None:
+    assert all_there(attempt) == {index: join(attempt, index) for index in range(3)}
+    assert AttemptNode.objects.count() == 3
+
+
+def test_when_the_attempt_has_ended_elsewhere_it_is_over(attempt: Attempt) -> None:
+    all_there(attempt)
+    drive.report(attempt, EndClass.COMPLETED)
+    assert join(attempt, 2).state == "over"
+
+
+def test_a_node_that_nobody_asked_for_is_refused(attempt: Attempt) -> None:
+    with pytest.raises(Invalid, match="3 of a run of 3 nodes"):
+        join(attempt, 3)
+
+
+def test_the_heartbeats_of_many_nodes_tell_the_newest_round(attempt: Attempt) -> None:
+    agent = AgentClient(tokens.issue(attempt.id))
+    body = {"node_index": 0, "name": "n0", "address": "10.0.0.1", "store_port": 1}
+    assert agent("POST", "rendezvous", body).json()["state"] == "gathering"
+    beat = {"node_rank": 0, "generation": 0, "phase": "data"}
+    assert agent("POST", "heartbeat", beat).json()["round"] == 1
+    assert agent("POST", "rendezvous", {**body, "round": 7}).json()["round"] == 7
+    assert agent("POST", "heartbeat", beat).json()["round"] == 7
+
+
+def test_the_first_end_stands_unless_it_was_a_consequence(attempt: Attempt) -> None:
+    agent = AgentClient(tokens.issue(attempt.id))
+
+    def end(node: int, end_class: EndClass) -> str:
+        now = "2026-01-01T00:00:00Z"
+        agent("POST", "end", {"end_class": end_class.value, "last_step": 1, "node_rank": node, "at": now})
+        attempt.refresh_from_db()
+        assert attempt.end_report is not None
+        return str(attempt.end_report["end_class"])
+
+    assert end(0, EndClass.COLLECTIVE_TIMEOUT) == "collective_timeout"
+    assert end(1, EndClass.DATA_ERROR) == "data_error"
+    assert end(0, EndClass.COLLECTIVE_TIMEOUT) == "data_error"
+    assert end(2, EndClass.USER_ERROR) == "data_error"

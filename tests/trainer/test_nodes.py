@@ -1,0 +1,113 @@
+"""Runs of several nodes: who gets which ranks, and what follows when a node is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.agent_api import TOKEN, AgentApi
+from tests.trainer.runs import platform_run, tiny_training
+from trainer.contract import environment as names
+from trainer.contract.parallelism import MeshSizes
+from trainer.contract.rendezvous import Join, arrange, hops, spans, stages_of_nodes
+from trainer.contract.run import ProcessLayout, RunConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def join(index: int, *topology: str, name: str = "") -> Join:
+    return Join(
+        node_index=index, name=name or f"n{index:02}", address="127.0.0.1", store_port=1, topology=list(topology)
+    )
+
+
+def names_of(joins: list[Join]) -> list[str]:
+    return [each.name for each in joins]
+
+
+def test_neighbours_in_rank_are_neighbours_below_the_switches() -> None:
+    scattered = [join(0, "top", "b"), join(1, "top", "a"), join(2, "top", "b"), join(3, "top", "a")]
+    assert names_of(arrange(scattered, 4)) == ["n01", "n03", "n00", "n02"]
+
+
+def test_stages_of_one_pipeline_are_neighbours_and_replicas_lie_across() -> None:
+    scattered = [join(0, "b"), join(1, "a"), join(2, "b"), join(3, "a")]
+    placed = arrange(scattered, 4, stages=2)
+    # Node ranks 0 and 2 are the stages of one pipeline, 1 and 3 those of the other.
+    assert [each.topology for each in placed] == [["a"], ["b"], ["a"], ["b"]]
+    sizes = MeshSizes(pipeline=2, replicate=2, tensor=2)
+    assert spans(sizes, 2, placed) == {"pipeline": (2, 1), "replicate": (2, 3), "tensor": (1, 0)}
+    plain = arrange(scattered, 4)
+    assert spans(sizes, 2, plain)["pipeline"] == (2, 3)
+
+
+def test_nodes_beyond_those_that_are_needed_are_spare_by_their_index() -> None:
+    assert names_of(arrange([join(3, "a"), join(1, "b"), join(0, "c"), join(2, "a")], 2)) == ["n01", "n00"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_node", "stages"),
+    [
+        (MeshSizes(pipeline=4, replicate=2), 2, 4),
+        (MeshSizes(pipeline=4, replicate=2), 4, 1),
+        (MeshSizes(replicate=8), 2, 1),
+    ],
+)
+def test_a_pipeline_falls_into_stages_of_nodes_only_when_each_is_whole_nodes(
+    sizes: MeshSizes, per_node: int, stages: int
+) -> None:
+    assert stages_of_nodes(sizes, per_node) == stages
+
+
+def test_hops_count_the_switches_between() -> None:
+    assert hops(join(0, "t", "a"), join(0, "t", "a")) == 0
+    assert hops(join(0, "t", "a"), join(1, "t", "a")) == 1
+    assert hops(join(0, "t", "a"), join(1, "t", "b")) == 3
+    assert hops(join(0), join(1)) == 3  # nothing is known: the worst is assumed
+
+
+def agent(api: AgentApi, work: Path, index: int) -> "subprocess.Popen[bytes]":
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), names.AGENT_URL: api.url, names.ATTEMPT_TOKEN: TOKEN,
+        names.NODE_INDEX: str(index), names.NODE_NAME: f"node{index}", names.NODE_ADDRESS: "127.0.0.1",
+        names.WORK_DIR: str(work / f"node{index}"),
+    }  # fmt: skip
+    (work / f"node{index}").mkdir()
+    log = (work / f"log{index}").open("wb")
+    return subprocess.Popen([sys.executable, "-m", "trainer.agent"], env=environment, stdout=log, stderr=log)
+
+
+def log(api: AgentApi) -> str:
+    return "\n".join(line["text"] for line in api.records("logs", "lines"))[-6000:]
+
+
+def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> None:
+    """Three agents for a run of two nodes. The second is killed in the middle with all its processes; the run goes on
+    from its checkpoint on the first and the third, and ends as if nothing had been."""
+    training = tiny_training(steps=60)
+    run, keys, objects = platform_run(training, checkpoint={"every_steps": 5})
+    with AgentApi(run, keys, dict(objects)) as api:
+        whole = agent(api, tmp_path, 0)
+        assert whole.wait(120) == 0
+        expected = api.losses()
+    layout = ProcessLayout(nodes=2, processes_per_node=1)
+    run = RunConfig.model_validate({**run.model_dump(), "layout": layout, "spare_nodes": 1, "heartbeat_seconds": 0.5})
+    (tmp_path / "cluster").mkdir()
+    with AgentApi(run, keys, objects) as api:
+        agents = [agent(api, tmp_path / "cluster", index) for index in range(3)]
+        try:
+            api.wait_for(lambda: len(api.checkpoints) >= 2, 120)
+            agents[1].send_signal(signal.SIGKILL)
+            assert agents[0].wait(120) == 0, log(api)
+            assert agents[2].wait(120) == 0, log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        assert [[each.node_index for each in nodes] for _, nodes in sorted(api.placed.items())] == [[0, 1], [0, 2]]
+        assert {end["end_class"] for end in api.ends} == {"completed"}
+        assert len(api.models) == 1
+        assert api.losses() == pytest.approx(expected, rel=1e-5)
