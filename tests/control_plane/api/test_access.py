@@ -36,6 +36,7 @@ ENDPOINTS = [(method, str(pattern.pattern)) for pattern in urlpatterns for metho
 def path_of(template: str, ids: dict[str, str]) -> str:
     for name, value in ids.items():
         template = template.replace(f"<id:{name}>", value).replace(f"<name:{name}>", value)
+    template = template.replace("<int:attempt_number>", "1")
     assert "<" not in template, f"{template}: give this test an object of the new kind"
     return template
 
