@@ -6,11 +6,12 @@ import pytest
 
 from tests.backends.cases.base import Case
 from tests.backends.cases.fake import fake
+from tests.backends.cases.kubernetes import kubernetes
 from tests.backends.cases.local import local
 from tests.backends.cases.slurm import slurm_commands
 from tests.slurm.fixtures import slurm, slurm_session
 
-__all__ = ["case", "fake", "local", "slurm", "slurm_commands", "slurm_session"]
+__all__ = ["case", "fake", "kubernetes", "local", "slurm", "slurm_commands", "slurm_session"]
 KINDS = ["fake", "local", "slurm_commands"]
 
 

@@ -10,6 +10,7 @@ from athanor.backends.base import Backend
 BACKENDS: dict[str, str] = {
     "slurm": "athanor.backends.slurm.backend:SlurmBackend",
     "local": "athanor.backends.local.backend:LocalBackend",
+    "kubernetes": "athanor.backends.kubernetes.backend:KubernetesBackend",
     "fake": "athanor.backends.fake.backend:FakeBackend",
     "fake_cluster": "athanor.backends.fake.backend:FakeClusterBackend",
 }

@@ -65,7 +65,7 @@ class EnvironmentProblem(SystemExit):
 def read(variables: Mapping[str, str] = os.environ) -> Environment:
     known = {str(field.alias) for field in Environment.model_fields.values()}
     for name in sorted(variables):
-        if name.startswith("ATHANOR_") and name not in known | FOREIGN_NAMES:
+        if name.startswith("ATHANOR_") and not name.startswith("ATHANOR_TEST_") and name not in known | FOREIGN_NAMES:
             nearest = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             raise EnvironmentProblem(f"athanor: unknown environment variable {name}{hint}")

@@ -1,0 +1,227 @@
+"""The five calls on a cluster, and what else it can be asked."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from athanor.backends.base import (
+    Backend,
+    BackendRejected,
+    BackendUnavailable,
+    Handle,
+    ListsOurs,
+    LogPart,
+    Observation,
+    Presence,
+    Submission,
+    SyncsTeams,
+)
+from athanor.backends.kubernetes import logs, names, namespaces, objects, status
+from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, client_of, path
+from athanor.backends.kubernetes.config import KubernetesConfig
+from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
+from athanor.backends.plan import LaunchPlan
+
+Json = dict[str, Any]
+BATCH = "batch/v1"
+FEW = 20  # are asked for one by one
+# Refusals that somebody may lift: rights, a quota, a namespace that is just being removed.
+PASSING = ("exceeded quota", " cannot ", "being terminated", "failed quota")
+SETTINGS: dict[str, namespaces.Namespaces] = {}
+
+
+class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
+    configuration = KubernetesConfig
+
+    def __init__(self, **config: Any) -> None:
+        self._config = KubernetesConfig(**config)
+        self._key = self._config.model_dump_json()
+        self._namespaces = SETTINGS.setdefault(self._key, namespaces.Namespaces())
+
+    @property
+    def _client(self) -> Client:
+        return client_of(self._key, self._config)
+
+    def render(self, plan: LaunchPlan) -> Submission:
+        made = objects.objects_of(self._config, plan)
+        return Submission(
+            plan.backend_name,
+            objects.shown(made, list(plan.secrets)),
+            objects.environment(self._config, plan),
+            plan.secrets,
+            {"team": plan.team, "objects": made},
+        )
+
+    def submit(self, submission: Submission) -> Handle:
+        payload: Any = submission.payload
+        job, *others = payload["objects"]
+        namespace = job["metadata"]["namespace"]
+        deadline = time.monotonic() + CALL_SECONDS
+        try:
+            self._namespaces.ensure(self._client, self._config, payload["team"], deadline=deadline)
+            found = self._create(job, payload["team"], deadline)
+            if not job_state(found).is_over:
+                values = dict(submission.secrets)
+                others = [objects.secret(self._config, submission.backend_name, namespace, values), *others]
+                for manifest in others:
+                    self._apply(objects.owned_by(manifest, found), deadline)
+        except Refused as error:
+            raise _judged(error) from error
+        return Handle(submission.backend_name, f"{namespace}/{submission.backend_name}")
+
+    def _create(self, job: Json, team: str, deadline: float) -> Json:
+        """The Job, made now or found as it is."""
+        namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+        where = path(BATCH, "jobs", namespace)
+        try:
+            return self._client.create(where, job, deadline=deadline)
+        except Refused as error:
+            if error.code == 409 and error.reason == "AlreadyExists":
+                return self._client.json("GET", path(BATCH, "jobs", namespace, name), deadline=deadline)
+            if error.code != 404:
+                raise
+        self._namespaces.forget(namespace)  # somebody has removed it
+        self._namespaces.ensure(self._client, self._config, team, deadline=deadline)
+        return self._client.create(where, job, deadline=deadline)
+
+    def _apply(self, manifest: Json, deadline: float) -> None:
+        plural = {"Secret": "secrets", "Service": "services", "NetworkPolicy": "networkpolicies"}[manifest["kind"]]
+        metadata = manifest["metadata"]
+        where = path(manifest["apiVersion"], plural, metadata["namespace"], metadata["name"])
+        self._client.apply(where, manifest, deadline=deadline)
+
+    def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        if not handles:
+            return {}
+        jobs, pods = self._look(handles)
+        now = self._client.server_now()
+        doubtful: set[str] = set()
+        for handle in handles:
+            if (job := jobs.get(handle.backend_name)) is not None:
+                doubtful |= status.may_be_lost(job, pods.get(handle.backend_name, ()), now)
+        lost = self._lost(doubtful)
+        answers: dict[Handle, Observation] = {}
+        for handle in handles:
+            job = jobs.get(handle.backend_name)
+            if job is None:
+                answers[handle] = Observation(Presence.ABSENT)
+            else:
+                answers[handle] = status.observation(job, pods.get(handle.backend_name, ()), lost, now)
+        return answers
+
+    def _look(self, handles: Sequence[Handle]) -> tuple[dict[str, JobState], dict[str, list[PodState]]]:
+        """Jobs and pods by the name of their attempt: all of ours in one listing, or a few by themselves."""
+        jobs: dict[str, JobState] = {}
+        pods: dict[str, list[PodState]] = {}
+        if len(handles) > FEW:
+            chosen = names.ours(self._config)
+            for found in self._list(BATCH, "jobs", chosen):
+                jobs[found["metadata"]["name"]] = job_state(found)
+            for found in self._list("v1", "pods", chosen):
+                pod = pod_state(found)
+                pods.setdefault(pod.attempt, []).append(pod)
+            return jobs, pods
+        for handle in handles:
+            if (item := self._find(handle)) is not None:
+                jobs[handle.backend_name] = job_state(item)
+                pods[handle.backend_name] = self._pods(item["metadata"]["namespace"], handle.backend_name)
+        return jobs, pods
+
+    def _list(self, group: str, plural: str, selector: str, namespace: str = "") -> Iterable[Json]:
+        for page in self._client.list(path(group, plural, namespace), labelSelector=selector):
+            yield from page.get("items") or []
+
+    def _pods(self, namespace: str, name: str) -> list[PodState]:
+        chosen = names.selector({**names.owner_labels(self._config), names.ATTEMPT: name})
+        return [pod_state(item) for item in self._list("v1", "pods", chosen, namespace)]
+
+    def _find(self, handle: Handle) -> Json | None:
+        """The Job of a handle, straight from the server, in whatever namespace it is. None: it is truly not there."""
+        namespace, _, name = handle.backend_id.partition("/")
+        try:
+            if name == handle.backend_name:
+                return self._client.json("GET", path(BATCH, "jobs", namespace, name))
+        except Refused as error:
+            if error.code == 404:
+                return None
+            raise _unavailable(error) from error
+        by_name = f"metadata.name={handle.backend_name}"
+        ours = names.ours(self._config)
+        for page in self._client.list(path(BATCH, "jobs"), labelSelector=ours, fieldSelector=by_name):
+            for item in page.get("items") or []:
+                found: Json = item
+                return found
+        return None
+
+    def _lost(self, nodes: set[str]) -> set[str]:
+        """Which of these nodes are gone or do not answer their cluster."""
+        lost = set()
+        for node in sorted(nodes):
+            try:
+                item = self._client.json("GET", path("v1", "nodes", "", node))
+            except Refused as error:
+                if error.code != 404:
+                    raise _unavailable(error) from error
+                lost.add(node)
+                continue
+            conditions = item["status"].get("conditions") or []
+            if not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+                lost.add(node)
+        return lost
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """The Job's own deadline is brought forward: the cluster then ends its pods by SIGTERM, whether they run, wait
+        or are not there yet, makes no more of them, and keeps the Job as ended. By force the pods get no time."""
+        item = self._find(handle)
+        if item is None or job_state(item).is_over:
+            return
+        namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
+        where = path(BATCH, "jobs", namespace, name)
+        wish = {"metadata": {"annotations": {names.CANCELLED: "true"}}, "spec": {"activeDeadlineSeconds": 1}}
+        try:
+            if names.CANCELLED not in (item["metadata"].get("annotations") or {}):
+                item = self._client.merge(where, wish)
+            if item["spec"].get("suspend"):
+                # It has no pods and its deadline does not run; nothing but its removal keeps it from being let go.
+                self._client.request("DELETE", where, body={"propagationPolicy": "Background"})
+            elif force:
+                chosen = names.selector({**names.owner_labels(self._config), names.ATTEMPT: name})
+                self._client.request(
+                    "DELETE", path("v1", "pods", namespace), body={"gracePeriodSeconds": 0}, labelSelector=chosen
+                )
+        except Refused as error:
+            if error.code not in (404, 409):
+                raise _unavailable(error) from error
+
+    def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        item = self._find(handle)
+        if item is None:
+            return LogPart("", cursor or "")
+        return logs.read(self._client, self._pods(item["metadata"]["namespace"], handle.backend_name), cursor)
+
+    def list_ours(self) -> frozenset[str]:
+        try:
+            found = self._list(BATCH, "jobs", names.ours(self._config))
+            return frozenset(item["metadata"]["name"] for item in found if not job_state(item).is_over)
+        except Refused as error:
+            raise _unavailable(error) from error
+
+    def sync_teams(self, teams: Sequence[str]) -> list[str]:
+        changes = []
+        for team in teams:
+            if self._namespaces.ensure(self._client, self._config, team):
+                changes.append(f"namespace {names.namespace_of(self._config, team)} agrees with team {team}")
+        return changes
+
+
+def _unavailable(error: Refused) -> BackendUnavailable:
+    return BackendUnavailable(f"the API server refuses it: {error}")
+
+
+def _judged(error: Refused) -> Exception:
+    """A refusal of a submission: for good, or until somebody lifts it."""
+    if error.code == 403 and any(words in str(error) for words in PASSING):
+        return _unavailable(error)
+    if error.code in (404, 409):
+        return _unavailable(error)
+    return BackendRejected(f"Kubernetes refuses the Job: {error}")

@@ -1,0 +1,202 @@
+"""Requests to one API server: few, with time-outs, and with answers that a caller can act on."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from athanor.backends.base import BackendUnavailable
+from athanor.backends.kubernetes.config import KubernetesConfig
+from athanor.backends.kubernetes.credentials import Credentials, load
+from athanor.backends.kubernetes.names import MANAGER
+
+Json = dict[str, Any]
+PAGE = 1000
+CALL_SECONDS = 14.0  # of a call that takes several requests: the interface allows 15
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+class Refused(Exception):
+    """An answer of the API server that is no: 4xx. `reason` is its word for it."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+
+class Client:
+    """One for each cluster's configuration, used by all threads. `server_now` is the server's clock."""
+
+    def __init__(self, config: KubernetesConfig) -> None:
+        self._credentials: Credentials = load(config)
+        self._timeout = config.timeout_seconds
+        self._http = httpx.Client(
+            base_url=self._credentials.server,
+            verify=self._credentials.context,
+            auth=self._credentials.basic,
+            timeout=httpx.Timeout(config.timeout_seconds, connect=min(5.0, config.timeout_seconds)),
+            limits=httpx.Limits(max_keepalive_connections=4, keepalive_expiry=30.0),
+            trust_env=False,
+            headers={"User-Agent": "athanor", "Accept": "application/json"},
+        )
+        self.is_refused = False
+        self._clock: float | None = None  # the server's minus our monotonic one
+
+    @property
+    def server(self) -> str:
+        return self._credentials.server
+
+    def close(self) -> None:
+        self._http.close()
+
+    def server_now(self) -> float:
+        """Seconds since the epoch by the server's clock, as of its last answer."""
+        return time.monotonic() + self._clock if self._clock is not None else time.time()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        kind: str = "application/json",
+        deadline: float | None = None,
+        **query: str | int,
+    ) -> httpx.Response:
+        """Raises Refused for 4xx, BackendUnavailable for everything that may be otherwise another time."""
+        content = None if body is None else json.dumps(body).encode()
+        timeout = self._timeout if deadline is None else min(self._timeout, deadline - time.monotonic())
+        if timeout <= 0:
+            raise BackendUnavailable(f"{self.server} took too long")
+        try:
+            response = self._http.request(
+                method, path, params=query, content=content, timeout=timeout,
+                headers={**self._authorization(), **({"Content-Type": kind} if content is not None else {})},
+            )  # fmt: skip
+        except httpx.HTTPError as error:
+            raise BackendUnavailable(f"{self.server} does not answer: {error or type(error).__name__}") from error
+        self._learn(response)
+        return response
+
+    def json(self, method: str, path: str, **options: Any) -> Json:
+        response = self.request(method, path, **options)
+        try:
+            found: Json = response.json()
+        except ValueError as error:
+            raise BackendUnavailable(f"{self.server}{path} answered with no JSON") from error
+        return found
+
+    def create(self, path: str, body: Json, **options: Any) -> Json:
+        return self.json("POST", path, body=body, fieldManager=MANAGER, fieldValidation="Strict", **options)
+
+    def apply(self, path: str, body: Json, **options: Any) -> Json:
+        """Server-side apply: made or made to agree; what others manage of it stays."""
+        return self.json(
+            "PATCH",
+            path,
+            body=body,
+            kind=APPLY,
+            fieldManager=MANAGER,
+            force="true",
+            fieldValidation="Strict",
+            **options,
+        )
+
+    def merge(self, path: str, body: Json, **options: Any) -> Json:
+        return self.json("PATCH", path, body=body, kind=MERGE, fieldManager=MANAGER, **options)
+
+    def list(self, path: str, *, page: int = PAGE, **query: str | int) -> Iterator[Json]:
+        """Every page as it came. When the server has forgotten where a listing was, it begins again, once."""
+        deadline = time.monotonic() + CALL_SECONDS
+        following, is_again = "", False
+        while True:
+            more = {"continue": following} if following else {}
+            try:
+                found = self.json("GET", path, limit=page, deadline=deadline, **query, **more)
+            except Refused as error:
+                if error.code != 410 or is_again:
+                    raise BackendUnavailable(f"{self.server}{path}: {error}") from error
+                following, is_again = "", True
+                continue
+            yield found
+            following = (found.get("metadata") or {}).get("continue") or ""
+            if not following:
+                return
+
+    def stream(self, path: str, stop: threading.Event, silence_seconds: float, **query: str | int) -> Iterator[Json]:
+        """Events of a watch, until it ends. Raises Refused and BackendUnavailable as `request`."""
+        timeout = httpx.Timeout(self._timeout, read=silence_seconds)
+        try:
+            with self._http.stream(
+                "GET", path, params={**query, "watch": "true"}, headers=self._authorization(), timeout=timeout
+            ) as response:
+                if response.status_code >= 400:
+                    response.read()
+                self._learn(response)
+                for line in response.iter_lines():
+                    if stop.is_set():
+                        return
+                    if line:
+                        yield json.loads(line)
+        except (httpx.HTTPError, ValueError) as error:
+            raise BackendUnavailable(
+                f"the watch of {self.server}{path} ended: {error or type(error).__name__}"
+            ) from error
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._credentials.token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _learn(self, response: httpx.Response) -> None:
+        """The clock, and what the answer means. A token that is refused may be renewed: it is no final word."""
+        if date := response.headers.get("Date"):
+            self._clock = parsedate_to_datetime(date).timestamp() - time.monotonic()
+        code = response.status_code
+        if code < 400:
+            return
+        reason, message = status_of(response)
+        if code == 401:
+            self._credentials.forget()
+            self.is_refused = True
+            raise BackendUnavailable(f"{self.server} does not know us: {message}")
+        if code in (408, 429) or code >= 500:
+            raise BackendUnavailable(f"{self.server}: {message}")
+        raise Refused(code, reason, message)
+
+
+def status_of(response: httpx.Response) -> tuple[str, str]:
+    try:
+        status = response.json()
+        return str(status.get("reason") or ""), str(status.get("message") or f"HTTP {response.status_code}")
+    except (ValueError, AttributeError):
+        return "", f"HTTP {response.status_code}"
+
+
+def path(group: str, plural: str, namespace: str = "", name: str = "", sub: str = "") -> str:
+    """`path("batch/v1", "jobs", "ns", "a")` -> /apis/batch/v1/namespaces/ns/jobs/a"""
+    parts = ["api" if group == "v1" else "apis", group]
+    if namespace:
+        parts += ["namespaces", quote(namespace, safe="")]
+    parts += [part for part in (plural, quote(name, safe=""), sub) if part]
+    return "/" + "/".join(parts)
+
+
+_KEPT: dict[tuple[int, str], Client] = {}
+_LOCK = threading.Lock()
+
+
+def client_of(key: str, config: KubernetesConfig) -> Client:
+    """The client of a configuration, kept for the life of the process, or until its credentials are refused."""
+    with _LOCK:
+        kept = _KEPT.get((os.getpid(), key))
+        if kept is None or kept.is_refused:
+            kept = _KEPT[(os.getpid(), key)] = Client(config)
+        return kept

@@ -1,0 +1,76 @@
+"""The pods' own output, read on from a cursor.
+
+The API knows no offsets, but each line has a time. The cursor holds, for each pod, the time of the last line that was
+handed over; reading on asks from that second on and leaves out what was there before.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from athanor.backends.base import LOG_PART_BYTES, LogPart
+from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, path
+from athanor.backends.kubernetes.objects import CONTAINER
+from athanor.backends.kubernetes.state import PodState
+
+MOST_PODS = 4
+MOST_BYTES = 16 * LOG_PART_BYTES  # asked for at most, where one second holds more than a part
+
+
+def chosen(pods: Sequence[PodState]) -> list[PodState]:
+    """Those whose words are worth reading: all of a few; else the first to fail and the first of all."""
+    ordered = sorted(pods, key=lambda pod: (pod.index, pod.name))
+    if len(ordered) <= MOST_PODS:
+        return ordered
+    failed = sorted((pod for pod in ordered if pod.phase == "Failed"), key=lambda pod: pod.ended or float("inf"))
+    picked = [*failed[: MOST_PODS - 1], ordered[0]]
+    return sorted({pod.name: pod for pod in picked}.values(), key=lambda pod: pod.index)
+
+
+def read(client: Client, pods: Sequence[PodState], cursor: str | None) -> LogPart:
+    deadline = time.monotonic() + CALL_SECONDS
+    seen: dict[str, str] = json.loads(cursor) if cursor else {}
+    picked = chosen(pods)
+    text, room = "", LOG_PART_BYTES
+    for pod in picked:
+        label = f"[{pod.index}] " if len(pods) > 1 else ""
+        part, last = _read_pod(client, pod, seen.get(pod.name, ""), label, room // len(picked), deadline)
+        text += part
+        if last:
+            seen[pod.name] = last
+    return LogPart(text, json.dumps(seen, separators=(",", ":")))
+
+
+def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, deadline: float) -> tuple[str, str]:
+    """Whole lines later than `after`, and the time of the last of them. Times of one length sort as text."""
+    wanted = room
+    while True:
+        content = _ask(client, pod, after, wanted, deadline)
+        is_all = len(content) < wanted
+        lines = content.split(b"\n")
+        if not is_all or content.endswith(b"\n"):
+            lines.pop()  # empty, or cut off
+        text, last = "", after
+        for line in lines:
+            at, _, words = line.partition(b" ")
+            stamp = at.decode(errors="replace")
+            if stamp <= after:
+                continue
+            if len(text) + len(words) > room and text:
+                break
+            text, last = f"{text}{label}{words.decode(errors='replace')}\n", stamp
+        if text or is_all or wanted >= MOST_BYTES:
+            return text, last
+        wanted *= 4
+
+
+def _ask(client: Client, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
+    query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": wanted}
+    if after:
+        query["sinceTime"] = f"{after[:19]}Z"
+    where = path("v1", "pods", pod.namespace, pod.name, "log")
+    try:
+        return client.request("GET", where, deadline=deadline, **query).content
+    except Refused:
+        return b""  # it has not started, or is gone

@@ -1,0 +1,64 @@
+"""Names and labels of what is ours. What users wrote is only ever in annotations, or as a slug with a digest."""
+
+import hashlib
+import re
+
+from athanor.backends.kubernetes.config import KubernetesConfig
+from athanor.backends.plan import LaunchPlan
+
+MANAGER = "athanor"
+OWNER = "athanor.dev/owner"
+ATTEMPT = "athanor.dev/attempt"
+JOB = "athanor.dev/job"
+TEAM = "athanor.dev/team"
+SPOT = "athanor.dev/spot"
+NODES = "athanor.dev/nodes"  # annotation: how many of the pods train; the others are spare
+JOB_NAME = "athanor.dev/job-name"  # annotation
+TEAM_NAME = "athanor.dev/team-name"  # annotation
+CANCELLED = "athanor.dev/cancelled"  # annotation: we asked for its end
+SETTINGS = "athanor.dev/settings"  # annotation of a namespace: a digest of what it was set up with
+INDEX = "batch.kubernetes.io/job-completion-index"
+QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+def slug(text: str, longest: int = 30) -> str:
+    """What is left of a text as part of a DNS label."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].rstrip("-")
+
+
+def distinct(text: str, longest: int = 30) -> str:
+    """A slug that two texts never share: `research` is `research-1a2b3c4d`."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return "-".join(filter(None, (slug(text, longest), digest)))
+
+
+def namespace_of(config: KubernetesConfig, team: str) -> str:
+    return f"{config.namespace_prefix}-{distinct(team or 'default')}"
+
+
+def owner_labels(config: KubernetesConfig) -> dict[str, str]:
+    return {"app.kubernetes.io/managed-by": MANAGER, OWNER: config.namespace_prefix}
+
+
+def selector(labels: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def ours(config: KubernetesConfig) -> str:
+    """The label selector of everything of this installation."""
+    return selector(owner_labels(config))
+
+
+def attempt_labels(config: KubernetesConfig, plan: LaunchPlan) -> dict[str, str]:
+    pool = config.pools.get(plan.pool)
+    return {
+        **config.labels,
+        **owner_labels(config),
+        "app.kubernetes.io/name": "athanor-trainer",
+        "app.kubernetes.io/component": "agent",
+        "app.kubernetes.io/instance": plan.backend_name,
+        ATTEMPT: plan.backend_name,
+        TEAM: distinct(plan.team or "default"),
+        **({JOB: slug(plan.job_id, 60)} if slug(plan.job_id) else {}),
+        **({SPOT: "true"} if pool is not None and pool.spot else {}),
+    }

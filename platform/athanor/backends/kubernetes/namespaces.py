@@ -1,0 +1,99 @@
+"""A team's namespace and what makes it safe: Pod Security, a quota, a closed network, an account without rights."""
+
+import hashlib
+import json
+import threading
+from typing import Any
+
+from athanor.backends.base import BackendRejected
+from athanor.backends.kubernetes import names
+from athanor.backends.kubernetes.client import Client, Refused, path
+from athanor.backends.kubernetes.config import KubernetesConfig
+
+Json = dict[str, Any]
+DNS = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})
+
+
+def objects_of(config: KubernetesConfig, team: str) -> list[tuple[str, str, Json]]:
+    """(group, plural, object), in the order in which they are applied; the namespace comes first."""
+    namespace = names.namespace_of(config, team)
+    labels = {**config.labels, **names.owner_labels(config), names.TEAM: names.distinct(team or "default")}
+
+    def made(group: str, kind: str, name: str, **content: Any) -> Json:
+        metadata = {"name": name, "namespace": namespace, "labels": labels}
+        return {"apiVersion": group, "kind": kind, "metadata": metadata, **content}
+
+    level = config.security.level.value
+    standards = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "audit", "warn")}
+    found: list[tuple[str, str, Json]] = [
+        ("v1", "namespaces", {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": namespace,
+                "labels": {**labels, **standards},
+                "annotations": {names.TEAM_NAME: team[:1024]},
+            },
+        }),
+        ("v1", "serviceaccounts", made("v1", "ServiceAccount", names.MANAGER, automountServiceAccountToken=False)),
+    ]  # fmt: skip
+    quota = config.quota_of(team)
+    if quota:
+        found.append(("v1", "resourcequotas", made("v1", "ResourceQuota", names.MANAGER, spec={"hard": dict(quota)})))
+    if config.network_policy:
+        closed = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "egress": [_dns(), *_platform(config)]}
+        found.append(
+            (
+                "networking.k8s.io/v1",
+                "networkpolicies",
+                made("networking.k8s.io/v1", "NetworkPolicy", names.MANAGER, spec=closed),
+            )
+        )
+    return found
+
+
+def _dns() -> Json:
+    system = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    return {"to": [{"namespaceSelector": system}], "ports": list(DNS)}
+
+
+def _platform(config: KubernetesConfig) -> list[Json]:
+    found = []
+    for one in config.egress:
+        rule: Json = {"to": [{"ipBlock": {"cidr": one.cidr}}]}
+        if one.ports:
+            rule["ports"] = [{"protocol": "TCP", "port": port} for port in one.ports]
+        found.append(rule)
+    return found
+
+
+class Namespaces:
+    """Which namespaces this process has found to agree with the configuration."""
+
+    def __init__(self) -> None:
+        self._agreed: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def ensure(self, client: Client, config: KubernetesConfig, team: str, *, deadline: float | None = None) -> bool:
+        """Whether anything had to be looked at. Raises BackendRejected where we may not make it."""
+        objects = objects_of(config, team)
+        namespace = names.namespace_of(config, team)
+        digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()[:16]
+        if self._agreed.get(namespace) == digest:
+            return False
+        for group, plural, manifest in objects:
+            inside = "" if plural == "namespaces" else namespace
+            try:
+                client.apply(path(group, plural, inside, manifest["metadata"]["name"]), manifest, deadline=deadline)
+            except Refused as error:
+                raise BackendRejected(
+                    f"cannot set up {plural} {manifest['metadata']['name']} for team {team!r}: {error}; "
+                    "give the platform's account the rights of deploy/kubernetes/rbac.yaml"
+                ) from error
+        with self._lock:
+            self._agreed[namespace] = digest
+        return True
+
+    def forget(self, namespace: str) -> None:
+        with self._lock:
+            self._agreed.pop(namespace, None)

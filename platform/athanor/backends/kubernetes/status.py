@@ -1,0 +1,155 @@
+"""From a Job and its pods to what is said of an attempt. Pure.
+
+A Job that has ended is FINISHED. One more is: a Job whose pods have all ended but for those on nodes that are gone.
+Their kubelets will never say so, the Job would wait for them for ever; what may still run there is refused by the
+platform.
+"""
+
+from collections.abc import Collection, Sequence
+
+from athanor.backends.base import Cause, Observation, Phase, Presence
+from athanor.backends.kubernetes.state import KUBELET_DISRUPTION, Ended, JobState, PodState
+
+LAUNCH_FAILURES = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError")
+SIGNALS = 128  # a container that was ended by signal n has exit code 128 + n
+BY_DELETION = (None, SIGNALS + 9, SIGNALS + 15)
+SLOW_END_SECONDS = 30.0
+
+
+def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], now: float) -> Observation:
+    """`lost`: names of nodes that do not answer; `now`: seconds since the epoch by the server's clock."""
+    pods = sorted(pods, key=lambda pod: pod.index)
+    nodes = tuple(pod.node for pod in pods if pod.node)
+    if job.complete:
+        return Observation(Presence.FINISHED, "Complete", exit_status=0, nodes=nodes)
+    if job.failed is not None:
+        return _finished(job, pods, job.failed, nodes)
+    if _was_evicted(job):
+        return Observation(
+            Presence.FINISHED, "Suspended", "", cause=Cause.PREEMPTED, nodes=nodes,
+            explanation="The Job was suspended after it had started: its place went to another.",
+        )  # fmt: skip
+    gone = [pod for pod in pods if not pod.is_over and pod.is_deleted and pod.node in lost]
+    if gone and len({pod.index for pod in pods}) == job.pods and all(pod.is_over or pod in gone for pod in pods):
+        names = ", ".join(sorted({pod.node for pod in gone}))
+        return Observation(
+            Presence.FINISHED, "NodeLost", gone[0].disruption, nodes=nodes, explanation=f"Lost with its node: {names}.",
+            cause=Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST,
+        )  # fmt: skip
+    return _present(job, pods, nodes, now)
+
+
+def may_be_lost(job: JobState, pods: Sequence[PodState], now: float) -> set[str]:
+    """Nodes that one must look at before anything can be said: their pods should be ending, and have not."""
+    if job.is_over:
+        return set()
+    return {
+        pod.node
+        for pod in pods
+        if pod.is_deleted
+        and not pod.is_over
+        and pod.node
+        and (pod.disruption == "DeletionByTaintManager" or now > (pod.must_end_at or now) + SLOW_END_SECONDS)
+    }
+
+
+def _was_evicted(job: JobState) -> bool:
+    """Suspended by somebody after it was let go. A Job of a queue is made suspended, let go by a second version of its
+    specification, and stopped by a third; one of no queue is never made suspended. Our own cancel is a version, too."""
+    if not job.is_suspended or job.is_cancelled:
+        return False
+    return job.generation >= (3 if job.queue else 2)
+
+
+def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], now: float) -> Observation:
+    living = [pod for pod in pods if not pod.is_over]
+    started = [pod.started for pod in pods if pod.started is not None]
+    running = max(0.0, now - max(started)) if started and len(started) == job.pods else None
+    left = None
+    if job.started is not None and job.deadline_seconds is not None:
+        left = max(0.0, job.started + job.deadline_seconds - now)
+
+    def present(phase: Phase, state: str, reason: str = "", explanation: str = "") -> Observation:
+        return Observation(
+            Presence.PRESENT, state, reason[:500], phase=phase, explanation=explanation, nodes=nodes,
+            running_seconds=running if phase in (Phase.RUNNING, Phase.ENDING) else None, seconds_left=left,
+        )  # fmt: skip
+
+    if job.ending is not None or job.is_deleted or (living and all(pod.is_deleted for pod in living)):
+        reason = job.ending.reason if job.ending is not None else ""
+        return present(Phase.ENDING, "Terminating", reason, "Its pods are being ended.")
+    if job.is_suspended:
+        where = f"in Kueue's queue {job.queue}" if job.queue else "until the Job is resumed"
+        return present(Phase.PENDING, "Suspended", "", f"It waits {where}.")
+    if unplaced := next((pod for pod in living if not pod.node), None):
+        waiting = sum(1 for pod in living if not pod.node)
+        said = unplaced.unschedulable or "The scheduler has not looked at it yet."
+        return present(
+            Phase.PENDING, "Pending", unplaced.unschedulable, f"{waiting} of {job.pods} pods have no node. {said}"
+        )
+    if len(pods) < job.pods:
+        return present(Phase.PENDING, "Pending", "", f"{job.pods - len(pods)} of {job.pods} pods are not created yet.")
+    if slow := next((pod for pod in living if pod.phase != "Running"), None):
+        said = f"Pod {slow.name} on {slow.node} is being started."
+        return present(Phase.STARTING, "Starting", slow.waiting, f"{said} {slow.waiting}".strip())
+    return present(Phase.RUNNING, "Running")
+
+
+def _finished(job: JobState, pods: Sequence[PodState], ended: Ended, nodes: tuple[str, ...]) -> Observation:
+    failures = [pod for pod in pods if pod.phase == "Failed"]
+    failures.sort(key=lambda pod: (pod.ended or float("inf"), pod.index))
+    if ended.reason == "FailedIndexes" and job.succeeded >= job.nodes:
+        return Observation(
+            Presence.FINISHED, "Complete", f"{ended.reason}: {ended.message}", exit_status=0, nodes=nodes,
+            explanation="Pods were lost, and spare ones took their place.",
+        )  # fmt: skip
+    first = next((pod for pod in failures if pod.exit_code not in BY_DELETION), failures[0] if failures else None)
+    status = _status(first)
+    cause, explanation = _cause(job, ended, failures, first)
+    if cause in (Cause.NODE_LOST, Cause.CANCELLED) and first is not None and first.exit_code in BY_DELETION:
+        status = None  # it says only how the pod was taken away
+    return Observation(
+        Presence.FINISHED, "Failed", f"{ended.reason}: {ended.message}".strip(": ")[:500],
+        exit_status=status, cause=cause, explanation=explanation, nodes=nodes,
+    )  # fmt: skip
+
+
+def _status(pod: PodState | None) -> int | None:
+    if pod is None or pod.exit_code is None:
+        return None
+    return SIGNALS - pod.exit_code if SIGNALS < pod.exit_code < SIGNALS + 65 else pod.exit_code
+
+
+def _cause(
+    job: JobState, ended: Ended, failures: Sequence[PodState], first: PodState | None
+) -> tuple[Cause | None, str]:
+    if job.is_cancelled and (ended.reason == "DeadlineExceeded" or first is None or first.exit_code in BY_DELETION):
+        return Cause.CANCELLED, "It was cancelled."
+    if ended.reason == "DeadlineExceeded":
+        return Cause.TIME_LIMIT, f"It ran for longer than {job.deadline_seconds} seconds."
+    for pod in failures:
+        if pod.disruption:
+            return disruption(job, pod.disruption, pod.disruption_message or pod.ended_message, pod.name)
+    for pod in failures:
+        if pod.ended_reason == "OOMKilled":
+            return Cause.OUT_OF_MEMORY, f"Pod {pod.name} used more memory than its limit."
+    if first is not None and first.ended_reason in LAUNCH_FAILURES:
+        return Cause.LAUNCH_FAILED, f"Pod {first.name} could not be started: {first.ended_message}"
+    if ended.reason == "PodFailurePolicy" and not failures:
+        return disruption(job, "", ended.message, "")
+    if first is not None and first.ended_message:
+        return None, first.ended_message
+    return None, ""
+
+
+def disruption(job: JobState, reason: str, message: str, pod: str) -> tuple[Cause, str]:
+    """What took a pod's place, by the reason of its condition DisruptionTarget or of an event."""
+    who = f"Pod {pod}" if pod else "A pod"
+    if reason in ("DeletionByTaintManager", "DeletionByPodGC", "TaintManagerEviction"):
+        cause = Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST
+        return cause, f"{who} was lost with its node: {message}"
+    if reason == KUBELET_DISRUPTION and "low on resource: memory" in message:
+        return Cause.OUT_OF_MEMORY, f"{who} was evicted: {message}"
+    if reason == KUBELET_DISRUPTION and "shutdown" in message:
+        return Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST, f"The node of {who.lower()} was shut down."
+    return Cause.PREEMPTED, f"{who} had to make room: {message or reason}"
