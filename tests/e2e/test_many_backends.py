@@ -1,0 +1,178 @@
+"""The same job file on every kind of cluster: the same losses, and what happens to the cluster on the way."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.local.environment import REPOSITORY
+from deploy.local.handle import wait_until
+from tests.e2e.conftest import FINAL, TINY
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.fixtures import slurm, slurm_session
+
+__all__ = ["slurm", "slurm_session"]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+
+AGENT = [sys.executable, "-m", "trainer.agent"]
+# The trainer of this working tree, wherever the interpreter would find another.
+PATHS = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+
+
+class Administrator:
+    """Signed in as in the dashboard."""
+
+    def __init__(self, stack: Any) -> None:
+        self._http = httpx.Client(base_url=f"{stack.url}/api/v1/", timeout=60)
+        self._csrf = self.call("GET", "session")["csrf_token"]
+        given = {"username": stack.username, "password": stack.password}
+        self._csrf = self.call("POST", "session", given)["csrf_token"]
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"X-CSRFToken": self._csrf} if method != "GET" else {}
+        answer = self._http.request(method, path, json=body, headers=headers)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+
+@pytest.fixture(scope="module")
+def admin(stack: Any) -> Administrator:
+    return Administrator(stack)
+
+
+@contextmanager
+def registered(admin: Administrator, name: str, kind: str, config: dict[str, Any]) -> Iterator[str]:
+    """A cluster of four nodes with two slots each, disabled when its test is over."""
+    known = [each for each in admin.call("GET", "clusters")["items"] if each["name"] == name]
+    if known:
+        cluster_id = known[0]["id"]
+        admin.call("PATCH", f"clusters/{cluster_id}", {"config": config, "enabled": True})
+    else:
+        cluster_id = admin.call("POST", "clusters", {"name": name, "kind": kind, "config": config})["id"]
+    pool = {"accelerator": "cpu", "nodes": 4, "slots_per_node": 2, "memory_bytes": 4 * 2**30}
+    admin.call("PUT", f"clusters/{cluster_id}/pools/cpu", pool)
+    yield cluster_id
+    admin.call("PATCH", f"clusters/{cluster_id}", {"enabled": False})
+
+
+def submit(stack: Any, tmp_path: Path, cluster: str, nodes: int = 1, processes: int = 2, **changes: Any) -> str:
+    """The file is the same for every cluster, which the command line names."""
+    training = {**TINY["training"], **changes.pop("training", {})}
+    resources = {"nodes": nodes, "processes_per_node": processes, **changes.pop("resources", {})}
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({**TINY, "resources": resources, "training": training, **changes}))
+    return str(stack.json("submit", str(path), "--set", f"resources.cluster={cluster}")["id"])
+
+
+def losses(stack: Any, job_id: str) -> list[float]:
+    return list(stack.curve(job_id, "train/loss")["values"])
+
+
+@pytest.fixture(scope="module")
+def of_this_machine(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[float]]:
+    """The losses of the tiny job with so many processes here."""
+    found: dict[int, list[float]] = {}
+
+    def trained(processes: int) -> list[float]:
+        if processes not in found:
+            job_id = submit(stack, tmp_path_factory.mktemp("here"), "local", processes=processes)
+            assert stack.wait_for_end(job_id)["status"] == "succeeded"
+            found[processes] = losses(stack, job_id)
+        return found[processes]
+
+    return trained
+
+
+@pytest.fixture
+def slurm_cluster_id(admin: Administrator, slurm: SlurmCluster) -> Iterator[str]:
+    config = slurm.config(command=AGENT, profile={"environment": PATHS})
+    with registered(admin, "slurm", "slurm", config) as cluster_id:
+        yield cluster_id
+
+
+def attempts(stack: Any, job_id: str) -> list[Any]:
+    return list(stack.job(job_id)["attempts"])
+
+
+@pytest.mark.parametrize(("nodes", "processes"), [(1, 2), (2, 2)])
+def test_slurm_trains_the_same_file_to_the_same_losses(
+    stack: Any, tmp_path: Path, slurm_cluster_id: str, of_this_machine: Callable[[int], list[float]],
+    nodes: int, processes: int,
+) -> None:  # fmt: skip
+    job_id = submit(stack, tmp_path, "slurm", nodes, processes)
+    job = stack.wait_for_end(job_id)
+    output = stack.get(f"/jobs/{job_id}/attempts/1/output")["text"]
+    assert job["status"] == "succeeded", (job["reason"], output[-3000:])
+    assert losses(stack, job_id) == pytest.approx(of_this_machine(nodes * processes), rel=1e-5)
+    (attempt,) = job["attempts"]
+    assert attempt["native_state"].startswith("COMPLETED")
+    assert len(attempt["nodes"]) == nodes
+    assert f"#SBATCH --nodes={nodes}" in job["submission"]
+
+
+def test_a_job_that_is_cancelled_in_slurm_itself_ends_as_stopped_by_an_administrator(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    job_id = submit(stack, tmp_path, "slurm", training={"steps": 100_000})
+    stack.wait_for_step(job_id, 3)
+    slurm.run("scancel", "--user=root")
+    job = stack.wait_for_end(job_id)
+    assert (job["status"], job["reason"]["code"]) == ("cancelled", "stopped_by_admin")
+    assert [each["number"] for each in job["attempts"]] == [1]
+
+
+def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
+    stack: Any, admin: Administrator, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    training = {"steps": 400, "evaluation": {"every_steps": 400, "sequences": 8}}
+    job_id = submit(stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20})
+    stack.wait_for_step(job_id, 60)
+    (attempt,) = attempts(stack, job_id)
+    lost = attempt["nodes"][1]
+    slurm.kill_node(lost)
+    wait_until(lambda: len(attempts(stack, job_id)) == 2, "it has another attempt", 120)
+    job = stack.wait_for_end(job_id)
+    first, second = job["attempts"]
+    assert job["status"] == "succeeded", job["reason"]
+    assert first["reason"]["code"] == "node_lost"
+    assert lost not in second["nodes"]
+    steps = stack.steps_of(job_id)
+    assert steps == list(range(1, 401))
+    named = {each["name"]: each for each in admin.call("GET", f"clusters/{slurm_cluster_id}/nodes")["items"]}
+    assert lost in named
+
+
+def test_while_its_controller_is_away_a_run_goes_on_and_its_end_is_found(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    job_id = submit(stack, tmp_path, "slurm", training={"steps": 150})
+    stack.wait_for_step(job_id, 5)
+    slurm.stop_controller()
+    try:
+        wait_until(
+            lambda: (stack.job(job_id)["progress"] or {}).get("step") == 150 or stack.job(job_id)["status"] in FINAL,
+            "it has trained to its end", 120,
+        )  # fmt: skip
+    finally:
+        slurm.start_controller()
+    job = stack.wait_for_end(job_id)
+    assert (job["status"], len(job["attempts"])) == ("succeeded", 1)
+
+
+def test_what_waits_in_slurms_queue_says_so_and_can_be_cancelled(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    for node in ("n1", "n2", "n3", "n4"):
+        slurm.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+    job_id = submit(stack, tmp_path, "slurm")
+    wait_until(lambda: any(each["phase"] == "pending" for each in attempts(stack, job_id)), "it waits", 60)
+    (attempt,) = attempts(stack, job_id)
+    assert attempt["explanation"]
+    assert attempt["launched_at"] is None
+    stack.json("cancel", job_id)
+    assert stack.wait_for_end(job_id)["reason"]["code"] == "stopped_by_user"
