@@ -14,6 +14,7 @@ from athanor.cli.render import print_json
 from athanor.cli.settings import Account, check_url, write_account
 
 DEFAULT_URL = "http://127.0.0.1:8700"
+PLATFORM_SCOPES = ["read", "submit", "artifacts", "admin", "platform"]
 
 
 @reports_errors
@@ -22,6 +23,9 @@ def login(
     token: Annotated[str | None, typer.Option(help="A token, ath_...; `-` reads it from standard input.")] = None,
     username: Annotated[str | None, typer.Option(help="Make a token with this user's password instead.")] = None,
     team: Annotated[str | None, typer.Option(help="The new token's team; needed with several.")] = None,
+    platform: Annotated[
+        bool, typer.Option("--platform", help="The new token also has your role on the platform.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remember a server and a token in a file that only you can read."""
@@ -30,7 +34,7 @@ def login(
         token = sys.stdin.readline().strip()
     if token is None and username is not None:
         password = typer.prompt("Password", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
-        token = _make_token(url, username, password.rstrip("\n"), team)
+        token = _make_token(url, username, password.rstrip("\n"), team, platform=platform)
     if token is None:
         token = typer.prompt("Token (dashboard, Tokens)", hide_input=True)
     account = Account(url, token)
@@ -42,7 +46,7 @@ def login(
         print(f"logged in to {url}; remembered in {path}")
 
 
-def _make_token(url: str, username: str, password: str, team: str | None) -> str:
+def _make_token(url: str, username: str, password: str, team: str | None, *, platform: bool) -> str:
     """Sign in as the dashboard does, and make a token of this machine's name."""
     try:
         with httpx.Client(base_url=f"{url}/api/v1", timeout=TIMEOUT) as session:
@@ -53,9 +57,10 @@ def _make_token(url: str, username: str, password: str, team: str | None) -> str
             if answer.status_code == httpx.codes.UNAUTHORIZED:
                 raise CliError(ExitCode.AUTHENTICATION, f"user {username!r} and this password do not match: try again")
             signed_in = answer.raise_for_status().json()
+            asked = {"name": f"cli on {socket.gethostname()}", "team": _team(signed_in["teams"], team)}
             made = session.post(
                 "/tokens",
-                json={"name": f"cli on {socket.gethostname()}", "team": _team(signed_in["teams"], team)},
+                json={**asked, "scopes": PLATFORM_SCOPES} if platform else asked,
                 headers=_csrf(url, signed_in["csrf_token"]),
             ).raise_for_status()
     except httpx.HTTPStatusError as error:

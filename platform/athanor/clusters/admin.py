@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest
 
-from athanor.clusters.models import Cluster, Pool
+from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
 
 
 class PoolInline(admin.TabularInline):
@@ -45,3 +45,49 @@ class PoolAdmin(admin.ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+class Seen(admin.ModelAdmin):
+    """What workers and the operations pages write is only looked at here."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(Node)
+class NodeAdmin(Seen):
+    list_display = ("name", "cluster", "state", "accelerator", "slots_used", "slots", "quarantined_at", "seen_at")
+    list_filter = ("state", "listed", "accelerator", ("cluster", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("cluster",)
+    search_fields = ("name", "cluster__name")
+
+
+@admin.register(NodeIncident)
+class NodeIncidentAdmin(Seen):
+    list_display = ("time", "node", "kind", "detail", "actor", "job_id")
+    list_filter = ("kind", ("node__cluster", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("node",)
+    search_fields = ("node__name", "=job_id", "=attempt_id")
+    date_hierarchy = "time"
+
+
+@admin.register(ClusterProbe)
+class ClusterProbeAdmin(Seen):
+    list_display = ("cluster", "usable", "version", "began_at", "seen_at")
+    list_filter = ("usable", ("cluster", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("cluster",)
+    search_fields = ("=id", "cluster__name")
+    date_hierarchy = "began_at"
+
+
+@admin.register(Survey)
+class SurveyAdmin(Seen):
+    list_display = ("cluster", "nodes_at", "probed_at", "problem")
+    list_select_related = ("cluster",)
+    search_fields = ("cluster__name",)

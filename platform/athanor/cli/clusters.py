@@ -1,0 +1,257 @@
+"""cluster list, show, add, probe, nodes, drain, quarantine and their opposites, enable, disable.
+
+All but list and show need a token with the scope `platform`, of a platform administrator.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from athanor.cli.client import Client
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson, connect
+from athanor.cli.render import console, print_json, size
+from athanor.cli.spec_file import read_spec
+
+app = typer.Typer(rich_markup_mode=None)
+ClusterName = Annotated[str, typer.Argument(help="Its name or id.", metavar="CLUSTER")]
+NodeName = Annotated[str, typer.Argument(help="A name of `athanor cluster nodes`.", metavar="NODE")]
+Reason = Annotated[str, typer.Option("--reason", help="Shown to whoever wonders.")]
+COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "ready": "green", "drained": "yellow", "down": "red"}
+
+
+@app.command("list")
+@reports_errors
+def list_clusters(as_json: AsJson = False) -> None:
+    """List the clusters, with what they have and what of it is used."""
+    found = connect().get("/clusters")["items"]
+    if as_json:
+        print_json(found)
+        return
+    table = _table("name", "kind", "state", "nodes", "slots", "pools")
+    for cluster in found:
+        table.add_row(
+            cluster["name"], cluster["kind"], _health(cluster), str(cluster["nodes"]["total"]), _slots(cluster),
+            ", ".join(pool["name"] for pool in cluster["pools"]),
+        )  # fmt: skip
+    console.print(table)
+
+
+@app.command("show")
+@reports_errors
+def show(cluster: ClusterName, as_json: AsJson = False) -> None:
+    """Show a cluster: its pools and, to administrators, what its last examination found."""
+    found = _find(connect(), cluster)
+    if as_json:
+        print_json(found)
+        return
+    nodes = found["nodes"]
+    console.print(f"[bold]{found['name']}[/bold]  {found['id']}  {found['kind']}  {_health(found)}")
+    states = [f"{nodes[state]} {state}" for state in ("ready", "drained", "down", "unknown") if nodes[state]]
+    quarantined = f", {nodes['quarantined']} in quarantine" if nodes["quarantined"] else ""
+    console.print(f"nodes: {', '.join(states) or 'none are known'}{quarantined}")
+    for pool in found["pools"]:
+        console.print(
+            f"pool {pool['name']}: {pool['slots_used']} of {pool['slots']} slots used, {pool['nodes']} nodes of "
+            f"{pool['slots_per_node']} {escape(pool['accelerator'])}, {size(pool['memory_bytes'])} each"
+        )
+    setup = found["setup"]
+    if setup is None:
+        return
+    for pool in setup["proposed_pools"]:
+        console.print(f"proposed: pool {pool['name']}, {pool['nodes']} nodes of {pool['slots_per_node']} slots")
+    for node in setup["suspects"]:
+        console.print(f"[yellow]look at[/yellow] {node}: several jobs ended by it lately")
+    if setup["nodes_problem"]:
+        console.print(f"[red]nodes are not listed[/red]: {escape(setup['nodes_problem'])}")
+    for problem in setup["config_problems"]:
+        console.print(f"[red]{escape(problem['pointer'])}[/red]: {escape(problem['detail'])}")
+    if setup["probe"]:
+        _print_findings(setup["probe"])
+
+
+@app.command("add")
+@reports_errors
+def add(
+    file: Annotated[Path, typer.Argument(help="YAML or JSON: name, kind, config, and enabled unless it is true.")],
+    check: Annotated[bool, typer.Option("--check", help="Only examine it; nothing is stored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Register a cluster and examine it. Its configuration holds no secrets; it names files of the platform."""
+    client = connect()
+    body = read_spec(file)
+    if check:
+        found = client.post("/clusters:check", {name: body[name] for name in ("kind", "config") if name in body})
+        if as_json:
+            print_json(found)
+        else:
+            _print_findings(found)
+        raise typer.Exit(ExitCode.JOB_FAILED if found["usable"] is False else 0)
+    made = client.post("/clusters", body)
+    found = client.post(f"/clusters/{made['id']}:probe") if "probe" in made["setup"]["capabilities"] else None
+    if as_json:
+        print_json(client.get(f"/clusters/{made['id']}"))
+        return
+    console.print(f"{made['name']} is registered as {made['id']}  {client.url}/clusters/{made['id']}", soft_wrap=True)
+    if found:
+        _print_findings(found)
+
+
+@app.command("probe")
+@reports_errors
+def probe(cluster: ClusterName, as_json: AsJson = False) -> None:
+    """Examine a cluster now. Exits with 1 when jobs cannot run there."""
+    client = connect()
+    found = client.post(f"{_path(client, cluster)}:probe")
+    if as_json:
+        print_json(found)
+    else:
+        _print_findings(found)
+    raise typer.Exit(0 if found["usable"] else ExitCode.JOB_FAILED)
+
+
+@app.command("nodes")
+@reports_errors
+def nodes(
+    cluster: ClusterName,
+    state: Annotated[str | None, typer.Option(help="ready, drained, down, unknown, quarantined.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a cluster's nodes."""
+    client = connect()
+    found = list(client.pages(f"{_path(client, cluster)}/nodes", state=state))
+    if as_json:
+        print_json(found)
+        return
+    table = _table("name", "state", "accelerator", "used", "memory", "groups", "jobs hit", "why")
+    for node in found:
+        quarantine = f"quarantine by {node['quarantined_by']}: {node['quarantine_reason']}"
+        table.add_row(
+            node["name"],
+            _coloured(node["state"]) + ("" if node["listed"] else " (not listed)"),
+            escape(node["accelerator"]),
+            f"{node['slots_used']}/{node['slots']}",
+            size(node["memory_bytes"]),
+            escape(",".join(node["pools"])),
+            str(node["recent_jobs_hit"] or ""),
+            escape(quarantine if node["quarantined_at"] else node["reason"]),
+        )
+    console.print(table)
+
+
+@app.command("drain")
+@reports_errors
+def drain(cluster: ClusterName, node: NodeName, reason: Reason, as_json: AsJson = False) -> None:
+    """Keep a node free of new work, by the cluster's own means. What runs there goes on."""
+    _act(cluster, node, "drain", {"reason": reason}, as_json=as_json)
+
+
+@app.command("undrain")
+@reports_errors
+def undrain(cluster: ClusterName, node: NodeName, as_json: AsJson = False) -> None:
+    """Let a drained node take work again."""
+    _act(cluster, node, "undrain", None, as_json=as_json)
+
+
+@app.command("quarantine")
+@reports_errors
+def quarantine(cluster: ClusterName, node: NodeName, reason: Reason, as_json: AsJson = False) -> None:
+    """Let no new attempt run on a node until it is released, whatever its cluster thinks of it."""
+    _act(cluster, node, "quarantine", {"reason": reason}, as_json=as_json)
+
+
+@app.command("release")
+@reports_errors
+def release(cluster: ClusterName, node: NodeName, as_json: AsJson = False) -> None:
+    """End a node's quarantine."""
+    _act(cluster, node, "release", None, as_json=as_json)
+
+
+@app.command("enable")
+@reports_errors
+def enable(cluster: ClusterName, as_json: AsJson = False) -> None:
+    """Admit jobs to a cluster again."""
+    _switch(cluster, enabled=True, as_json=as_json)
+
+
+@app.command("disable")
+@reports_errors
+def disable(cluster: ClusterName, as_json: AsJson = False) -> None:
+    """Admit nothing new to a cluster; what runs goes on."""
+    _switch(cluster, enabled=False, as_json=as_json)
+
+
+def _find(client: Client, cluster: str) -> Any:
+    return client.get(_path(client, cluster))
+
+
+def _path(client: Client, cluster: str) -> str:
+    """Of a cluster by its name or id."""
+    found = client.get("/clusters")["items"]
+    for each in found:
+        if cluster in (each["name"], each["id"]):
+            return f"/clusters/{each['id']}"
+    names = ", ".join(each["name"] for each in found) or "none"
+    raise CliError(ExitCode.NOT_FOUND, f"no cluster {cluster!r}: there is {names}")
+
+
+def _act(cluster: str, node: str, act: str, body: Any, *, as_json: bool) -> None:
+    client = connect()
+    found = client.post(f"{_path(client, cluster)}/nodes/{node}:{act}", body)
+    if as_json:
+        print_json(found)
+        return
+    suffix = ", in quarantine" if found["quarantined_at"] else ""
+    console.print(f"{found['name']}: {_coloured(found['state'])}{suffix}")
+    if found.get("notice"):
+        console.print(f"[yellow]{escape(found['notice'])}[/yellow]")
+
+
+def _switch(cluster: str, *, enabled: bool, as_json: bool) -> None:
+    client = connect()
+    found = client.patch(_path(client, cluster), {"enabled": enabled})
+    if as_json:
+        print_json(found)
+    else:
+        console.print(f"{found['name']}: {_health(found)}")
+
+
+def _print_findings(probe: Any) -> None:
+    if probe["usable"] is None:
+        console.print("such a cluster cannot be examined")
+        return
+    verdict = "[green]jobs can run[/green]" if probe["usable"] else "[red]jobs cannot run[/red]"
+    console.print(f"{verdict}  {escape(probe['version'])}")
+    for finding in probe["findings"]:
+        level = finding["level"]
+        console.print(f"  {_coloured(level)}{' ' * (8 - len(level))}{finding['check']}: {escape(finding['detail'])}")
+        if finding["remedy"]:
+            console.print(f"          {escape(finding['remedy'])}")
+
+
+def _health(cluster: Any) -> str:
+    if not cluster["enabled"]:
+        return "[yellow]disabled[/yellow]"
+    if cluster["usable"] is None:
+        return "not examined"
+    return "[green]usable[/green]" if cluster["usable"] else "[red]not usable[/red]"
+
+
+def _slots(cluster: Any) -> str:
+    rows = [f"{row['slots_used']}/{row['slots']} {row['accelerator']}" for row in cluster["capacity"]]
+    return escape(", ".join(rows))
+
+
+def _coloured(word: str) -> str:
+    colour = COLOURS.get(word)
+    return f"[{colour}]{word}[/{colour}]" if colour else word
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table

@@ -1,0 +1,72 @@
+"""`athanor cluster`: what is asked of the server, and what a person is told."""
+
+import json
+from typing import Any
+
+PROBE = {
+    "id": "prb_1", "usable": False, "version": "slurm 22.05", "facts": {}, "began_at": "", "seen_at": "",
+    "findings": [
+        {"check": "answer", "level": "ok", "detail": "it answers", "remedy": ""},
+        {"check": "munge", "level": "error", "detail": "[munge] is down", "remedy": "start munged"},
+    ],
+}  # fmt: skip
+CLUSTER = {
+    "id": "cls_1", "name": "iron", "kind": "slurm", "enabled": True, "usable": False, "pools": [],
+    "nodes": {"total": 2, "ready": 1, "drained": 0, "down": 1, "unknown": 0, "quarantined": 1},
+    "capacity": [{"accelerator": "gpu:h100", "nodes": 2, "slots": 16, "slots_used": 3, "usable_slots": 8}],
+}  # fmt: skip
+SETUP = {
+    "config": {}, "config_problems": [], "capabilities": ["probe"], "probe": PROBE, "nodes_at": None,
+    "nodes_problem": "", "suspects": ["n7"], "proposed_pools": [],
+}  # fmt: skip
+NODE = {
+    "name": "n1", "state": "drained", "reason": "", "listed": True, "pools": ["gpu"], "accelerator": "gpu:h100",
+    "slots": 8, "slots_used": 0, "cpus": 8, "memory_bytes": 1, "quarantined_at": "now", "quarantined_by": "root",
+    "quarantine_reason": "Xid 79", "recent_jobs_hit": 3, "notice": "iron did not drain it: away",
+}  # fmt: skip
+
+
+def test_a_cluster_is_shown_with_findings_and_remedies(server: Any, athanor: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/clusters", answer({"items": [CLUSTER], "next_cursor": None}))
+    server.answer("GET /api/v1/clusters/cls_1", answer({**CLUSTER, "setup": SETUP}))
+    listed = athanor("cluster", "list")
+    assert "3/16 gpu:h100" in listed.stdout
+    assert "not usable" in listed.stdout
+    shown = athanor("cluster", "show", "iron").stdout
+    for words in ("[munge] is down", "start munged", "1 ready, 1 down, 1 in quarantine", "n7"):
+        assert words in shown
+    missing = athanor("cluster", "show", "irn")
+    assert (missing.returncode, "there is iron" in missing.stderr) == (4, True)
+
+
+def test_registering_examines_and_a_dry_run_stores_nothing(server: Any, athanor: Any, answer: Any) -> None:
+    (athanor.home / "iron.yaml").write_text("name: iron\nkind: slurm\nconfig:\n  transport: ssh\n")
+    server.answer("POST /api/v1/clusters:check", answer(PROBE))
+    dry = athanor("cluster", "add", "iron.yaml", "--check")
+    assert (dry.returncode, "jobs cannot run" in dry.stdout) == (1, True)
+    assert json.loads(server.seen[-1].body) == {"kind": "slurm", "config": {"transport": "ssh"}}
+    errors = [{"pointer": "/config/transport/host", "code": "missing", "detail": "Field required"}]
+    refusal = {"code": "invalid_config", "detail": "the configuration does not fit", "errors": errors}
+    server.answer("POST /api/v1/clusters", answer(refusal, 422), answer({**CLUSTER, "setup": SETUP}, 201))
+    refused = athanor("cluster", "add", "iron.yaml")
+    assert (refused.returncode, "/config/transport/host: Field required" in refused.stderr) == (2, True)
+    server.answer("POST /api/v1/clusters/cls_1:probe", answer(PROBE))
+    made = athanor("cluster", "add", "iron.yaml")
+    assert made.returncode == 0
+    assert "start munged" in made.stdout
+
+
+def test_nodes_are_listed_and_acted_upon(server: Any, athanor: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/clusters", answer({"items": [CLUSTER], "next_cursor": None}))
+    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [NODE], "next_cursor": None}))
+    assert "quarantine by root: Xid 79" in athanor("cluster", "nodes", "iron").stdout
+    server.answer("POST /api/v1/clusters/cls_1/nodes/n1:quarantine", answer(NODE))
+    done = athanor("cluster", "quarantine", "iron", "n1", "--reason", "Xid 79")
+    assert done.returncode == 0
+    assert "iron did not drain it" in done.stdout
+    assert json.loads(server.seen[-1].body) == {"reason": "Xid 79"}
+    server.answer("PATCH /api/v1/clusters/cls_1", answer({**CLUSTER, "enabled": False, "setup": None}))
+    assert "disabled" in athanor("cluster", "disable", "cls_1").stdout
+    assert json.loads(server.seen[-1].body) == {"enabled": False}
+    server.answer("POST /api/v1/clusters/cls_1:probe", answer(PROBE))
+    assert athanor("cluster", "probe", "iron").returncode == 1
