@@ -410,7 +410,7 @@ def test_a_webhook_is_added_tested_told_and_deleted(page: Page, stack, tmp_path:
 
 def test_an_administrator_sees_the_sweepers_and_cancels_an_orphan(page: Page, stack) -> None:
     command = (sys.executable, "-c", "import signal; signal.pause()")
-    backend = LocalBackend(str(stack.folder.jobs), command, kill_after_seconds=0.5)
+    backend = LocalBackend(str(stack.folder.jobs), command=command, kill_after_seconds=0.5)
     backend.submit(Submission("athanor-stray", "", {}, {}))
     sign_in(page, stack)
     page.get_by_role("link", name="Operations").click()

@@ -6,7 +6,7 @@ export const API = "/api/v1";
 const SAFE = new Set(["GET", "HEAD"]);
 
 export interface RequestOptions {
-  method?: "GET" | "POST" | "PATCH" | "DELETE";
+  method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   query?: Record<string, string | number | null | undefined>;
   json?: unknown;
   body?: Blob;

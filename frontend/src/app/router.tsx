@@ -65,6 +65,18 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/webhooks/components/webhooks-page")).WebhooksPage),
               },
               {
+                path: "/clusters",
+                ...page(async () => (await import("@/features/clusters/components/clusters-page")).ClustersPage),
+              },
+              {
+                path: "/clusters/new",
+                ...page(async () => (await import("@/features/clusters/components/new-cluster-page")).NewClusterPage),
+              },
+              {
+                path: "/clusters/:clusterId",
+                ...page(async () => (await import("@/features/clusters/components/cluster-page")).ClusterPage),
+              },
+              {
                 path: "/operations",
                 ...page(async () => (await import("@/features/admin/components/operations-page")).OperationsPage),
               },

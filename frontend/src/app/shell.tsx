@@ -15,6 +15,7 @@ const SECTIONS = [
   { to: "/datasets", name: "Datasets" },
   { to: "/tokens", name: "Tokens" },
   { to: "/team", name: "Team" },
+  { to: "/clusters", name: "Clusters" },
 ];
 /** Of a team, and its administrators' business only. */
 const TEAM_SECTIONS = [{ to: "/webhooks", name: "Webhooks" }];

@@ -1,15 +1,19 @@
 import { Text } from "@mantine/core";
+import type { ReactNode } from "react";
 
 import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
-import { duration, elapsed } from "@/lib/format";
-import { isFinal } from "@/lib/status";
+import { TimeAgo } from "@/components/time-ago";
+import { duration, elapsed, moment } from "@/lib/format";
+import { isFinal, label } from "@/lib/status";
 import { sentence } from "@/lib/text";
 import { useNow } from "@/lib/use-now";
 
 import classes from "./attempts.module.css";
 
-/** Each start of the job, newest first, with why it ended: what a retry policy has done. */
+type Attempt = Job["attempts"][number];
+
+/** Each start of the job, newest first: where it was, what its cluster says of it, and why it ended. */
 export function Attempts({ job }: { job: Job }) {
   const now = useNow(!isFinal(job.status));
   const newest = [...job.attempts].sort((a, b) => b.number - a.number);
@@ -30,9 +34,35 @@ export function Attempts({ job }: { job: Job }) {
             <Text size="xs" c="dimmed">
               {attempt.reason ? sentence(attempt.reason.message) : sentence(attempt.status)}
             </Text>
+            <Native attempt={attempt} now={now} />
           </li>
         ))}
       </ol>
     </Panel>
+  );
+}
+
+/** The cluster's own words beside ours. */
+function Native({ attempt, now }: { attempt: Attempt; now: number }) {
+  const words = [attempt.native_state, attempt.native_reason].filter(Boolean).join(" · ");
+  const facts: [string, ReactNode][] = [
+    [`On ${attempt.cluster}`, words],
+    ["Is there", attempt.finished_at === null && attempt.phase ? label(attempt.phase) : ""],
+    ["That means", attempt.explanation ? sentence(attempt.explanation) : ""],
+    ["Would start", attempt.launched_at === null && attempt.expected_start_at ? moment(attempt.expected_start_at) : ""],
+    ["Began there", attempt.launched_at ? <TimeAgo time={attempt.launched_at} now={now} /> : ""],
+    ["Nodes", attempt.nodes.join(", ")],
+  ];
+  const known = facts.filter(([, value]) => value !== "");
+  if (known.length === 0) return null;
+  return (
+    <dl className={classes.native}>
+      {known.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
   );
 }

@@ -18,7 +18,7 @@ export function OverviewTab({ job }: { job: Job }) {
       <ChartsPanel job={job} />
       <div className={classes.side}>
         <TimeTable job={job} />
-        {job.attempts.length > 1 ? <Attempts job={job} /> : null}
+        {job.attempts.length > 0 ? <Attempts job={job} /> : null}
         <Panel title="Timeline">
           {events.error ? <ProblemNotice error={events.error} /> : null}
           <Timeline events={events.data ?? []} />

@@ -1,0 +1,156 @@
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+
+import { request, send } from "@/api/client";
+import type {
+  ActedNode,
+  Cluster,
+  ClusterCheck,
+  ClusterKind,
+  ClusterNode,
+  ClusterProbe,
+  FullCluster,
+  JsonObject,
+  NodeIncident,
+  Page,
+  Pool,
+  PoolChange,
+  QueuedAttempt,
+} from "@/api/types";
+
+const POLL_MS = 10_000;
+const QUEUE_MS = 5_000;
+
+export const clusterKeys = {
+  all: ["clusters"] as const,
+  list: ["clusters", "list"] as const,
+  kinds: ["clusters", "kinds"] as const,
+  one: (id: string) => ["clusters", "one", id] as const,
+  nodes: (id: string) => ["clusters", "nodes", id] as const,
+  incidents: (id: string, node: string) => ["clusters", "incidents", id, node] as const,
+  probes: (id: string) => ["clusters", "probes", id] as const,
+  queue: (id: string) => ["clusters", "queue", id] as const,
+};
+
+const one = (id: string) => `/clusters/${encodeURIComponent(id)}`;
+const ofNode = (id: string, node: string) => `${one(id)}/nodes/${encodeURIComponent(node)}`;
+
+export function clustersQuery() {
+  return queryOptions({
+    queryKey: clusterKeys.list,
+    queryFn: ({ signal }) => request<Page<Cluster>>("/clusters", { signal }),
+    refetchInterval: POLL_MS,
+  });
+}
+
+/** `tag` is what a change says it is based on. */
+export interface ReadCluster {
+  cluster: FullCluster;
+  tag: string;
+}
+
+async function readCluster(response: Response): Promise<ReadCluster> {
+  return { cluster: (await response.json()) as FullCluster, tag: response.headers.get("ETag") ?? "" };
+}
+
+export function clusterQuery(id: string) {
+  return queryOptions({
+    queryKey: clusterKeys.one(id),
+    queryFn: async ({ signal }) => readCluster(await send(one(id), { signal })),
+    refetchInterval: POLL_MS,
+  });
+}
+
+export function kindsQuery() {
+  return queryOptions({
+    queryKey: clusterKeys.kinds,
+    queryFn: ({ signal }) => request<Page<ClusterKind>>("/clusters:kinds", { signal }),
+    staleTime: 3_600_000,
+  });
+}
+
+export interface NodeFilters {
+  q: string;
+  state: string;
+}
+
+export function nodesQuery(id: string, filters: NodeFilters) {
+  return infiniteQueryOptions({
+    queryKey: [...clusterKeys.nodes(id), filters],
+    queryFn: ({ pageParam, signal }) =>
+      request<Page<ClusterNode>>(`${one(id)}/nodes`, {
+        query: { ...filters, limit: 200, cursor: pageParam },
+        signal,
+      }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    refetchInterval: POLL_MS,
+  });
+}
+
+export function incidentsQuery(id: string, node: string) {
+  return queryOptions({
+    queryKey: clusterKeys.incidents(id, node),
+    queryFn: ({ signal }) => request<Page<NodeIncident>>(`${ofNode(id, node)}/incidents`, { signal }),
+  });
+}
+
+export function probesQuery(id: string) {
+  return queryOptions({
+    queryKey: clusterKeys.probes(id),
+    queryFn: ({ signal }) => request<Page<ClusterProbe>>(`${one(id)}/probes`, { signal }),
+    refetchInterval: POLL_MS,
+  });
+}
+
+export function queueQuery(id: string) {
+  return queryOptions({
+    queryKey: clusterKeys.queue(id),
+    queryFn: ({ signal }) => request<Page<QueuedAttempt>>(`${one(id)}/queue`, { signal }),
+    refetchInterval: QUEUE_MS,
+  });
+}
+
+export interface NewCluster {
+  name: string;
+  kind: string;
+  config: JsonObject;
+}
+
+export function registerCluster(cluster: NewCluster): Promise<FullCluster> {
+  return request<FullCluster>("/clusters", { method: "POST", json: cluster });
+}
+
+export function checkConfig(kind: string, config: JsonObject): Promise<ClusterCheck> {
+  return request<ClusterCheck>("/clusters:check", { method: "POST", json: { kind, config } });
+}
+
+export async function changeCluster(
+  id: string,
+  changes: { config?: JsonObject; enabled?: boolean },
+  tag: string,
+): Promise<ReadCluster> {
+  return readCluster(await send(one(id), { method: "PATCH", json: changes, headers: { "If-Match": tag } }));
+}
+
+export function probeCluster(id: string): Promise<ClusterProbe> {
+  return request<ClusterProbe>(`${one(id)}:probe`, { method: "POST" });
+}
+
+export function syncTeams(id: string): Promise<{ changes: string[] }> {
+  return request(`${one(id)}:sync_teams`, { method: "POST" });
+}
+
+export function putPool(id: string, name: string, facts: PoolChange): Promise<Pool> {
+  return request<Pool>(`${one(id)}/pools/${encodeURIComponent(name)}`, { method: "PUT", json: facts });
+}
+
+export function removePool(id: string, name: string): Promise<void> {
+  return request(`${one(id)}/pools/${encodeURIComponent(name)}`, { method: "DELETE" });
+}
+
+export type NodeAct = "drain" | "undrain" | "quarantine" | "release";
+
+export function actOnNode(id: string, node: string, act: NodeAct, reason: string): Promise<ActedNode> {
+  const json = act === "drain" || act === "quarantine" ? { reason } : {};
+  return request<ActedNode>(`${ofNode(id, node)}:${act}`, { method: "POST", json });
+}

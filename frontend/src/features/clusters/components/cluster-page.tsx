@@ -1,0 +1,157 @@
+import { Button, Skeleton, Stack, Switch, Tabs, Text } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { lazy, Suspense } from "react";
+import { useParams, useSearchParams } from "react-router";
+
+import type { FullCluster } from "@/api/types";
+import { Notice } from "@/components/notice";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { Pill } from "@/components/pill";
+import { ProblemNotice } from "@/components/problem-notice";
+import { changeCluster, clusterKeys, clusterQuery, syncTeams } from "@/features/clusters/api/clusters";
+import { CapacityLine } from "@/features/clusters/components/capacity-line";
+import { DoctorPanel } from "@/features/clusters/components/doctor-panel";
+import { NodesPanel } from "@/features/clusters/components/nodes-panel";
+import { PoolsPanel } from "@/features/clusters/components/pools-panel";
+import { ProbesPanel } from "@/features/clusters/components/probes-panel";
+import { QueuePanel } from "@/features/clusters/components/queue-panel";
+import { clusterCondition } from "@/features/clusters/lib/condition";
+import { chunk } from "@/lib/chunk";
+
+// The editor is the largest part of the dashboard.
+const ConfigTab = lazy(() =>
+  chunk(async () => ({ default: (await import("@/features/clusters/components/config-tab")).ConfigTab })),
+);
+
+const TABS = {
+  overview: "Overview",
+  nodes: "Nodes",
+  queue: "Queue",
+  configuration: "Configuration",
+  history: "Examinations",
+};
+
+export function ClusterPage() {
+  const { clusterId = "" } = useParams();
+  const client = useQueryClient();
+  const query = useQuery(clusterQuery(clusterId));
+  const [search, setSearch] = useSearchParams();
+  const refresh = () => client.invalidateQueries({ queryKey: clusterKeys.all });
+  const change = useMutation({
+    mutationFn: (enabled: boolean) => changeCluster(clusterId, { enabled }, query.data?.tag ?? ""),
+    onSettled: refresh,
+  });
+  const sync = useMutation({ mutationFn: () => syncTeams(clusterId) });
+  const cluster = query.data?.cluster;
+  if (!cluster) {
+    if (query.error === null) return null;
+    return (
+      <Page title="Cluster">
+        <ProblemNotice error={query.error} onRetry={() => void query.refetch()} />
+      </Page>
+    );
+  }
+  const condition = clusterCondition(cluster);
+  const setup = cluster.setup;
+  const lead = (
+    <>
+      <Pill tone={condition.tone}>{condition.text}</Pill> {cluster.kind}, {cluster.nodes.ready} of{" "}
+      {cluster.nodes.total} nodes ready
+    </>
+  );
+  const actions = setup ? (
+    <>
+      {setup.capabilities.includes("sync_teams") ? (
+        <Button variant="default" loading={sync.isPending} onClick={() => sync.mutate()}>
+          Sync teams
+        </Button>
+      ) : null}
+      <Switch
+        label="Admits jobs"
+        checked={cluster.enabled}
+        disabled={change.isPending}
+        onChange={() => change.mutate(!cluster.enabled)}
+      />
+    </>
+  ) : null;
+  const tab = setup && search.get("tab") ? (search.get("tab") ?? "overview") : "overview";
+  const problem = query.error ?? change.error ?? sync.error;
+  return (
+    <Page title={cluster.name} lead={lead} actions={actions}>
+      {problem ? <ProblemNotice error={problem} onRetry={() => void query.refetch()} /> : null}
+      {sync.data ? (
+        <Notice
+          tone="good"
+          title={sync.data.changes.length > 0 ? "Teams were made to agree" : "All teams agreed already"}
+          urgent
+        >
+          {sync.data.changes.map((line) => (
+            <p key={line}>{line}</p>
+          ))}
+        </Notice>
+      ) : null}
+      {setup === null ? (
+        <Overview cluster={cluster} />
+      ) : (
+        <Tabs
+          value={tab}
+          onChange={(next) => setSearch(next && next !== "overview" ? { tab: next } : {}, { replace: true })}
+          keepMounted={false}
+        >
+          <Tabs.List>
+            {Object.entries(TABS).map(([name, text]) => (
+              <Tabs.Tab key={name} value={name}>
+                {text}
+              </Tabs.Tab>
+            ))}
+          </Tabs.List>
+          <Stack pt="lg" gap="lg">
+            <Tabs.Panel value="overview">
+              <Overview cluster={cluster} />
+            </Tabs.Panel>
+            <Tabs.Panel value="nodes">
+              <Stack gap="lg">
+                <NodesPanel cluster={cluster} />
+              </Stack>
+            </Tabs.Panel>
+            <Tabs.Panel value="queue">
+              <QueuePanel clusterId={cluster.id} />
+            </Tabs.Panel>
+            <Tabs.Panel value="configuration">
+              <Suspense fallback={<Skeleton height={320} aria-busy="true" />}>
+                <ConfigTab cluster={cluster} tag={query.data?.tag ?? ""} setup={setup} />
+              </Suspense>
+            </Tabs.Panel>
+            <Tabs.Panel value="history">
+              <ProbesPanel clusterId={cluster.id} />
+            </Tabs.Panel>
+          </Stack>
+        </Tabs>
+      )}
+    </Page>
+  );
+}
+
+function Overview({ cluster }: { cluster: FullCluster }) {
+  return (
+    <Stack gap="lg">
+      {cluster.enabled ? null : (
+        <Notice tone="waiting" title="Nothing new is admitted here">
+          <p>What runs goes on. Jobs that name this cluster wait, and new ones are refused.</p>
+        </Notice>
+      )}
+      {cluster.setup ? <DoctorPanel clusterId={cluster.id} setup={cluster.setup} /> : null}
+      <Panel title="Slots of its nodes">
+        {cluster.capacity.length > 0 ? (
+          <CapacityLine cluster={cluster} />
+        ) : (
+          <Text size="sm" c="dimmed">
+            Its nodes are not known.
+          </Text>
+        )}
+      </Panel>
+      <PoolsPanel cluster={cluster} />
+    </Stack>
+  );
+}

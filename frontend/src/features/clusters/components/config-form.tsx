@@ -1,0 +1,103 @@
+import { Button, Group, Stack, Text } from "@mantine/core";
+import { useMutation } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { useState } from "react";
+
+import { Problem } from "@/api/problem";
+import type { JsonObject } from "@/api/types";
+import { CodeEditor } from "@/components/code-editor";
+import { Notice } from "@/components/notice";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { checkConfig } from "@/features/clusters/api/clusters";
+import { FindingsTable } from "@/features/clusters/components/findings-table";
+import { configRemarks, parseConfig } from "@/features/clusters/lib/config-yaml";
+
+interface ConfigFormProps {
+  kind: string;
+  start: string;
+  /** Above the editor. */
+  children?: ReactNode;
+  /** What saving is called here. */
+  yes: string;
+  busy: boolean;
+  error: unknown;
+  onSave: (config: JsonObject) => void;
+  onEdit: () => void;
+}
+
+/** A configuration as YAML, with what the server says of it at its place, and a dry run of it. */
+export function ConfigForm({ kind, start, children, yes, busy, error, onSave, onEdit }: ConfigFormProps) {
+  const [text, setText] = useState(start);
+  const parsed = parseConfig(text);
+  const check = useMutation({ mutationFn: (config: JsonObject) => checkConfig(kind, config) });
+  const edit = (next: string) => {
+    setText(next);
+    check.reset();
+    onEdit();
+  };
+  const failure = check.error ?? error;
+  const fields = failure instanceof Problem ? failure.fields : [];
+  const config = parsed.spec;
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (config !== null) onSave(config);
+      }}
+    >
+      <Stack gap="lg">
+        {children}
+        <Panel title="Configuration" flush>
+          <CodeEditor
+            value={text}
+            label="Configuration as YAML"
+            onChange={edit}
+            remarks={[...parsed.remarks, ...configRemarks(text, fields)]}
+            minHeight={220}
+            maxHeight={560}
+          />
+        </Panel>
+        <Text size="sm" c="dimmed">
+          It holds no secrets: name files or environment variables of the platform&apos;s own processes.
+        </Text>
+        {failure ? <ProblemNotice error={failure} /> : null}
+        {check.data ? (
+          <>
+            <Notice
+              tone={check.data.usable === false ? "bad" : "good"}
+              title={
+                check.data.usable === null
+                  ? "The configuration fits. Such a cluster cannot be examined."
+                  : check.data.usable
+                    ? `Jobs can run there. ${check.data.version}`
+                    : "Jobs cannot run there."
+              }
+              urgent
+            />
+            {check.data.findings.length > 0 ? (
+              <Panel flush>
+                <FindingsTable findings={check.data.findings} />
+              </Panel>
+            ) : null}
+          </>
+        ) : null}
+        <Group justify="flex-end">
+          <Button
+            variant="default"
+            loading={check.isPending}
+            disabled={config === null}
+            onClick={() => {
+              if (config !== null) check.mutate(config);
+            }}
+          >
+            Check, without saving
+          </Button>
+          <Button type="submit" loading={busy} disabled={config === null}>
+            {yes}
+          </Button>
+        </Group>
+      </Stack>
+    </form>
+  );
+}

@@ -1,0 +1,47 @@
+import { Button, Group, Text } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+
+import type { ClusterSetup } from "@/api/types";
+import { EmptyState } from "@/components/empty-state";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { TimeAgo } from "@/components/time-ago";
+import { clusterKeys, probeCluster } from "@/features/clusters/api/clusters";
+import { FindingsTable } from "@/features/clusters/components/findings-table";
+import { useNow } from "@/lib/use-now";
+
+export function DoctorPanel({ clusterId, setup }: { clusterId: string; setup: ClusterSetup }) {
+  const client = useQueryClient();
+  const now = useNow(true, 5_000);
+  const examine = useMutation({
+    mutationFn: () => probeCluster(clusterId),
+    onSettled: () => client.invalidateQueries({ queryKey: clusterKeys.all }),
+  });
+  const probe = setup.probe;
+  const tools = setup.capabilities.includes("probe") ? (
+    <Group gap="sm">
+      {probe ? (
+        <Text size="sm" c="dimmed">
+          {probe.version} <TimeAgo time={probe.seen_at} now={now} />
+        </Text>
+      ) : null}
+      <Button size="compact-sm" variant="default" loading={examine.isPending} onClick={() => examine.mutate()}>
+        Examine now
+      </Button>
+    </Group>
+  ) : null;
+  return (
+    <Panel title="Examination" tools={tools} flush>
+      {examine.error ? <ProblemNotice error={examine.error} /> : null}
+      {probe ? (
+        <FindingsTable findings={probe.findings} />
+      ) : (
+        <EmptyState title="Not examined yet">
+          {setup.capabilities.includes("probe")
+            ? "It is, every ten minutes, or now if you ask for it."
+            : "A cluster of this kind cannot be examined."}
+        </EmptyState>
+      )}
+    </Panel>
+  );
+}

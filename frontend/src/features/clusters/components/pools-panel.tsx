@@ -1,0 +1,222 @@
+import { Button, Group, Modal, NumberInput, Stack, Text, TextInput } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+import { useState } from "react";
+
+import { Problem } from "@/api/problem";
+import type { FullCluster, Pool, PoolChange, ProposedPool } from "@/api/types";
+import { Confirm } from "@/components/confirm";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Notice } from "@/components/notice";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { clusterKeys, putPool, removePool } from "@/features/clusters/api/clusters";
+import { fieldsOf } from "@/lib/form";
+import { bytes, money } from "@/lib/format";
+
+const GIB = 2 ** 30;
+type Draft = PoolChange & { name: string };
+
+const NEW: Draft = { name: "", accelerator: "cpu", nodes: 1, slots_per_node: 1, memory_bytes: GIB };
+
+function draftOf(pool: Pool): Draft {
+  const { name, accelerator, nodes, slots_per_node, memory_bytes, currency } = pool;
+  return { name, accelerator, nodes, slots_per_node, memory_bytes, currency, price_per_slot_hour: String(pool.price_per_slot_hour) };
+}
+
+function proposal(pool: ProposedPool): string {
+  return `${pool.name}: ${pool.nodes} nodes of ${pool.slots_per_node} ${pool.accelerator}, ${bytes(pool.memory_bytes)} each`;
+}
+
+/** What jobs are placed in; made by hand, or as the nodes propose. */
+export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
+  const client = useQueryClient();
+  const [edited, setEdited] = useState<Draft | null>(null);
+  const [doomed, setDoomed] = useState<Pool | null>(null);
+  const refresh = () => client.invalidateQueries({ queryKey: clusterKeys.all });
+  const put = useMutation({
+    mutationFn: ({ name, ...facts }: Draft) => putPool(cluster.id, name, facts),
+    onSuccess: () => setEdited(null),
+    onSettled: refresh,
+  });
+  const remove = useMutation({
+    mutationFn: (pool: Pool) => removePool(cluster.id, pool.name),
+    onSuccess: () => setDoomed(null),
+    onSettled: refresh,
+  });
+  const operates = cluster.setup !== null;
+  const edit = (draft: Draft) => {
+    put.reset();
+    setEdited(draft);
+  };
+  const columns: Column<Pool>[] = [
+    { name: "Pool", cell: (pool) => pool.name },
+    { name: "Accelerator", cell: (pool) => <span className="mono">{pool.accelerator}</span> },
+    { name: "Nodes", end: true, cell: (pool) => pool.nodes },
+    { name: "Slots used", end: true, cell: (pool) => `${pool.slots_used} of ${pool.slots}` },
+    { name: "Memory of a node", end: true, quiet: true, cell: (pool) => bytes(pool.memory_bytes) },
+    {
+      name: "Slot and hour",
+      end: true,
+      quiet: true,
+      cell: (pool) => money(pool.price_per_slot_hour, pool.currency),
+    },
+    ...(operates
+      ? [
+          {
+            name: "(What to do)",
+            end: true,
+            cell: (pool: Pool) => (
+              <Group gap={4} justify="flex-end" wrap="nowrap">
+                <Button
+                  size="compact-sm"
+                  variant="subtle"
+                  aria-label={`Change pool ${pool.name}`}
+                  onClick={() => edit(draftOf(pool))}
+                >
+                  Change
+                </Button>
+                <Button
+                  size="compact-sm"
+                  variant="subtle"
+                  color="red"
+                  aria-label={`Remove pool ${pool.name}`}
+                  onClick={() => {
+                    remove.reset();
+                    setDoomed(pool);
+                  }}
+                >
+                  Remove
+                </Button>
+              </Group>
+            ),
+          },
+        ]
+      : []),
+  ];
+  const tools = operates ? (
+    <Button size="compact-sm" variant="default" onClick={() => edit(NEW)}>
+      New pool
+    </Button>
+  ) : null;
+  return (
+    <Panel title="Pools" tools={tools} flush>
+      {cluster.setup?.proposed_pools.map((pool) => (
+        <Notice key={pool.name} tone="waiting" title="The nodes would make a pool">
+          <p>{proposal(pool)}</p>
+          <Group mt={4}>
+            <Button size="compact-sm" variant="default" onClick={() => edit({ ...pool })}>
+              Make pool {pool.name}
+            </Button>
+          </Group>
+        </Notice>
+      ))}
+      {cluster.pools.length > 0 ? (
+        <DataTable label="Pools" rows={cluster.pools} columns={columns} rowKey={(pool) => pool.name} />
+      ) : (
+        <EmptyState title="No pools yet">Jobs are placed in pools: without one, none runs here.</EmptyState>
+      )}
+      {edited ? (
+        <PoolDialog
+          draft={edited}
+          known={cluster.pools.some((pool) => pool.name === edited.name)}
+          busy={put.isPending}
+          error={put.error}
+          onSave={put.mutate}
+          onClose={() => setEdited(null)}
+        />
+      ) : null}
+      <Confirm
+        opened={doomed !== null}
+        title={`Remove pool ${doomed?.name ?? ""}?`}
+        yes="Remove it"
+        no="Keep it"
+        busy={remove.isPending}
+        error={remove.error}
+        onYes={() => {
+          if (doomed) remove.mutate(doomed);
+        }}
+        onNo={() => setDoomed(null)}
+      >
+        <Text size="sm">Only a pool that never had a job can be removed. One with 0 nodes admits nothing.</Text>
+      </Confirm>
+    </Panel>
+  );
+}
+
+interface PoolDialogProps {
+  draft: Draft;
+  known: boolean;
+  busy: boolean;
+  error: unknown;
+  onSave: (draft: Draft) => void;
+  onClose: () => void;
+}
+
+function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogProps) {
+  const save = (event: SubmitEvent<HTMLFormElement>) => {
+    const field = fieldsOf(event);
+    onSave({
+      name: known ? draft.name : field("name"),
+      accelerator: field("accelerator"),
+      nodes: Number(field("nodes")),
+      slots_per_node: Number(field("slots_per_node")),
+      memory_bytes: Math.round(Number(field("memory")) * GIB),
+      price_per_slot_hour: field("price") || "0",
+      currency: field("currency") || "USD",
+    });
+  };
+  const errorAt = (pointer: string) =>
+    error instanceof Problem ? error.fields.find((field) => field.pointer === pointer)?.detail : undefined;
+  const price = draft.price_per_slot_hour ?? "0";
+  return (
+    <Modal opened onClose={onClose} title={known ? `Pool ${draft.name}` : "New pool"} centered>
+      <form onSubmit={save}>
+        <Stack>
+          {known ? null : (
+            <TextInput label="Name" name="name" defaultValue={draft.name} required error={errorAt("/name")} />
+          )}
+          <TextInput
+            label="Accelerator"
+            name="accelerator"
+            description="As specs ask for it; cpu where slots are processor cores"
+            defaultValue={draft.accelerator ?? "cpu"}
+            required
+            error={errorAt("/accelerator")}
+          />
+          <NumberInput label="Nodes" name="nodes" min={0} defaultValue={draft.nodes ?? 1} error={errorAt("/nodes")} />
+          <NumberInput
+            label="Slots of a node"
+            name="slots_per_node"
+            min={1}
+            defaultValue={draft.slots_per_node ?? 1}
+            error={errorAt("/slots_per_node")}
+          />
+          <NumberInput
+            label="Memory of a node, GiB"
+            name="memory"
+            min={0}
+            decimalScale={1}
+            defaultValue={Number(((draft.memory_bytes ?? 0) / GIB).toFixed(1))}
+            error={errorAt("/memory_bytes")}
+          />
+          <Group grow>
+            <NumberInput label="Price of a slot and hour" name="price" min={0} defaultValue={Number(price)} />
+            <TextInput label="Currency" name="currency" maxLength={3} defaultValue={draft.currency ?? "USD"} />
+          </Group>
+          {error && !(error instanceof Problem && error.fields.length > 0) ? <ProblemNotice error={error} /> : null}
+          <Group justify="flex-end">
+            <Button variant="default" onClick={onClose}>
+              Back
+            </Button>
+            <Button type="submit" loading={busy}>
+              Save
+            </Button>
+          </Group>
+        </Stack>
+      </form>
+    </Modal>
+  );
+}

@@ -1,0 +1,43 @@
+import type { Cluster, ClusterNode, Finding } from "@/api/types";
+import type { Tone } from "@/lib/status";
+
+interface Condition {
+  text: string;
+  tone: Tone;
+}
+
+/** What a cluster is to somebody who wants to run a job there. */
+export function clusterCondition(cluster: Pick<Cluster, "enabled" | "usable">): Condition {
+  if (!cluster.enabled) return { text: "Disabled", tone: "muted" };
+  if (cluster.usable === null) return { text: "Not examined", tone: "waiting" };
+  return cluster.usable ? { text: "Usable", tone: "good" } : { text: "Not usable", tone: "bad" };
+}
+
+const NODE_STATES: Record<ClusterNode["state"], Condition> = {
+  ready: { text: "Ready", tone: "good" },
+  drained: { text: "Drained", tone: "waiting" },
+  down: { text: "Down", tone: "bad" },
+  unknown: { text: "Unknown", tone: "muted" },
+};
+
+export function nodeCondition(node: Pick<ClusterNode, "state" | "quarantined_at" | "listed">): Condition {
+  if (node.quarantined_at !== null) return { text: "Quarantine", tone: "bad" };
+  if (!node.listed) return { text: "Not listed", tone: "muted" };
+  return NODE_STATES[node.state];
+}
+
+const LEVELS: Record<Finding["level"], Condition> = {
+  ok: { text: "Right", tone: "good" },
+  warning: { text: "Warning", tone: "waiting" },
+  error: { text: "Wrong", tone: "bad" },
+};
+
+export function findingCondition(finding: Pick<Finding, "level">): Condition {
+  return LEVELS[finding.level];
+}
+
+const WORST_FIRST = { error: 0, warning: 1, ok: 2 };
+
+export function worstFirst(findings: Finding[]): Finding[] {
+  return [...findings].sort((a, b) => WORST_FIRST[a.level] - WORST_FIRST[b.level]);
+}
