@@ -32,7 +32,7 @@ SWEEPERS = (
     Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
     Sweeper(
         wakeups.SURVEY,
-        30.0,
+        10.0,
         "It is known which nodes a cluster has and what is wrong with it; a quarantined node is drained there.",
     ),
 )
