@@ -13,6 +13,7 @@ import pytest
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
 from tests.e2e.conftest import FINAL, TINY
+from tests.kubernetes.double.cluster import Cluster, running_cluster
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.fixtures import slurm, slurm_session
 
@@ -99,20 +100,77 @@ def attempts(stack: Any, job_id: str) -> list[Any]:
     return list(stack.job(job_id)["attempts"])
 
 
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("kubernetes"), nodes=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kubernetes_cluster_id(admin: Administrator, kubernetes: Cluster) -> Iterator[str]:
+    config = kubernetes.config(command=AGENT, profile={"environment": PATHS})
+    with registered(admin, "kubernetes", "kubernetes", config) as cluster_id:
+        yield cluster_id
+
+
+@pytest.fixture(params=["slurm", "kubernetes"])
+def cluster(request: pytest.FixtureRequest) -> str:
+    """Its name; its id is that of `NAME_cluster_id`."""
+    request.getfixturevalue(f"{request.param}_cluster_id")
+    return str(request.param)
+
+
 @pytest.mark.parametrize(("nodes", "processes"), [(1, 2), (2, 2)])
-def test_slurm_trains_the_same_file_to_the_same_losses(
-    stack: Any, tmp_path: Path, slurm_cluster_id: str, of_this_machine: Callable[[int], list[float]],
-    nodes: int, processes: int,
-) -> None:  # fmt: skip
-    job_id = submit(stack, tmp_path, "slurm", nodes, processes)
+def test_every_kind_of_cluster_trains_the_same_file_to_the_same_losses(
+    stack: Any, tmp_path: Path, cluster: str, of_this_machine: Callable[[int], list[float]], nodes: int, processes: int
+) -> None:
+    job_id = submit(stack, tmp_path, cluster, nodes, processes)
     job = stack.wait_for_end(job_id)
     output = stack.get(f"/jobs/{job_id}/attempts/1/output")["text"]
     assert job["status"] == "succeeded", (job["reason"], output[-3000:])
     assert losses(stack, job_id) == pytest.approx(of_this_machine(nodes * processes), rel=1e-5)
     (attempt,) = job["attempts"]
-    assert attempt["native_state"].startswith("COMPLETED")
+    assert attempt["native_state"].lower().startswith("complete")
     assert len(attempt["nodes"]) == nodes
-    assert f"#SBATCH --nodes={nodes}" in job["submission"]
+    asked = f"#SBATCH --nodes={nodes}" if cluster == "slurm" else f'"completions": {nodes}'
+    assert asked in job["submission"]
+
+
+def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
+    stack: Any, tmp_path: Path, kubernetes_cluster_id: str
+) -> None:
+    job_id = submit(
+        stack, tmp_path, "kubernetes", 2, 1, training={"steps": 100_000}, checkpoint={"every_steps": 90_000}
+    )
+    stack.wait_for_step(job_id, 3)
+    stack.json("cancel", job_id)
+    job = stack.wait_for_end(job_id)
+    assert (job["status"], job["reason"]["code"]) == ("cancelled", "stopped_by_user")
+    (attempt,) = job["attempts"]
+    assert attempt["last_step"] >= 3
+    saved = stack.get(f"/jobs/{job_id}/events", limit=200)["items"]
+    assert [each["data"]["step"] for each in saved if each["type"] == "checkpoint.registered"] == [attempt["last_step"]]
+
+
+def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
+    stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str
+) -> None:
+    training = {"steps": 300, "evaluation": {"every_steps": 300, "sequences": 8}}
+    job_id = submit(stack, tmp_path, "kubernetes", 2, 1, training=training, checkpoint={"every_steps": 20})
+    stack.wait_for_step(job_id, 60)
+    (name,) = {pod["metadata"]["labels"]["job-name"] for pod in living_pods(kubernetes)}
+    kubernetes.disrupt(kubernetes.pods_of(name)[1], "PreemptionByScheduler", "preempting to accommodate another pod")
+    job = stack.wait_for_end(job_id)
+    first, second = job["attempts"]
+    assert job["status"] == "succeeded", job["reason"]
+    assert first["reason"]["code"] == "preempted"
+    assert second["number"] == 2
+    assert stack.steps_of(job_id) == list(range(1, 301))
+
+
+def living_pods(kubernetes: Cluster) -> list[Any]:
+    pods = kubernetes.store.all("pods")
+    return [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
 
 
 def test_a_job_that_is_cancelled_in_slurm_itself_ends_as_stopped_by_an_administrator(
