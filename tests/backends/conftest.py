@@ -12,7 +12,7 @@ from tests.backends.cases.slurm import slurm_commands
 from tests.slurm.fixtures import slurm, slurm_session
 
 __all__ = ["case", "fake", "kubernetes", "local", "slurm", "slurm_commands", "slurm_session"]
-KINDS = ["fake", "local", "slurm_commands"]
+KINDS = ["fake", "local", "slurm_commands", "kubernetes"]
 
 
 @pytest.fixture(params=KINDS)

@@ -245,13 +245,19 @@ class Cluster:
     @contextmanager
     def faulty(self, fault: str) -> Iterator[None]:
         """While it lasts, each request meets it: lost_answer, error, timeout, slow, doubled, empty_list, stale_list."""
-        if fault == "stale_list":
-            self.server.stale = {plural: self.store.stored(plural) for plural in KINDS}
+        if fault == "stale_list" and not self.server.stale:
+            self.freeze()
         self.server.fault = fault
         try:
             yield
         finally:
             self.server.fault = ""
+
+    def freeze(self) -> None:
+        """What listings show later, while they are stale."""
+        with self.store.changed:
+            self.server.stale = {plural: self.store.stored(plural) for plural in KINDS}
+            self.server.stale_version = self.store.version
 
     @contextmanager
     def skewed(self, seconds: float) -> Iterator[None]:

@@ -40,6 +40,7 @@ class Server(ThreadingHTTPServer):
         self.is_over = threading.Event()
         self.pages: dict[str, list[Stored]] = {}
         self.stale: dict[str, list[Stored]] = {}
+        self.stale_version = 0
         self.owned: dict[str, dict[str, set[apply.Path]]] = {}
         self.cut_watches_before = 0.0
 
@@ -241,7 +242,7 @@ class Request:
             chosen = pages
         else:
             with self.store.changed:
-                version = self.store.version
+                version = self.server.stale_version if self.server.fault == "stale_list" else self.store.version
                 chosen = self._selected(self._as_the_fault_says())
         metadata: Object = {"resourceVersion": str(version)}
         if limit and len(chosen) > limit:

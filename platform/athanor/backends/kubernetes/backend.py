@@ -1,7 +1,7 @@
 """The five calls on a cluster, and what else it can be asked."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from athanor.backends.base import (
@@ -12,19 +12,18 @@ from athanor.backends.base import (
     ListsOurs,
     LogPart,
     Observation,
-    Presence,
     Submission,
     SyncsTeams,
 )
-from athanor.backends.kubernetes import logs, names, namespaces, objects, status
+from athanor.backends.kubernetes import logs, names, namespaces, objects, observing
 from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, client_of, path
 from athanor.backends.kubernetes.config import KubernetesConfig
-from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
+from athanor.backends.kubernetes.reading import BATCH, Reading
+from athanor.backends.kubernetes.state import job_state
+from athanor.backends.kubernetes.watch import watch_of
 from athanor.backends.plan import LaunchPlan
 
 Json = dict[str, Any]
-BATCH = "batch/v1"
-FEW = 20  # are asked for one by one
 # Refusals that somebody may lift: rights, a quota, a namespace that is just being removed.
 PASSING = ("exceeded quota", " cannot ", "being terminated", "failed quota")
 SETTINGS: dict[str, namespaces.Namespaces] = {}
@@ -55,6 +54,8 @@ class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
     def submit(self, submission: Submission) -> Handle:
         payload: Any = submission.payload
         job, *others = payload["objects"]
+        if self._config.watch:
+            watch_of(self._key, self._config)  # it is to see all that becomes of the Job
         namespace = job["metadata"]["namespace"]
         deadline = time.monotonic() + CALL_SECONDS
         try:
@@ -91,83 +92,19 @@ class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
         self._client.apply(where, manifest, deadline=deadline)
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        if not handles:
-            return {}
-        jobs, pods = self._look(handles)
-        now = self._client.server_now()
-        doubtful: set[str] = set()
-        for handle in handles:
-            if (job := jobs.get(handle.backend_name)) is not None:
-                doubtful |= status.may_be_lost(job, pods.get(handle.backend_name, ()), now)
-        lost = self._lost(doubtful)
-        answers: dict[Handle, Observation] = {}
-        for handle in handles:
-            job = jobs.get(handle.backend_name)
-            if job is None:
-                answers[handle] = Observation(Presence.ABSENT)
-            else:
-                answers[handle] = status.observation(job, pods.get(handle.backend_name, ()), lost, now)
-        return answers
-
-    def _look(self, handles: Sequence[Handle]) -> tuple[dict[str, JobState], dict[str, list[PodState]]]:
-        """Jobs and pods by the name of their attempt: all of ours in one listing, or a few by themselves."""
-        jobs: dict[str, JobState] = {}
-        pods: dict[str, list[PodState]] = {}
-        if len(handles) > FEW:
-            chosen = names.ours(self._config)
-            for found in self._list(BATCH, "jobs", chosen):
-                jobs[found["metadata"]["name"]] = job_state(found)
-            for found in self._list("v1", "pods", chosen):
-                pod = pod_state(found)
-                pods.setdefault(pod.attempt, []).append(pod)
-            return jobs, pods
-        for handle in handles:
-            if (item := self._find(handle)) is not None:
-                jobs[handle.backend_name] = job_state(item)
-                pods[handle.backend_name] = self._pods(item["metadata"]["namespace"], handle.backend_name)
-        return jobs, pods
-
-    def _list(self, group: str, plural: str, selector: str, namespace: str = "") -> Iterable[Json]:
-        for page in self._client.list(path(group, plural, namespace), labelSelector=selector):
-            yield from page.get("items") or []
-
-    def _pods(self, namespace: str, name: str) -> list[PodState]:
-        chosen = names.selector({**names.owner_labels(self._config), names.ATTEMPT: name})
-        return [pod_state(item) for item in self._list("v1", "pods", chosen, namespace)]
+        try:
+            return observing.Sweep(self._config, self._key, self._client).answers(handles) if handles else {}
+        except Refused as error:
+            raise unavailable(error) from error
 
     def _find(self, handle: Handle) -> Json | None:
-        """The Job of a handle, straight from the server, in whatever namespace it is. None: it is truly not there."""
-        namespace, _, name = handle.backend_id.partition("/")
         try:
-            if name == handle.backend_name:
-                return self._client.json("GET", path(BATCH, "jobs", namespace, name))
+            return self._reading().job(handle)
         except Refused as error:
-            if error.code == 404:
-                return None
-            raise _unavailable(error) from error
-        by_name = f"metadata.name={handle.backend_name}"
-        ours = names.ours(self._config)
-        for page in self._client.list(path(BATCH, "jobs"), labelSelector=ours, fieldSelector=by_name):
-            for item in page.get("items") or []:
-                found: Json = item
-                return found
-        return None
+            raise unavailable(error) from error
 
-    def _lost(self, nodes: set[str]) -> set[str]:
-        """Which of these nodes are gone or do not answer their cluster."""
-        lost = set()
-        for node in sorted(nodes):
-            try:
-                item = self._client.json("GET", path("v1", "nodes", "", node))
-            except Refused as error:
-                if error.code != 404:
-                    raise _unavailable(error) from error
-                lost.add(node)
-                continue
-            conditions = item["status"].get("conditions") or []
-            if not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
-                lost.add(node)
-        return lost
+    def _reading(self) -> Reading:
+        return Reading(self._config, self._client)
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """The Job's own deadline is brought forward: the cluster then ends its pods by SIGTERM, whether they run, wait
@@ -191,20 +128,24 @@ class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
                 )
         except Refused as error:
             if error.code not in (404, 409):
-                raise _unavailable(error) from error
+                raise unavailable(error) from error
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
         item = self._find(handle)
         if item is None:
             return LogPart("", cursor or "")
-        return logs.read(self._client, self._pods(item["metadata"]["namespace"], handle.backend_name), cursor)
+        try:
+            pods = self._reading().pods(item["metadata"]["namespace"], handle.backend_name)
+        except Refused as error:
+            raise unavailable(error) from error
+        return logs.read(self._client, pods, cursor)
 
     def list_ours(self) -> frozenset[str]:
         try:
-            found = self._list(BATCH, "jobs", names.ours(self._config))
+            found = self._reading().all(BATCH, "jobs")
             return frozenset(item["metadata"]["name"] for item in found if not job_state(item).is_over)
         except Refused as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
         changes = []
@@ -214,14 +155,14 @@ class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
         return changes
 
 
-def _unavailable(error: Refused) -> BackendUnavailable:
+def unavailable(error: Refused) -> BackendUnavailable:
     return BackendUnavailable(f"the API server refuses it: {error}")
 
 
 def _judged(error: Refused) -> Exception:
     """A refusal of a submission: for good, or until somebody lifts it."""
     if error.code == 403 and any(words in str(error) for words in PASSING):
-        return _unavailable(error)
+        return unavailable(error)
     if error.code in (404, 409):
-        return _unavailable(error)
+        return unavailable(error)
     return BackendRejected(f"Kubernetes refuses the Job: {error}")

@@ -113,9 +113,10 @@ class Client:
     def merge(self, path: str, body: Json, **options: Any) -> Json:
         return self.json("PATCH", path, body=body, kind=MERGE, fieldManager=MANAGER, **options)
 
-    def list(self, path: str, *, page: int = PAGE, **query: str | int) -> Iterator[Json]:
+    def list(self, path: str, *, page: int = PAGE, deadline: float | None = None, **query: str | int) -> Iterator[Json]:
         """Every page as it came. When the server has forgotten where a listing was, it begins again, once."""
-        deadline = time.monotonic() + CALL_SECONDS
+        if deadline is None:
+            deadline = time.monotonic() + CALL_SECONDS
         following, is_again = "", False
         while True:
             more = {"continue": following} if following else {}
@@ -132,7 +133,7 @@ class Client:
                 return
 
     def stream(self, path: str, stop: threading.Event, silence_seconds: float, **query: str | int) -> Iterator[Json]:
-        """Events of a watch, until it ends. Raises Refused and BackendUnavailable as `request`."""
+        """OPEN once it is answered, then the events of a watch, until it ends. Raises as `request` does."""
         timeout = httpx.Timeout(self._timeout, read=silence_seconds)
         try:
             with self._http.stream(
@@ -141,6 +142,7 @@ class Client:
                 if response.status_code >= 400:
                     response.read()
                 self._learn(response)
+                yield {"type": "OPEN", "object": {}}
                 for line in response.iter_lines():
                     if stop.is_set():
                         return

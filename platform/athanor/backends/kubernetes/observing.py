@@ -1,0 +1,155 @@
+"""One answer for each handle, from as few requests as can be.
+
+From the watch, while it is heard. What it does not know is asked for by name, and only the server's own "not found" is
+an absence: an empty or a late listing is none.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from athanor.backends.base import Cause, Handle, Observation, Presence
+from athanor.backends.kubernetes import status
+from athanor.backends.kubernetes.client import Client, Refused
+from athanor.backends.kubernetes.config import KubernetesConfig
+from athanor.backends.kubernetes.reading import BATCH, Reading
+from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
+from athanor.backends.kubernetes.watch import Watch, watch_of
+
+FEW = 20  # are asked for one by one, when there is no watch
+CONFIRMED_AT_ONCE = 100  # absences in one call
+EVENTS_AT_ONCE = 5  # namespaces whose events are read in one call
+SYNC_SECONDS = 10.0  # for a watch to begin, where the alternative is to list everything
+SECONDS_FOR_PODS = 3.0  # a Job that has none after so long may have an event that says why
+Json = dict[str, Any]
+DISRUPTIONS = {"Preempted": "PreemptionByScheduler", "TaintManagerEviction": "DeletionByTaintManager"}
+VERDICTS = 5000
+
+_ENDED: OrderedDict[tuple[str, str], Observation] = OrderedDict()
+_LOCK = threading.Lock()
+
+
+class Sweep:
+    def __init__(self, config: KubernetesConfig, key: str, client: Client) -> None:
+        self._key = key
+        self._client = client
+        self._reading = Reading(config, client)
+        self._watch: Watch | None = watch_of(key, config) if config.watch else None
+        self._jobs: dict[str, JobState] = {}
+        self._pods: dict[str, list[PodState]] = {}
+        self._events: dict[tuple[str, str], list[Json]] = {}
+
+    def answers(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        heard = self._watch is not None and self._watch.wait(SYNC_SECONDS if len(handles) > FEW else 0)
+        if not heard and len(handles) > FEW:
+            self._list()
+        answers: dict[Handle, Observation] = {}
+        missing: list[Handle] = []
+        for handle in handles:
+            name = handle.backend_name
+            if self._watch is not None and heard and (job := self._watch.job(name)) is not None:
+                self._jobs[name], self._pods[name] = job, self._watch.pods_of(name)
+            elif name not in self._jobs:
+                missing.append(handle)
+        for handle in missing[:CONFIRMED_AT_ONCE]:
+            self._ask(handle, answers)
+        for handle in missing[CONFIRMED_AT_ONCE:]:
+            answers[handle] = Observation(
+                Presence.UNKNOWN, native_reason="it was in no listing; asked for by name later"
+            )
+        now = self._client.server_now()
+        doubtful = {
+            node for name, job in self._jobs.items() for node in status.may_be_lost(job, self._pods.get(name, ()), now)
+        }
+        lost = self._reading.lost(doubtful)
+        for handle in handles:
+            if handle not in answers:
+                answers[handle] = self._judge(handle.backend_name, lost, now)
+        return answers
+
+    def _list(self) -> None:
+        for item in self._reading.all(BATCH, "jobs"):
+            self._jobs[item["metadata"]["name"]] = job_state(item)
+        for item in self._reading.all("v1", "pods"):
+            pod = pod_state(item)
+            self._pods.setdefault(pod.attempt, []).append(pod)
+
+    def _ask(self, handle: Handle, answers: dict[Handle, Observation]) -> None:
+        """The server itself, by name."""
+        item = self._reading.job(handle)
+        if item is not None:
+            job = job_state(item)
+            self._jobs[job.name], self._pods[job.name] = job, self._reading.pods(job.namespace, job.name)
+            return
+        gone = self._watch.deleted_job(handle.backend_name) if self._watch is not None else None
+        if gone is None:
+            answers[handle] = Observation(Presence.ABSENT)
+        elif self._reading.pods(gone.namespace, gone.name):
+            answers[handle] = Observation(Presence.UNKNOWN, "Deleted", "its pods are being ended")
+        else:
+            answers[handle] = Observation(
+                Presence.FINISHED, "Deleted", "", cause=Cause.CANCELLED, explanation="Somebody deleted the Job."
+            )
+
+    def _judge(self, name: str, lost: set[str], now: float) -> Observation:
+        job, pods = self._jobs[name], self._pods.get(name, [])
+        if not job.is_over:
+            seen = status.observation(job, pods, lost, now)
+            waits_long = not pods and not job.is_suspended and now - job.created > SECONDS_FOR_PODS
+            return self._why_none(job, seen) if waits_long else seen
+        with _LOCK:
+            known = _ENDED.get((self._key, job.uid))
+        if known is not None:
+            return known
+        if job.failed is not None:
+            pods = self._last_words(job)
+        verdict = status.observation(job, pods, lost, now)
+        with _LOCK:
+            _ENDED[(self._key, job.uid)] = verdict
+            while len(_ENDED) > VERDICTS:
+                _ENDED.popitem(last=False)
+        return verdict
+
+    def _last_words(self, job: JobState) -> list[PodState]:
+        """Its pods, those that are gone included, as far as anybody remembers them: a disruption deletes its pod."""
+        pods = {pod.name: pod for pod in (self._watch.departed(job.name) if self._watch is not None else [])}
+        pods.update((pod.name, pod) for pod in self._reading.pods(job.namespace, job.name))
+        is_explained = any(
+            pod.phase == "Failed" and (pod.disruption or pod.exit_code is not None) for pod in pods.values()
+        )
+        if not is_explained and job.failed is not None and job.failed.reason == "PodFailurePolicy":
+            for event in self._said(job, "Pod", f"{job.name}-"):
+                if (reason := DISRUPTIONS.get(event["reason"])) is not None:
+                    name = event["involvedObject"]["name"]
+                    pods[name] = gone_pod(job, name, reason, event.get("message") or "")
+        return list(pods.values())
+
+    def _why_none(self, job: JobState, seen: Observation) -> Observation:
+        """A Job whose pods are refused (a quota, a policy) says so in its events alone."""
+        for event in reversed(self._said(job, "Job", job.name)):
+            if event["reason"] == "FailedCreate":
+                return replace(seen, native_reason=str(event["message"])[:500], explanation=str(event["message"])[:500])
+        return seen
+
+    def _said(self, job: JobState, kind: str, name: str) -> list[Json]:
+        """Events of objects whose names begin so, the latest last: one request for all of a namespace."""
+        place = (job.namespace, kind)
+        if place not in self._events:
+            if len(self._events) >= EVENTS_AT_ONCE:
+                return []
+            try:
+                self._events[place] = self._reading.events(*place)
+            except Refused:
+                self._events[place] = []  # rights to events are needed for nothing else
+        return [one for one in self._events[place] if str(one["involvedObject"].get("name", "")).startswith(name)]
+
+
+def gone_pod(job: JobState, name: str, reason: str, message: str) -> PodState:
+    """What an event tells of a pod that is not there any more."""
+    return PodState(
+        name=name, namespace=job.namespace, attempt=job.name, index=0, node="", phase="Failed", is_deleted=True,
+        must_end_at=None, unschedulable="", waiting="", exit_code=None, ended_reason="", ended_message="",
+        started=None, ended=None, disruption=reason, disruption_message=message,
+    )  # fmt: skip
