@@ -1,5 +1,6 @@
 """Kubernetes: the double's API server, whose pods are processes of this machine."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from athanor.backends.base import Handle
+from athanor.backends.kubernetes import watch
 from athanor.backends.kubernetes.backend import KubernetesBackend
 from tests.backends.cases.base import PROGRAM, Case, Fault
 from tests.kubernetes.double.cluster import Cluster, running_cluster
@@ -56,12 +58,13 @@ class KubernetesCase(Case):
         return self.cluster.skewed(seconds)
 
     def many(self, count: int) -> list[Handle]:
+        submission = self.submission()
+        text = json.dumps(submission.payload["objects"][0])  # type: ignore[index]
         handles, jobs = [], []
-        for _ in range(count):
-            payload = self.submission().payload
-            job = payload["objects"][0]  # type: ignore[index]
-            jobs.append(job)
-            handles.append(Handle(job["metadata"]["name"], f"{job['metadata']['namespace']}/{job['metadata']['name']}"))
+        for number in range(count):
+            name = f"athanor-many-{number}"
+            jobs.append(json.loads(text.replace(submission.backend_name, name)))
+            handles.append(Handle(name, f"{jobs[-1]['metadata']['namespace']}/{name}"))
         self.cluster.insert_jobs(jobs)
         return handles
 
@@ -73,3 +76,4 @@ class KubernetesCase(Case):
 def kubernetes(tmp_path: Path) -> Iterator[KubernetesCase]:
     with running_cluster(tmp_path / "cluster") as cluster:
         yield KubernetesCase(cluster, tmp_path)
+        watch.stop_all()

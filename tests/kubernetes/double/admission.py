@@ -6,6 +6,7 @@ from tests.kubernetes.double.store import Store
 from tests.kubernetes.double.times import amount
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
+WARN = "pod-security.kubernetes.io/warn"
 ALLOWED_VOLUMES = {
     "configMap",
     "csi",
@@ -71,11 +72,26 @@ def _within_quota(store: Store, pod: Object) -> None:
                 )  # fmt: skip
 
 
+def warning_of(store: Store, job: Object) -> str:
+    """A Job is not refused for its pods; whoever makes it is warned."""
+    namespace = store.get("namespaces", "", job["metadata"]["namespace"])
+    if (namespace["metadata"].get("labels") or {}).get(WARN) != "restricted":
+        return ""
+    wrong = violations(job["spec"]["template"]["spec"])
+    return f"would violate PodSecurity 'restricted:latest': {', '.join(wrong)}" if wrong else ""
+
+
 def _secure(store: Store, pod: Object) -> None:
     namespace = store.get("namespaces", "", pod["metadata"]["namespace"])
     if (namespace["metadata"].get("labels") or {}).get(ENFORCE) != "restricted":
         return
-    spec, wrong = pod["spec"], []
+    if wrong := violations(pod["spec"]):
+        name = pod["metadata"]["name"]
+        raise ApiError(403, f'pods "{name}" is forbidden: violates PodSecurity "restricted:latest": {", ".join(wrong)}')
+
+
+def violations(spec: Object) -> list[str]:
+    wrong: list[str] = []
     for volume in spec.get("volumes") or []:
         wrong += [
             f"restricted volume types ({kind})" for kind in volume if kind != "name" and kind not in ALLOWED_VOLUMES
@@ -95,6 +111,4 @@ def _secure(store: Store, pod: Object) -> None:
         profile = (inner.get("seccompProfile") or outer.get("seccompProfile") or {}).get("type")
         if profile not in ("RuntimeDefault", "Localhost"):
             wrong.append("seccompProfile")
-    if wrong:
-        name = pod["metadata"]["name"]
-        raise ApiError(403, f'pods "{name}" is forbidden: violates PodSecurity "restricted:latest": {", ".join(wrong)}')
+    return wrong

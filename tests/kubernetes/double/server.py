@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.kubernetes.double import apply, selectors, validation
+from tests.kubernetes.double.admission import warning_of
 from tests.kubernetes.double.errors import ApiError
 from tests.kubernetes.double.pods import delete_pod
 from tests.kubernetes.double.selectors import Object
@@ -69,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length) if length else b""
         parts = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        fault = self.server.fault
+        fault, warning = self.server.fault, ""
         self.server.requests[self.command] += 1
         try:
             if fault == "timeout":
@@ -83,6 +84,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._watch(request)
                 return
             code, answer = request.answer()
+            warning = request.warning
             if fault == "doubled":
                 Request(self.server, self.command, parts.path, query, body, dict(self.headers)).answer_again()
             if fault == "lost_answer":
@@ -92,6 +94,8 @@ class Handler(BaseHTTPRequestHandler):
             code, answer = error.code, json.dumps(error.status()).encode()
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if parts.path.endswith("/log") else "application/json")
+        if warning:
+            self.send_header("Warning", f'299 - "{warning}"')
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -119,6 +123,7 @@ class Request:
         self.path = path
         self.query = query
         self.headers = {name.lower(): value for name, value in headers.items()}
+        self.warning = ""
         self.body: Any = None
         if body:
             try:
@@ -274,6 +279,10 @@ class Request:
         metadata.setdefault("name", metadata.get("generateName", "") + uuid.uuid4().hex[:5])
         validation.check(self.plural, item)
         self.cluster.default(self.plural, item)
+        if self.plural == "jobs":
+            self.warning = warning_of(self.store, item)
+        if self.query.get("dryRun") == "All":
+            return item
         with self.store.changed:
             created = self.store.create(self.plural, item)
             manager = self.query.get("fieldManager", "unknown")

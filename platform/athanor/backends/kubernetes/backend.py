@@ -8,14 +8,18 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    DrainsNodes,
     Handle,
+    ListsNodes,
     ListsOurs,
     LogPart,
     Observation,
+    Probes,
     Submission,
     SyncsTeams,
 )
-from athanor.backends.kubernetes import logs, names, namespaces, objects, observing
+from athanor.backends.facts import NodeFacts, Probe
+from athanor.backends.kubernetes import doctor, inventory, logs, names, namespaces, objects, observing
 from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, client_of, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.reading import BATCH, Reading
@@ -29,7 +33,7 @@ PASSING = ("exceeded quota", " cannot ", "being terminated", "failed quota")
 SETTINGS: dict[str, namespaces.Namespaces] = {}
 
 
-class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
+class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTeams):
     configuration = KubernetesConfig
 
     def __init__(self, **config: Any) -> None:
@@ -153,6 +157,27 @@ class KubernetesBackend(Backend, ListsOurs, SyncsTeams):
             if self._namespaces.ensure(self._client, self._config, team):
                 changes.append(f"namespace {names.namespace_of(self._config, team)} agrees with team {team}")
         return changes
+
+    def probe(self) -> Probe:
+        return doctor.probe(self._config, lambda: self._client)
+
+    def nodes(self) -> list[NodeFacts]:
+        try:
+            return inventory.nodes(self._config, self._client, self._reading())
+        except Refused as error:
+            raise unavailable(error) from error
+
+    def drain(self, node: str, reason: str) -> None:
+        try:
+            inventory.cordon(self._client, node, reason)
+        except Refused as error:
+            raise unavailable(error) from error
+
+    def undrain(self, node: str) -> None:
+        try:
+            inventory.uncordon(self._client, node)
+        except Refused as error:
+            raise unavailable(error) from error
 
 
 def unavailable(error: Refused) -> BackendUnavailable:
