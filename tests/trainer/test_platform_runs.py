@@ -20,6 +20,8 @@ from trainer.contract.sealing import Sealer, new_keyset
 from trainer.data.prepare import prepare
 from trainer.platform_client import PlatformClient
 from trainer.resilience.assignment import HttpConnection
+from trainer.storage.folder import FolderStorage
+from trainer.storage.kept import KeptStorage, forget_abandoned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -196,6 +198,55 @@ def test_a_later_attempt_goes_on_from_the_checkpoint_of_the_one_before(tmp_path:
         api.received.clear()
         assert supervisor_for(api, tmp_path / "later").run() is EndClass.COMPLETED
         assert api.losses() == {step: loss for step, loss in whole.items() if step > 10}
+
+
+def test_a_later_attempt_reads_its_checkpoint_from_the_copy_near_its_node(tmp_path: Path) -> None:
+    """By then the store has lost the checkpoint; that the copy is whole is seen, or the store is asked after all."""
+    run, keys, objects = platform_run(tiny_training(steps=100_000), checkpoint={"every_steps": 100_000})
+    with AgentApi(run, keys, objects) as api:
+
+        def attempt(number: int, stop_after: int) -> EndClass:
+            api.run = RunConfig.model_validate({**api.run.model_dump(), "attempt_number": number})
+            api.stop = None
+            enough = partial(api.wait_for, lambda: len(api.losses()) > stop_after, 60)
+            stopper = threading.Thread(target=lambda: (enough(), setattr(api, "stop", "pause")), daemon=True)
+            stopper.start()
+            client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
+            connection = HttpConnection(api.url, TOKEN, tmp_path / "kept")
+            return Supervisor(connection, client, NodePlace(tmp_path / f"work{number}")).run()
+
+        assert attempt(1, 3) is EndClass.STOPPED
+        saved = api.checkpoints[-1]
+        parts = [part["key"] for file in saved["files"] for part in file["parts"]]
+        lost = {key: api.objects.pop(key) for key in parts}
+        assert attempt(2, saved["step"] + 3) is EndClass.STOPPED, api.ends[-1]
+        assert min(step for step in api.losses() if step > saved["step"]) == saved["step"] + 1
+        again = api.checkpoints[-1]
+        api.run = RunConfig.model_validate({**api.run.model_dump(), "resume": saved})
+        api.objects.update(lost)
+        for copy in (tmp_path / "kept").rglob("step-*/*"):
+            copy.write_bytes(copy.read_bytes()[:-1] + b"x")
+        assert attempt(3, again["step"] + 3) is EndClass.STOPPED, api.ends[-1]
+
+
+def test_only_the_newest_checkpoints_are_kept_near_and_those_of_abandoned_jobs_go(tmp_path: Path) -> None:
+    store = FolderStorage(tmp_path / "store")
+    kept = KeptStorage(store, tmp_path / "kept" / "job_1")
+    for number, step in enumerate((10, 20, 30)):
+        kept.put(f"p/checkpoints/step-{step:08d}-1-0/rank0-000.part", b"content %d" % step)
+        folder = tmp_path / "kept" / "job_1" / f"step-{step:08d}-1-0"
+        os.utime(folder, (number, number))
+        kept.put(f"p/models/{step}", b"model")
+    assert sorted(path.name for path in (tmp_path / "kept" / "job_1").iterdir()) == [
+        "step-00000020-1-0", "step-00000030-1-0",
+    ]  # fmt: skip
+    assert kept.get("p/checkpoints/step-00000010-1-0/rank0-000.part") == b"content 10"
+    forget_abandoned(tmp_path / "kept")
+    assert (tmp_path / "kept" / "job_1").exists()
+    for path in (tmp_path / "kept" / "job_1", *(tmp_path / "kept" / "job_1").iterdir()):
+        os.utime(path, (1, 1))
+    forget_abandoned(tmp_path / "kept")
+    assert not (tmp_path / "kept" / "job_1").exists()
 
 
 def test_a_checkpoint_part_that_was_damaged_in_the_store_is_refused(tmp_path: Path) -> None:

@@ -30,13 +30,14 @@ def main() -> int:
     from trainer.platform_client import PlatformClient  # noqa: PLC0415 - as above
     from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415 - as above
 
-    cache = os.environ.get(names.CACHE_DIR)
+    cache, kept = os.environ.get(names.CACHE_DIR), os.environ.get(names.CHECKPOINT_DIR)
     place = NodePlace(
         work=work,
         cache=Path(cache) if cache else None,
         node=NodeIdentity(index, name, address, [each for each in topology.split("/") if each]),
     )
-    supervisor = Supervisor(HttpConnection(url, token), PlatformClient(url, token), place)
+    connection = HttpConnection(url, token, Path(kept) if kept else None)
+    supervisor = Supervisor(connection, PlatformClient(url, token), place)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))
     signal.signal(signal.SIGINT, lambda *_: supervisor.request_stop(None))
     try:

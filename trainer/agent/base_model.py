@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import socket
 from pathlib import Path
 
 from trainer.contract.manifest import StoredFile
@@ -23,7 +24,7 @@ def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) ->
         return Path(run.training.model.base)
     folder = root / hashlib.sha256(run.base.model_dump_json().encode()).hexdigest()[:32]
     if not folder.exists():
-        building = folder.with_name(f"{folder.name}.{os.getpid()}.building")
+        building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
         for file in run.base.files:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -109,7 +110,7 @@ class DatasetRoom:
         if source.prepared is None:
             self.prepared_here.append(number)
         if not (folder / INDEX_NAME).exists() or local_files:
-            building = folder.with_name(f"{folder.name}.{os.getpid()}.building")
+            building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
             shutil.rmtree(building, ignore_errors=True)
             if source.prepared is not None and not local_files:
                 self._download(place, building)

@@ -37,6 +37,7 @@ from trainer.resilience.memory import (
 from trainer.resilience.rendezvous import StoreAddress, start_store
 from trainer.sinks.choice import LocalSinks, feeds_of
 from trainer.spool import SpoolWriter
+from trainer.storage.kept import forget, forget_abandoned
 
 logger = logging.getLogger(__name__)
 
@@ -326,6 +327,11 @@ class Supervisor:
             stopped_for=self._stop_reported if outcome.end_class is EndClass.STOPPED else None,
             at=datetime.now(UTC),
         )
+        if isinstance(self._connection, HttpConnection) and self._connection.kept is not None:
+            # What another attempt may go on from stays.
+            if outcome.end_class is EndClass.COMPLETED:
+                forget(self._connection.kept / run.job_id)
+            forget_abandoned(self._connection.kept)
         if self._over.is_set():
             self._ended.set()
             return outcome.end_class

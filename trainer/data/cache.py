@@ -7,6 +7,7 @@ with its holder, and appears by a rename. Evicting a shard that a process has ma
 import fcntl
 import hashlib
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -128,7 +129,7 @@ class ShardCache:
             if hashlib.sha256(content).hexdigest() != shard.sha256:
                 raise CorruptShard(shard.name, "what the store holds differs from the index")
             self._make_room(len(content))
-            partial = path.with_name(f".{path.name}.partial")
+            partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
             partial.write_bytes(content)
             partial.replace(path)
 

@@ -9,17 +9,22 @@ from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.platform_client import Platform, PlatformClient
 from trainer.resilience.rendezvous import StoreAddress
 from trainer.storage.base import Storage
+from trainer.storage.kept import KeptStorage
 from trainer.storage.presigned import PresignedStorage
 
 
 @dataclass(frozen=True)
 class HttpConnection:
+    """`kept`: where copies of jobs' checkpoints are kept on this node, if anywhere."""
+
     url: str
     token: str = field(repr=False)
+    kept: Path | None = None
 
     def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
         client = PlatformClient(self.url, self.token)
-        return client, PresignedStorage(client)
+        storage = PresignedStorage(client)
+        return client, storage if self.kept is None else KeptStorage(storage, self.kept / run.job_id)
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,11 @@ class Fabric(StrEnum):
 
 
 class Locality(StrEnum):
-    """Where prepared data and models lie while jobs read them."""
+    """Where prepared data, models and copies of the newest checkpoints lie while jobs use them."""
 
-    NODE_CACHE = "node_cache"  # `cache_directory`, on each node's own disk: read once from the store by each node
-    SHARED_SCRATCH = (
-        "shared_scratch"  # `cache_directory`, on a shared file system: read once from the store by one node
-    )
-    STREAM = "stream"  # nowhere: read from the store as it is needed, a bounded part kept in the job's own folder
+    NODE_CACHE = "node_cache"  # `cache_directory`, on each node's own disk: read once by each node
+    SHARED_SCRATCH = "shared_scratch"  # `cache_directory`, on a shared file system: read once for all nodes
+    STREAM = "stream"  # nowhere: read from the store when needed, a bounded part in the job's own folder
 
 
 class ClusterProfile(BaseModel):
@@ -53,6 +51,7 @@ class ClusterProfile(BaseModel):
         chosen = fabric_variables(self, accelerator) if nodes > 1 else {}
         if self.cache_directory is not None and self.locality is not Locality.STREAM:
             chosen[names.CACHE_DIR] = self.cache_directory
+            chosen[names.CHECKPOINT_DIR] = f"{self.cache_directory.rstrip('/')}/checkpoints"
         return {**chosen, **self.environment}
 
 
