@@ -1,5 +1,6 @@
 """Every kind of backend that the conformance suite runs over."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,11 +9,17 @@ from tests.backends.cases.base import Case
 from tests.backends.cases.fake import fake
 from tests.backends.cases.kubernetes import kubernetes
 from tests.backends.cases.local import local
-from tests.backends.cases.slurm import slurm_commands
+from tests.backends.cases.slurm import slurm_commands, slurm_rest, slurm_rest_address, slurm_ssh, ssh_server
 from tests.slurm.fixtures import slurm, slurm_session
 
-__all__ = ["case", "fake", "kubernetes", "local", "slurm", "slurm_commands", "slurm_session"]
-KINDS = ["fake", "local", "slurm_commands", "kubernetes"]
+__all__ = [
+    "case", "fake", "kubernetes", "local", "slurm", "slurm_commands", "slurm_rest", "slurm_rest_address",
+    "slurm_session", "slurm_ssh", "ssh_server",
+]  # fmt: skip
+KINDS = ["fake", "local", "slurm_commands", "slurm_rest", "kubernetes"]
+# The same commands over another connection: in `make slurm`; what differs is in tests/slurm/test_ssh.py.
+if os.environ.get("ATHANOR_TEST_SLURM") == "all":
+    KINDS.append("slurm_ssh")
 
 
 @pytest.fixture(params=KINDS)

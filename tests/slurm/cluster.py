@@ -144,7 +144,7 @@ class SlurmCluster:
 
     def last_words(self) -> str:
         """The ends of its logs: why something did not start."""
-        logs = sorted((self.folder / "log").iterdir())
+        logs = sorted((self.folder / "log").glob("*.out"))
         return "\n".join(f"== {log.name}\n" + log.read_text(errors="replace")[-1500:] for log in logs)
 
     def configure(self, **settings: int) -> None:
@@ -204,7 +204,8 @@ class SlurmCluster:
         _write_key(self.folder / "jwt.key", 32)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n")
         for number in (0, 1):
-            (self.folder / "devices" / f"gpu{number}").touch()
+            # slurmd wants devices; these are /dev/null by another name.
+            os.mknod(self.folder / "devices" / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         devices = f"Name=gpu Type={{}} File={self.folder}/devices/gpu[0-1]"
         (self.folder / "gres.conf").write_text(
             f"NodeName=n[1-2] {devices.format('h100')}\nNodeName=n[3-4] {devices.format('a100')}\n"
@@ -257,11 +258,12 @@ class SlurmCluster:
         (port,) = free_ports(1)
         self._start(
             "rest", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-            "slurmrestd", "-f", str(self.slurm_conf), "-a", "rest_auth/jwt", f"127.0.0.1:{port}",
+            "slurmrestd", "-f", str(self.slurm_conf), "-a", "rest_auth/jwt", "-s", "openapi/v0.0.38",
+            f"127.0.0.1:{port}",
             environment={"SLURMRESTD_SECURITY": "disable_unshare_files,disable_unshare_sysv", "SLURM_JWT": "daemon"},
         )  # fmt: skip
         try:
-            wait_until(lambda: _listens(port), "slurmrestd listens", 30)
+            wait_until(lambda: listens(port), "slurmrestd listens", 30)
             yield f"http://127.0.0.1:{port}"
         finally:
             self._end("rest", signal.SIGTERM)
@@ -289,7 +291,7 @@ class SlurmCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
 
@@ -350,7 +352,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as asking:
         return asking.connect_ex(("127.0.0.1", port)) == 0
 
@@ -360,5 +362,5 @@ def _write_key(path: Path, size: int) -> None:
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

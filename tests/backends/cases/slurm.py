@@ -1,6 +1,7 @@
 """A real Slurm of four nodes on this host, by its commands."""
 
 import itertools
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -8,14 +9,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from athanor.backends.base import BackendUnavailable, Handle
 from athanor.backends.slurm.backend import SlurmBackend
+from athanor.backends.slurm.commands import Commands
+from athanor.backends.slurm.rest import Rest
 from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport
 from deploy.local.handle import wait_until
 from tests.backends.cases.base import PROGRAM, Case, Fault
-from tests.slurm.cluster import SlurmCluster
+from tests.slurm import ssh
+from tests.slurm.cluster import SlurmCluster, search_path
 
 
 class Meddler(Transport):
@@ -71,7 +76,12 @@ class SlurmCase(Case):
         backend = SlurmBackend(**self.cluster.config(command=command, **config))
         self.backend: SlurmBackend = backend
         self.meddler = Meddler(backend.client.files)
-        backend.client.files = backend.client._transport = self.meddler  # type: ignore[attr-defined]
+        backend.client.files = self.meddler
+        self.meddle(backend)
+
+    def meddle(self, backend: SlurmBackend) -> None:
+        assert isinstance(backend.client, Commands)
+        backend.client._transport = self.meddler
 
     def faulty(self, fault: Fault) -> AbstractContextManager[None]:
         return self._faulty(fault)
@@ -131,6 +141,92 @@ class SlurmCase(Case):
 
     def calls(self) -> int:
         return self.meddler.calls
+
+
+class MeddlerOverHttp(httpx.BaseTransport):
+    """The same between the backend and slurmrestd. Each fault is also one of the files' meddler."""
+
+    def __init__(self, case: "SlurmRestCase", inner: httpx.BaseTransport) -> None:
+        self.case = case
+        self.inner = inner
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        meddler = self.case.meddler
+        meddler.calls += 1
+        if meddler.fault is Fault.ERROR:
+            return httpx.Response(503, text="trouble", request=request)
+        if meddler.fault is Fault.TIMEOUT:
+            raise httpx.ReadTimeout("no answer", request=request)
+        if meddler.fault is Fault.SLOW:
+            time.sleep(0.3)
+        response = self.inner.handle_request(request)
+        if meddler.fault is Fault.LOST_ANSWER:
+            response.read()
+            response.close()
+            raise httpx.RemoteProtocolError("the answer was lost", request=request)
+        if request.url.path.endswith(("/jobs", "/diag")) and (meddler.clock_seconds or meddler.more):
+            return self._changed(response, request)
+        return response
+
+    def _changed(self, response: httpx.Response, request: httpx.Request) -> httpx.Response:
+        answer = json.loads(response.read())
+        response.close()
+        for record in [*answer.get("jobs", []), answer.get("statistics", {})]:
+            for name in ("start_time", "end_time", "submit_time", "req_time"):
+                if record.get(name):
+                    record[name] += self.case.meddler.clock_seconds
+        answer.get("jobs", []).extend(self.case.more_jobs)
+        return httpx.Response(200, json=answer, request=request)
+
+
+class SlurmRestCase(SlurmCase):
+    def __init__(self, cluster: SlurmCluster, signals: Path, url: str) -> None:
+        self.more_jobs: list[dict[str, Any]] = []
+        transport = {"kind": "rest", "url": url, "user": "root"}
+        super().__init__(cluster, signals, transport=transport)
+
+    def meddle(self, backend: SlurmBackend) -> None:
+        assert isinstance(backend.client, Rest)
+        backend.client._http = httpx.Client(transport=MeddlerOverHttp(self, httpx.HTTPTransport()))
+
+    def many(self, count: int) -> list[Handle]:
+        handles = super().many(count)
+        self.more_jobs = [
+            {"job_id": number, "name": handle.backend_name, "user_name": "root", "job_state": "PENDING"}
+            for number, handle in enumerate(handles, 100_000)
+        ]
+        return handles
+
+
+@pytest.fixture(scope="session")
+def slurm_rest_address(slurm_session: SlurmCluster) -> Iterator[str]:
+    with slurm_session.rest() as url:
+        yield url
+
+
+@pytest.fixture
+def slurm_rest(slurm: SlurmCluster, slurm_rest_address: str, tmp_path: Path) -> Iterator[SlurmCase]:
+    signals = tmp_path / "signals"
+    signals.mkdir()
+    yield SlurmRestCase(slurm, signals, slurm_rest_address)
+    (signals / "finish").write_text("0")
+
+
+@pytest.fixture(scope="session")
+def ssh_server(slurm_session: SlurmCluster) -> Iterator[dict[str, Any]]:
+    why = ssh.missing()
+    if why:
+        pytest.skip(why)
+    with ssh.ssh_server(slurm_session.folder / "ssh", {"PATH": search_path()}) as transport:
+        yield transport
+
+
+@pytest.fixture
+def slurm_ssh(slurm: SlurmCluster, ssh_server: dict[str, Any], tmp_path: Path) -> Iterator[SlurmCase]:
+    signals = tmp_path / "signals"
+    signals.mkdir()
+    yield SlurmCase(slurm, signals, transport=ssh_server)
+    (signals / "finish").write_text("0")
 
 
 @pytest.fixture

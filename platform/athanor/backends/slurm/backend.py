@@ -17,22 +17,25 @@ from athanor.backends.base import (
     LogPart,
     Observation,
     Presence,
+    Probes,
     Submission,
+    SyncsTeams,
     log_part,
 )
-from athanor.backends.facts import NodeFacts
+from athanor.backends.facts import NodeFacts, Probe
 from athanor.backends.plan import LaunchPlan
-from athanor.backends.slurm import parse, script
+from athanor.backends.slurm import doctor, parse, script
 from athanor.backends.slurm.client import Client
 from athanor.backends.slurm.commands import Commands
 from athanor.backends.slurm.config import RestTransport, SlurmConfig
 from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.rest import Rest
 from athanor.backends.slurm.transport import CommandFailed, Deadline, document, open_transport
 
 MARK = "END-OF-NAMES"
 
 
-class SlurmBackend(Backend, ListsOurs, ListsNodes, DrainsNodes):
+class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTeams):
     """What it takes is in config.py."""
 
     configuration: ClassVar[type[BaseModel]] = SlurmConfig
@@ -99,6 +102,14 @@ class SlurmBackend(Backend, ListsOurs, ListsNodes, DrainsNodes):
     def undrain(self, node: str) -> None:
         self.client.set_drained(node, None, Deadline())
 
+    def probe(self) -> Probe:
+        return doctor.probe(self.config, self.client)
+
+    def sync_teams(self, teams: Sequence[str]) -> list[str]:
+        """Accounts, by sacctmgr; nothing where Slurm keeps no accounts."""
+        accounts = [script.account_of(self.config, team) for team in teams]
+        return self.client.ensure_accounts([account for account in accounts if account], Deadline())
+
     def _existing(self, name: str, deadline: Deadline) -> int | None:
         """The job of this name that there is or was, whatever Slurm itself still remembers."""
         found: Job | None = None
@@ -162,5 +173,5 @@ def _better(job: Job, other: Job | None, wanted: str) -> Job:
 
 def _client(config: SlurmConfig) -> Client:
     if isinstance(config.transport, RestTransport):
-        raise BackendUnavailable("slurmrestd")
+        return Rest(config.transport, config.slurm_conf)
     return Commands(open_transport(config.transport), config.slurm_conf)

@@ -42,3 +42,7 @@ class Client(ABC):
     @abstractmethod
     def settings(self, deadline: Deadline) -> dict[str, str]:
         """The cluster's configuration, as `scontrol show config` names it; `SLURM_VERSION` at least."""
+
+    @abstractmethod
+    def ensure_accounts(self, accounts: Sequence[str], deadline: Deadline) -> list[str]:
+        """Accounts that our jobs can be charged to; a line for each that was made."""

@@ -119,6 +119,29 @@ class Commands(Client):
                 _settings[self._key] = (time.monotonic(), found)
         return found
 
+    def token(self, user: str, seconds: int, deadline: Deadline) -> str:
+        """A JSON web token for slurmrestd."""
+        said = self._ask(f"scontrol token username={shlex.quote(user)} lifespan={seconds}", deadline)
+        token = said.strip().partition("SLURM_JWT=")[2]
+        if not token:
+            raise BackendUnavailable(f"scontrol token gave no token: is AuthAltTypes=auth/jwt set? It said {said!r}")
+        return token
+
+    def ensure_accounts(self, accounts: Sequence[str], deadline: Deadline) -> list[str]:
+        """Makes accounts, and lets our user charge them; a line for each that was missing."""
+        if not self.has_accounting(deadline):
+            return []
+        said = self._ask(f"sacctmgr --noheader --parsable2 show associations user={ME} format=Account", deadline)
+        missing = [account for account in dict.fromkeys(accounts) if account not in said.split()]
+        for account in missing:
+            name = shlex.quote(account)
+            self._ask(
+                f"sacctmgr --immediate --quiet add account {name} Description=athanor Organization=athanor;"
+                f" sacctmgr --immediate --quiet add user {ME} Account={name}",
+                deadline,
+            )
+        return [f"account {account} was made, and may be charged" for account in missing]
+
     def has_accounting(self, deadline: Deadline) -> bool:
         return self.settings(deadline).get("AccountingStorageType", "").endswith("slurmdbd")
 

@@ -168,6 +168,7 @@ def _require(pattern: re.Pattern[str], what: str, value: str) -> str:
 SCRIPT = """#!/bin/bash
 # Job {job}, attempt {attempt}: {job_name}
 trap : TERM  # the agents are told by themselves; this script stays, to write down how they ended
+export PATH HOME="${{HOME:-$(echo ~)}}"  # slurmrestd passes none on
 
 began={began}
 if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
@@ -228,7 +229,7 @@ rm -f {ended}.ended.*"""
 
 
 def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
-    srun = ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--input=none", "--cpu-bind=none"]
+    srun = ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--input=none"]
     if not plan.exclusive:  # srun does not take it from sbatch since 22.05; a whole node's task has all of it without
         srun.append(f"--cpus-per-task={plan.processes_per_node * (plan.cpus_per_process or 1)}")
     if plan.nodes + plan.spare_nodes > 1:
