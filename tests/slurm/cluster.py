@@ -67,6 +67,8 @@ MaxJobCount=20000
 MinJobAge={min_job_age_seconds}
 SlurmdTimeout={node_timeout_seconds}
 KillWait=3
+MessageTimeout=3
+TCPTimeout=1
 ReturnToService=2
 {accounting}
 NodeName=DEFAULT CPUs=8 RealMemory=16000 State=UNKNOWN
