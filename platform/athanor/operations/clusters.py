@@ -50,7 +50,7 @@ def checked(kind: str, config: dict[str, Any]) -> Backend:
         return backend_of(Cluster(kind=kind, config=config))
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        problems = tuple(FieldProblem(_pointer(each["loc"]), each["type"], each["msg"]) for each in found)
+        problems = tuple(FieldProblem(_pointer(each["loc"], config), each["type"], each["msg"]) for each in found)
     except (TypeError, ValueError) as error:
         problems = (FieldProblem("/config", "invalid", str(error)),)
     first = f"{problems[0].pointer}: {problems[0].detail}"
@@ -347,6 +347,15 @@ def _pool_facts(pool: Pool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pointer(place: tuple[int | str, ...]) -> str:
-    """RFC 6901."""
-    return "/config" + "".join(f"/{str(piece).replace('~', '~0').replace('/', '~1')}" for piece in place)
+def _pointer(place: tuple[int | str, ...], config: Any) -> str:
+    """RFC 6901. Pydantic also names the member of a union that it tried, which is no part of what was written: a word
+    that is no key there, and that something deeper follows."""
+    pieces, value = [], config
+    for number, piece in enumerate(place):
+        inside = isinstance(value, dict) and piece in value
+        inside = inside or (isinstance(value, list) and isinstance(piece, int) and piece < len(value))
+        if not inside and number < len(place) - 1:
+            continue
+        pieces.append(piece)
+        value = value[piece] if inside else None
+    return "/config" + "".join(f"/{str(piece).replace('~', '~0').replace('/', '~1')}" for piece in pieces)

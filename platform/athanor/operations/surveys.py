@@ -88,10 +88,11 @@ def _survey(lease: leases.Lease) -> None:
 
 
 def _drain_quarantined(cluster: Cluster, backend: Backend) -> None:
-    """Somebody may have given it back there, or did not answer when it was quarantined."""
+    """Somebody may have given it back there, or did not answer when it was quarantined. One that is down counts: it
+    comes back as it was."""
     assert isinstance(backend, DrainsNodes)
-    open_ = Node.objects.filter(cluster=cluster, quarantined_at__isnull=False, listed=True, state=NodeState.READY.value)
-    for node in open_:
+    quarantined = Node.objects.filter(cluster=cluster, quarantined_at__isnull=False, listed=True)
+    for node in quarantined.exclude(state=NodeState.DRAINED.value):
         try:
             backend.drain(node.name, node.quarantine_reason)
         except (BackendRejected, BackendUnavailable) as error:

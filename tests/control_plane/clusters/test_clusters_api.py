@@ -75,6 +75,25 @@ def test_a_configuration_is_refused_field_by_field(operator: Api) -> None:
     assert not Cluster.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "pointers"),
+    [
+        ({"transport": {"kind": "ssh", "host": "-oProxyCommand=id", "user": "u"}}, {
+            "/config/transport/host", "/config/transport/identity_file", "/config/transport/known_hosts_file",
+        }),
+        ({"transport": {"kind": "carrier"}}, {"/config/transport"}),
+        ({"pools": {"a/b": {"gres": "no gres"}}, "profile": {"fabric": 1}}, {
+            "/config/pools/a~1b/gres", "/config/profile/fabric",
+        }),
+        ({"command": ["fine", 7]}, {"/config/command/1"}),
+    ],
+)  # fmt: skip
+def test_a_pointer_leads_to_what_was_written(operator: Api, config: dict[str, Any], pointers: set[str]) -> None:
+    body = {"kind": "slurm", "config": {"log_directory": "/shared", **config}}
+    answer = operator.send("POST", "clusters:check", body).json()
+    assert {error["pointer"] for error in answer["errors"]} == pointers
+
+
 def test_every_kind_that_is_offered_tells_what_its_configuration_holds(operator: Api) -> None:
     items = operator.send("GET", "clusters:kinds").json()["items"]
     assert {"local"} <= {item["kind"] for item in items}
