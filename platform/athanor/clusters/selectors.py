@@ -52,6 +52,11 @@ def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
 def _refuse(pools: list[Pool], cluster_name: str | None, accelerator: str) -> NoReturn:
     names = sorted({pool.cluster.name for pool in pools})
     if cluster_name is not None:
+        if Cluster.objects.filter(name=cluster_name, enabled=False).exists():
+            detail = f"cluster {cluster_name!r} is disabled and takes no new jobs"
+            problem = FieldProblem("/resources/cluster", "cluster_disabled", detail)
+            remedy = f"name another: {', '.join(names) or 'there is none'}"
+            raise Invalid("invalid_spec", detail, remedy=remedy, problems=(problem,))
         if cluster_name not in names:
             raise _unknown("/resources/cluster", "cluster", cluster_name, names)
         pools = [pool for pool in pools if pool.cluster.name == cluster_name]

@@ -92,7 +92,7 @@ MEANINGS: dict[Reason, Meaning] = {
     R.NOT_BEFORE: _waits(Blame.NOBODY, "Its start time has not come.", "Starts at not_before."),
     R.HELD: _waits(Blame.NOBODY, "It is on hold.", "Release it to let it start."),
     R.CLUSTER_DOWN: _waits(
-        Blame.INFRASTRUCTURE, "The cluster does not answer.", "Starts when it is back; an admin is told."
+        Blame.INFRASTRUCTURE, "The cluster takes no new jobs now.", "Starts when it does again; an admin knows why."
     ),
     R.DEPENDENCY: _waits(Blame.NOBODY, "Another job must end first.", "Starts after the jobs it names."),
     R.PAUSED_BY_USER: _waits(Blame.USER, "It is paused at a checkpoint.", "Resume it to let it go on."),

@@ -233,6 +233,7 @@ def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[No
     with transaction.atomic():
         node = _locked(cluster, name)
         if node.quarantined_at is None:
+            _check_others_are_left(cluster, node)
             node.quarantined_at = timezone.now()
         node.quarantined_by, node.quarantine_reason = actor.username, reason
         node.save(update_fields=["quarantined_at", "quarantined_by", "quarantine_reason"])
@@ -328,6 +329,14 @@ def _locked(cluster: Cluster, name: str) -> Node:
     if node is None:
         raise NotFound("node", name)
     return node
+
+
+def _check_others_are_left(cluster: Cluster, node: Node) -> None:
+    """A cluster without any node for new attempts refuses them, or lets them wait for ever: that is not meant."""
+    others = Node.objects.filter(cluster=cluster, listed=True, quarantined_at__isnull=True).exclude(pk=node.pk)
+    if node.listed and not others.exists():
+        detail = f"{node.name} is the last node of {cluster} that is not in quarantine"
+        raise Conflict("last_node", detail, remedy="disable the cluster instead: nothing new is admitted then")
 
 
 def _record(action: str, actor: User, node: Node, after: dict[str, Any] | None) -> None:

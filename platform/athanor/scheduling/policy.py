@@ -94,7 +94,7 @@ def decide(snapshot: Snapshot) -> list[Decision]:
 
 def _decide_one(job: Waiting, pool: PoolState, team: TeamState, room: _Room) -> Decision:
     if not pool.enabled:
-        return Decision(job.job_id, Reason.CLUSTER_DOWN)
+        return Decision(job.job_id, Reason.CLUSTER_DOWN, "An administrator has disabled it.")
     running, slots = room.running[team.id], room.team_slots[team.id]
     if team.max_running_jobs is not None and running >= team.max_running_jobs:
         detail = f"{running} of {team.max_running_jobs} running jobs."

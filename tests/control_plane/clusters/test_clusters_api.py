@@ -15,7 +15,7 @@ from athanor.clusters.services import quarantined_names, record_incidents
 from athanor.jobs.models import Job
 from athanor.operations import surveys
 from tests.control_plane import drive
-from tests.control_plane.conftest import Api
+from tests.control_plane.conftest import SPEC, Api
 
 pytestmark = pytest.mark.django_db
 
@@ -182,6 +182,9 @@ def test_a_disabled_cluster_admits_nothing_new_and_ends_nothing(
     drive.scheduling.admit()
     waiting.refresh_from_db()
     assert (waiting.status, waiting.reason) == ("queued", "cluster_down")
+    assert waiting.reason_detail == "An administrator has disabled it."
+    refused = api.send("POST", "jobs", SPEC)
+    assert refused.json()["errors"][0]["code"] == "cluster_disabled"
     assert drive.status_of(running)[0] == "running"
     assert api.send("GET", "clusters").json()["items"] == []
     assert api.send("GET", f"clusters/{cluster.id}").status_code == 404
@@ -223,6 +226,14 @@ def test_a_quarantined_node_is_avoided_drained_and_given_back(operator: Api, pat
     told = operator.send("GET", f"{path}/nodes/g1/incidents").json()["items"]
     assert [(item["kind"], item["actor"]) for item in told] == [("released", "root"), ("quarantined", "root")]
     assert set(AuditEvent.objects.values_list("action", flat=True)) >= {"node.quarantine", "node.release"}
+
+
+def test_the_last_node_is_not_put_in_quarantine(operator: Api, path: str) -> None:
+    for name in ("c1", "g1"):
+        assert operator.send("POST", f"{path}/nodes/{name}:quarantine", {"reason": "x"}).status_code == 200
+    refused = operator.send("POST", f"{path}/nodes/g2:quarantine", {"reason": "x"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "last_node")
+    assert "disable the cluster" in refused.json()["remedy"]
 
 
 def test_a_quarantine_counts_though_the_cluster_does_not_answer_and_is_made_good_later(

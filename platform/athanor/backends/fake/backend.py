@@ -25,6 +25,7 @@ from athanor.backends.base import (
     Probes,
     Submission,
     byte_cursor,
+    log_part,
 )
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
 from athanor.backends.fake.config import FakeConfig
@@ -108,10 +109,10 @@ class World:
 
     def logs(self, name: str, cursor: str | None) -> LogPart:
         self._call()
-        text, begin = self.written.get(name, ""), byte_cursor(cursor)
-        part = text[begin : begin + LOG_PART_BYTES]
+        begin = byte_cursor(cursor)
+        content = self.written.get(name, "").encode()[begin : begin + LOG_PART_BYTES]
         self._answer()
-        return LogPart(part, str(begin + len(part)))
+        return log_part(content, begin)
 
     def list_ours(self) -> frozenset[str]:
         self._call()
@@ -227,6 +228,7 @@ class FakeBackend(Backend, ListsOurs):
     def render(self, plan: LaunchPlan) -> Submission:
         environment = {**self._profile.variables(plan.accelerator, plan.nodes), **plan.environment}
         shown = "".join(f"\n{name}={value!r}" for name, value in sorted(environment.items()))
+        shown += "".join(f"\n{name}=<secret>" for name in sorted(plan.secrets))
         asked = {
             "nodes": plan.nodes + plan.spare_nodes,
             "slots_per_node": plan.processes_per_node,
