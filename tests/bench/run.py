@@ -20,6 +20,7 @@ from tests.bench import (
     platform_recovery,
     platform_submits,
     platform_telemetry,
+    slurm_first_step,
 )
 
 RESULTS = REPOSITORY / "test-results" / "bench.json"
@@ -33,6 +34,7 @@ PLATFORM: list[Measure] = [
     ("recovery after kills", platform_recovery.measure, platform_recovery.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
+    ("submit to first step on Slurm", slurm_first_step.measure, slurm_first_step.lines),
 ]
 TRAINER = {
     "trainer throughput": ["trainer_throughput"],

@@ -3,15 +3,14 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
+from tests.e2e.administration import Administrator, registered
 from tests.e2e.conftest import FINAL, TINY
 from tests.kubernetes.double.cluster import Cluster, running_cluster
 from tests.slurm.cluster import SlurmCluster
@@ -25,40 +24,9 @@ AGENT = [sys.executable, "-m", "trainer.agent"]
 PATHS = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
 
 
-class Administrator:
-    """Signed in as in the dashboard."""
-
-    def __init__(self, stack: Any) -> None:
-        self._http = httpx.Client(base_url=f"{stack.url}/api/v1/", timeout=60)
-        self._csrf = self.call("GET", "session")["csrf_token"]
-        given = {"username": stack.username, "password": stack.password}
-        self._csrf = self.call("POST", "session", given)["csrf_token"]
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"X-CSRFToken": self._csrf} if method != "GET" else {}
-        answer = self._http.request(method, path, json=body, headers=headers)
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json() if answer.content else None
-
-
 @pytest.fixture(scope="module")
 def admin(stack: Any) -> Administrator:
-    return Administrator(stack)
-
-
-@contextmanager
-def registered(admin: Administrator, name: str, kind: str, config: dict[str, Any]) -> Iterator[str]:
-    """A cluster of four nodes with two slots each, disabled when its test is over."""
-    known = [each for each in admin.call("GET", "clusters")["items"] if each["name"] == name]
-    if known:
-        cluster_id = known[0]["id"]
-        admin.call("PATCH", f"clusters/{cluster_id}", {"config": config, "enabled": True})
-    else:
-        cluster_id = admin.call("POST", "clusters", {"name": name, "kind": kind, "config": config})["id"]
-    pool = {"accelerator": "cpu", "nodes": 4, "slots_per_node": 2, "memory_bytes": 4 * 2**30}
-    admin.call("PUT", f"clusters/{cluster_id}/pools/cpu", pool)
-    yield cluster_id
-    admin.call("PATCH", f"clusters/{cluster_id}", {"enabled": False})
+    return Administrator(stack.credentials)
 
 
 def submit(stack: Any, tmp_path: Path, cluster: str, nodes: int = 1, processes: int = 2, **changes: Any) -> str:
