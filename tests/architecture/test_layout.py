@@ -65,7 +65,7 @@ def test_only_env_reads_the_servers_environment() -> None:
         "platform/athanor/config/management/commands/bootstrap.py",  # a password must not be an argument
         "platform/athanor/backends/local/backend.py",  # passes PATH and the locale on
         "platform/athanor/backends/slurm/transport.py",  # likewise, to Slurm's commands
-        "platform/athanor/backends/kubernetes/credentials.py",  # what a cluster tells its pods; plugins get it passed on
+        "platform/athanor/backends/kubernetes/credentials.py",  # what pods are told; passed on to plugins
     }
     readers = set()
     for path in python_files("platform/athanor", "workers"):

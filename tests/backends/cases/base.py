@@ -35,12 +35,19 @@ while True:
 
 
 class Fault(StrEnum):
-    """What a case can make of the backend's next answer."""
+    """What a case can make of the backend's answers."""
 
     LOST_ANSWER = "lost_answer"  # the call succeeds there, its answer never comes
     ERROR = "error"  # it is refused as by a server in trouble (5xx, a command that fails), nothing is done
     TIMEOUT = "timeout"  # no answer at all, nothing is done
     SLOW = "slow"  # it succeeds, late but in time
+    DOUBLED = "doubled"  # it reaches the backend twice
+    EMPTY_LIST = "empty_list"  # what lists has lost its memory for a moment
+    STALE_LIST = "stale_list"  # what lists tells what was so before the fault began
+
+
+UNANSWERED = frozenset({Fault.LOST_ANSWER, Fault.ERROR, Fault.TIMEOUT})
+FORGETFUL = frozenset({Fault.EMPTY_LIST, Fault.STALE_LIST})
 
 
 class Case(ABC):

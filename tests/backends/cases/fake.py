@@ -31,6 +31,7 @@ class FakeCase(Case):
 
     @contextmanager
     def _faulty(self, fault: Fault) -> Iterator[None]:
+        self.world.listed = frozenset(self.world.running)
         self.world.fault = fault.value
         yield
         self.world.fault = ""

@@ -32,6 +32,7 @@ class Meddler(Transport):
         self.clock_seconds = 0
         self.calls = 0
         self.more: list[bytes] = []
+        self.listed: list[bytes] = []
 
     def command(self) -> list[str]:
         return self.inner.command()
@@ -48,7 +49,19 @@ class Meddler(Transport):
             raise BackendUnavailable("the cluster's commands did not answer in time")
         if self.fault is Fault.SLOW:
             time.sleep(0.5)
+        if self.fault is Fault.DOUBLED:
+            with self.inner.lines(program, deadline) as lines:
+                b"".join(lines)
+        listing = "squeue" in program
+        if listing and self.fault is Fault.EMPTY_LIST:
+            program = f"({program}) | grep -v '|' || true"
+        if listing and self.fault is Fault.STALE_LIST:
+            yield iter(self.listed)
+            return
         with self.inner.lines(self._skewed(program), deadline) as lines:
+            if listing and self.fault is None:
+                self.listed = list(lines)
+                lines = iter(self.listed)
             if self.fault is Fault.LOST_ANSWER:
                 b"".join(lines)
                 raise BackendUnavailable("the answer was lost")

@@ -36,7 +36,7 @@ from athanor.backends.plan import LaunchPlan
 @dataclass
 class World:
     """What a test scripts and inspects. `lose_answers`, `away` and `empty_listings` are used up one a call; `fault`
-    (see tests/backends/cases/base.py) and `full` last until they are taken back.
+    (see tests/backends/cases/base.py) and `full` last until they are taken back; `listed` is what a stale list tells.
 
     A world with `nodes` puts a submission on as many of them as it asks for, among those that are ready and not to be
     avoided, and lets it wait while there are too few."""
@@ -54,6 +54,7 @@ class World:
     empty_listings: int = 0
     fault: str = ""
     full: bool = False
+    listed: frozenset[str] = frozenset()
     clock_offset_seconds: float = 0.0
     calls: int = 0
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
@@ -95,7 +96,13 @@ class World:
         if self.empty_listings:
             self.empty_listings -= 1
             return {name: Observation(Presence.ABSENT) for name in names}
-        answers = {name: self._look(name) for name in names}
+        if self.fault == "empty_list":
+            return {name: Observation(Presence.ABSENT) for name in names}
+        stale = self.fault == "stale_list"
+        answers = {
+            name: Observation(Presence.ABSENT) if stale and name not in self.listed else self._look(name)
+            for name in names
+        }
         self._answer()
         return answers
 
@@ -117,7 +124,9 @@ class World:
     def list_ours(self) -> frozenset[str]:
         self._call()
         self._answer()
-        return frozenset(self.running)
+        if self.fault == "empty_list":
+            return frozenset()
+        return self.listed if self.fault == "stale_list" else frozenset(self.running)
 
     def probe(self) -> Probe:
         try:
