@@ -153,9 +153,12 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
 
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
         changes = []
-        for team in teams:
-            if self._namespaces.ensure(self._client, self._config, team):
-                changes.append(f"namespace {names.namespace_of(self._config, team)} agrees with team {team}")
+        try:
+            for team in teams:
+                if self._namespaces.ensure(self._client, self._config, team):
+                    changes.append(f"namespace {names.namespace_of(self._config, team)} agrees with team {team}")
+        except Refused as error:
+            raise unavailable(error) from error
         return changes
 
     def probe(self) -> Probe:

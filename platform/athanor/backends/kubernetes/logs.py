@@ -5,6 +5,7 @@ handed over; reading on asks from that second on and leaves out what was there b
 """
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, pa
 from athanor.backends.kubernetes.objects import CONTAINER
 from athanor.backends.kubernetes.state import PodState
 
+FRACTION = re.compile(r"\.[0-9]+")
 MOST_PODS = 4
 MOST_BYTES = 16 * LOG_PART_BYTES  # asked for at most, where one second holds more than a part
 
@@ -68,7 +70,7 @@ def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, 
 def _ask(client: Client, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
     query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": wanted}
     if after:
-        query["sinceTime"] = f"{after[:19]}Z"
+        query["sinceTime"] = FRACTION.sub("", after)
     where = path("v1", "pods", pod.namespace, pod.name, "log")
     try:
         return client.request("GET", where, deadline=deadline, **query).content

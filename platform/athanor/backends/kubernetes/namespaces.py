@@ -5,7 +5,6 @@ import json
 import threading
 from typing import Any
 
-from athanor.backends.base import BackendRejected
 from athanor.backends.kubernetes import names
 from athanor.backends.kubernetes.client import Client, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
@@ -75,7 +74,7 @@ class Namespaces:
         self._lock = threading.Lock()
 
     def ensure(self, client: Client, config: KubernetesConfig, team: str, *, deadline: float | None = None) -> bool:
-        """Whether anything had to be looked at. Raises BackendRejected where we may not make it."""
+        """Whether anything had to be looked at. Raises Refused, saying what we may not make, and BackendUnavailable."""
         objects = objects_of(config, team)
         namespace = names.namespace_of(config, team)
         digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()[:16]
@@ -86,10 +85,10 @@ class Namespaces:
             try:
                 client.apply(path(group, plural, inside, manifest["metadata"]["name"]), manifest, deadline=deadline)
             except Refused as error:
-                raise BackendRejected(
-                    f"cannot set up {plural} {manifest['metadata']['name']} for team {team!r}: {error}; "
-                    "give the platform's account the rights of deploy/kubernetes/rbac.yaml"
-                ) from error
+                what = f"{plural} {manifest['metadata']['name']} of namespace {namespace}"
+                remedy = "; the platform's account needs the rights of deploy/kubernetes/rbac.yaml"
+                said = f"{what} cannot be set up: {error}{remedy if error.code == 403 else ''}"
+                raise Refused(error.code, error.reason, said) from error
         with self._lock:
             self._agreed[namespace] = digest
         return True

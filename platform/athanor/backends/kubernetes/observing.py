@@ -89,9 +89,8 @@ class Sweep:
         elif self._reading.pods(gone.namespace, gone.name):
             answers[handle] = Observation(Presence.UNKNOWN, "Deleted", "its pods are being ended")
         else:
-            answers[handle] = Observation(
-                Presence.FINISHED, "Deleted", "", cause=Cause.CANCELLED, explanation="Somebody deleted the Job."
-            )
+            said = "It was cancelled." if gone.is_cancelled else "Somebody deleted the Job."
+            answers[handle] = Observation(Presence.FINISHED, "Deleted", cause=Cause.CANCELLED, explanation=said)
 
     def _judge(self, name: str, lost: set[str], now: float) -> Observation:
         job, pods = self._jobs[name], self._pods.get(name, [])
