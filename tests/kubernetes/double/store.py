@@ -184,8 +184,9 @@ class Store:
                 self._items[plural][(item["metadata"].get("namespace", ""), item["metadata"]["name"])] = Stored(item)
 
     def compact(self) -> None:
-        """Forget the changes so far: watches and pages of older versions are refused with 410."""
+        """Forget the changes so far, and one that nobody saw: watches and pages of before are refused with 410."""
         with self.changed:
+            self.version += 1
             self.compacted = self.version
             self.history.clear()
             self.changed.notify_all()
