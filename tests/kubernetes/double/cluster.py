@@ -49,6 +49,7 @@ class Cluster:
         self.folder = folder
         self.version = version
         self.groups = GROUPS | set(groups)
+        self.is_secure = False
         self.token = secrets.token_hex(16)
         self.tokens = {self.token}
         self.forbidden: set[tuple[str, str]] = set()
@@ -72,7 +73,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+        return f"{'https' if self.is_secure else 'http'}://127.0.0.1:{self.server.server_address[1]}"
 
     def start(self) -> None:
         self.loop.start()
