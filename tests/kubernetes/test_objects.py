@@ -46,7 +46,7 @@ RICH: dict[str, Any] = {
     "egress": [{"cidr": "10.1.0.0/16", "ports": [443, 9000]}],
     "quota": {"requests.nvidia.com/gpu": "64", "pods": "100"},
     "queues": {"research": "research-queue"},
-    "profile": {"fabric": "infiniband", "cache_directory": "/cache", "interfaces": "eth0"},
+    "profile": {"cache_directory": "/cache", "interfaces": "eth0"},
 }
 
 
