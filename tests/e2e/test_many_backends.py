@@ -116,8 +116,7 @@ def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
     assert (job["status"], job["reason"]["code"]) == ("cancelled", "stopped_by_user")
     (attempt,) = job["attempts"]
     assert attempt["last_step"] >= 3
-    saved = stack.get(f"/jobs/{job_id}/events", limit=200)["items"]
-    assert [each["data"]["step"] for each in saved if each["type"] == "checkpoint.registered"] == [attempt["last_step"]]
+    assert [each["step"] for each in events(stack, job_id, "checkpoint.registered")] == [attempt["last_step"]]
 
 
 def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
@@ -171,6 +170,33 @@ def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     assert steps == list(range(1, 401))
     named = {each["name"]: each for each in admin.call("GET", f"clusters/{slurm_cluster_id}/nodes")["items"]}
     assert lost in named
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    training = {"steps": 400, "evaluation": {"every_steps": 400, "sequences": 8}}
+    resources = {"spare_nodes": 1}
+    job_id = submit(
+        stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
+    )
+    stack.wait_for_step(job_id, 60)
+    placed = events(stack, job_id, "nodes.placed")
+    assert [each["round"] for each in placed] == [1]
+    slurm.kill_node(placed[0]["nodes"][1])
+    job = stack.wait_for_end(job_id)
+    assert job["status"] == "succeeded", job["reason"]
+    assert len(job["attempts"]) == 1
+    first, *_, last = events(stack, job_id, "nodes.placed")
+    assert last["round"] > 1
+    assert last["nodes"][0] in first["nodes"]
+    assert last["nodes"][1] not in first["nodes"]
+    assert stack.steps_of(job_id) == list(range(1, 401))
+
+
+def events(stack: Any, job_id: str, kind: str) -> list[Any]:
+    items = stack.get(f"/jobs/{job_id}/events", limit=200)["items"]
+    return [each["data"] for each in items if each["type"] == kind]
 
 
 def test_while_its_controller_is_away_a_run_goes_on_and_its_end_is_found(
