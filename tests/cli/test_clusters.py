@@ -17,7 +17,9 @@ CLUSTER = {
 }  # fmt: skip
 SETUP = {
     "config": {}, "config_problems": [], "capabilities": ["probe"], "probe": PROBE, "nodes_at": None,
-    "nodes_problem": "", "suspects": ["n7"], "proposed_pools": [],
+    "nodes_problem": "", "suspects": ["n7"], "proposed_pools": [
+        {"name": "gpu", "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024},
+    ],
 }  # fmt: skip
 NODE = {
     "name": "n1", "state": "drained", "reason": "", "listed": True, "pools": ["gpu"], "accelerator": "gpu:h100",
@@ -70,3 +72,15 @@ def test_nodes_are_listed_and_acted_upon(server: Any, athanor: Any, answer: Any)
     assert json.loads(server.seen[-1].body) == {"enabled": False}
     server.answer("POST /api/v1/clusters/cls_1:probe", answer(PROBE))
     assert athanor("cluster", "probe", "iron").returncode == 1
+
+
+def test_a_proposed_pool_is_made_by_its_name_and_changed_by_options(server: Any, athanor: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/clusters", answer({"items": [CLUSTER], "next_cursor": None}))
+    server.answer("GET /api/v1/clusters/cls_1", answer({**CLUSTER, "setup": SETUP}))
+    made = {**SETUP["proposed_pools"][0], "slots": 16, "slots_used": 0, "nodes": 2}
+    server.answer("PUT /api/v1/clusters/cls_1/pools/gpu", answer(made, 201))
+    done = athanor("cluster", "pool", "iron", "gpu", "--price", "2.5")
+    assert (done.returncode, "0 of 16 slots used" in done.stdout) == (0, True)
+    assert json.loads(server.seen[-1].body) == {
+        "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024, "price_per_slot_hour": "2.5",
+    }  # fmt: skip

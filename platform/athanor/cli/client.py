@@ -66,6 +66,9 @@ class Client:
         body = {"content": content} if content is not None else {"json": {} if json is None else json}
         return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=headers or {}, **body)
 
+    def put(self, path: str, json: Any) -> Any:
+        return self._send("PUT", path, PATIENCE_SECONDS, json=json)
+
     def patch(self, path: str, json: Any) -> Any:
         return self._send("PATCH", path, PATIENCE_SECONDS, json=json)
 

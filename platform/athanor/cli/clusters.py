@@ -1,4 +1,4 @@
-"""cluster list, show, add, probe, nodes, drain, quarantine and their opposites, enable, disable.
+"""cluster list, show, add, pool, probe, nodes, drain, quarantine and their opposites, enable, disable.
 
 All but list and show need a token with the scope `platform`, of a platform administrator.
 """
@@ -53,16 +53,16 @@ def show(cluster: ClusterName, as_json: AsJson = False) -> None:
     states = [f"{nodes[state]} {state}" for state in ("ready", "drained", "down", "unknown") if nodes[state]]
     quarantined = f", {nodes['quarantined']} in quarantine" if nodes["quarantined"] else ""
     console.print(f"nodes: {', '.join(states) or 'none are known'}{quarantined}")
-    for pool in found["pools"]:
-        console.print(
-            f"pool {pool['name']}: {pool['slots_used']} of {pool['slots']} slots used, {pool['nodes']} nodes of "
-            f"{pool['slots_per_node']} {escape(pool['accelerator'])}, {size(pool['memory_bytes'])} each"
-        )
+    for each in found["pools"]:
+        console.print(_pool_line(each))
     setup = found["setup"]
     if setup is None:
         return
-    for pool in setup["proposed_pools"]:
-        console.print(f"proposed: pool {pool['name']}, {pool['nodes']} nodes of {pool['slots_per_node']} slots")
+    for each in setup["proposed_pools"]:
+        told = f"{each['nodes']} nodes of {each['slots_per_node']} {escape(each['accelerator'])}"
+        console.print(
+            f"its nodes propose pool {each['name']}, {told}: `athanor cluster pool {found['name']} {each['name']}`"
+        )
     for node in setup["suspects"]:
         console.print(f"[yellow]look at[/yellow] {node}: several jobs ended by it lately")
     if setup["nodes_problem"]:
@@ -98,6 +98,37 @@ def add(
     console.print(f"{made['name']} is registered as {made['id']}  {client.url}/clusters/{made['id']}", soft_wrap=True)
     if found:
         _print_findings(found)
+
+
+@app.command("pool")
+@reports_errors
+def pool(
+    cluster: ClusterName,
+    name: Annotated[str, typer.Argument(help="What it is called; one that its nodes propose needs no options.")],
+    accelerator: Annotated[str | None, typer.Option(help="As specs ask for it; cpu: slots are cores.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=0)] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Of one node.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(min=0.1, help="Of one node.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a slot and hour.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a pool of a cluster, or change what is said of one."""
+    client = connect()
+    found = _find(client, cluster)
+    proposed = [each for each in (found["setup"] or {}).get("proposed_pools", []) if each["name"] == name]
+    said = {
+        "accelerator": accelerator,
+        "nodes": nodes,
+        "slots_per_node": slots,
+        "memory_bytes": None if memory_gib is None else round(memory_gib * 2**30),
+        "price_per_slot_hour": None if price is None else str(price),
+    }
+    body = {**(proposed[0] if proposed else {}), **{key: value for key, value in said.items() if value is not None}}
+    made = client.put(f"/clusters/{found['id']}/pools/{name}", {k: v for k, v in body.items() if k != "name"})
+    if as_json:
+        print_json(made)
+    else:
+        console.print(_pool_line(made))
 
 
 @app.command("probe")
@@ -230,6 +261,13 @@ def _print_findings(probe: Any) -> None:
         console.print(f"  {_coloured(level)}{' ' * (8 - len(level))}{finding['check']}: {escape(finding['detail'])}")
         if finding["remedy"]:
             console.print(f"          {escape(finding['remedy'])}")
+
+
+def _pool_line(pool: Any) -> str:
+    return (
+        f"pool {pool['name']}: {pool['slots_used']} of {pool['slots']} slots used, {pool['nodes']} nodes of "
+        f"{pool['slots_per_node']} {escape(pool['accelerator'])}, {size(pool['memory_bytes'])} each"
+    )
 
 
 def _health(cluster: Any) -> str:

@@ -19,13 +19,17 @@ class ClusterAdmin(admin.ModelAdmin):
     list_filter = ("kind", "enabled")
     search_fields = ("name", "=id")
     date_hierarchy = "created_at"
-    readonly_fields = ("id", "observed_at", "created_at")
+    # Registered and set up by the API and its pages, which check the configuration by its kind.
+    readonly_fields = ("id", "name", "kind", "config", "observed_at", "created_at")
     fields = ("name", "id", "kind", "enabled", "config", "observed_at", "created_at")
     inlines = (PoolInline,)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
         rows: QuerySet[Cluster] = super().get_queryset(request)
         return rows.annotate(count_of_pools=Count("pools"))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False  # its jobs refer to it; switch it off

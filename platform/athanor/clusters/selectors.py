@@ -4,10 +4,11 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import NoReturn
 
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Count, F, Q, QuerySet, Sum
 from django.utils import timezone
 from django.utils.text import slugify
 
+from athanor.backends.facts import NodeState
 from athanor.clusters.models import Cluster, Node, Pool
 from athanor.core.errors import FieldProblem, Invalid
 
@@ -24,6 +25,19 @@ class Proposal:
     nodes: int
     slots_per_node: int
     memory_bytes: int
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of one state and accelerator. `open_slots` are those of nodes that are not in quarantine."""
+
+    state: str
+    accelerator: str
+    nodes: int
+    all_slots: int
+    used_slots: int
+    quarantined: int
+    open_slots: int
 
 
 @dataclass
@@ -80,19 +94,31 @@ def suspects(cluster: Cluster) -> dict[str, int]:
     return {row["name"]: row["jobs"] for row in counted.order_by("name")}
 
 
-def capacity(nodes: list[Node]) -> list[Capacity]:
+def node_groups(cluster: Cluster) -> list[NodeGroup]:
+    """The listed nodes, counted: a cluster may have thousands."""
+    quarantined = Q(quarantined_at__isnull=False)
+    rows = Node.objects.filter(cluster=cluster, listed=True).values("state", "accelerator").order_by("accelerator")
+    counted = rows.annotate(
+        nodes=Count("pk"),
+        all_slots=Sum("slots"),
+        used_slots=Sum("slots_used"),
+        quarantined=Count("pk", filter=quarantined),
+        open_slots=Sum("slots", filter=~quarantined, default=0),
+    )
+    return [NodeGroup(**row) for row in counted]
+
+
+def capacity(groups: list[NodeGroup]) -> list[Capacity]:
     """By accelerator, in the order of their names."""
     found: dict[str, Capacity] = {}
-    for node in nodes:
-        if not node.listed:
-            continue
-        row = found.setdefault(node.accelerator, Capacity(node.accelerator))
-        row.nodes += 1
-        row.slots += node.slots
-        row.slots_used += node.slots_used
-        if node.state == "ready" and node.quarantined_at is None:
-            row.usable_slots += node.slots
-    return [found[name] for name in sorted(found)]
+    for group in groups:
+        row = found.setdefault(group.accelerator, Capacity(group.accelerator))
+        row.nodes += group.nodes
+        row.slots += group.all_slots
+        row.slots_used += group.used_slots
+        if group.state == NodeState.READY.value:
+            row.usable_slots += group.open_slots
+    return list(found.values())
 
 
 def proposals(cluster: Cluster, nodes: list[Node]) -> list[Proposal]:

@@ -144,6 +144,7 @@ def remove(cluster_id: str, actor: User) -> None:
 def probe(cluster_id: str, actor: User) -> ClusterProbe:
     """Examine it now, and list its nodes. Takes as long as the backend does, 15 seconds a call at most."""
     row = find(cluster_id)
+    checked(row.kind, row.config)
     found = surveys.look(row)
     if found is None:
         detail = f"a cluster of kind {row.kind!r} cannot be examined"
@@ -164,7 +165,7 @@ def probe(cluster_id: str, actor: User) -> ClusterProbe:
 def sync_teams(cluster_id: str, actor: User) -> list[str]:
     """Give every team its counterpart there; what was changed, a line each."""
     row = find(cluster_id)
-    backend = backend_of(row)
+    backend = checked(row.kind, row.config)
     if not isinstance(backend, SyncsTeams):
         raise Conflict(
             "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no counterpart of teams", remedy="none"
@@ -264,7 +265,7 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
     node = _of(cluster, name)
     if not drained and node.quarantined_at is not None:
         raise Conflict("quarantined", f"node {name} is in quarantine", remedy="release it instead")
-    backend = backend_of(cluster)
+    backend = checked(cluster.kind, cluster.config)
     if not isinstance(backend, DrainsNodes):
         detail = f"a cluster of kind {cluster.kind!r} cannot drain a node"
         raise Conflict("cannot_drain", detail, remedy="quarantine it: new attempts then avoid it")
@@ -288,12 +289,12 @@ def away(cluster: Cluster, error: Exception) -> Unavailable:
 
 def _follow(cluster: Cluster, node: Node, reason: str, *, drained: bool) -> tuple[Node, str]:
     """Let the cluster itself drain or take back what was quarantined or released."""
-    backend = backend_of(cluster)
-    if not isinstance(backend, DrainsNodes) or not node.listed:
-        return node, ""
     try:
+        backend = checked(cluster.kind, cluster.config)
+        if not isinstance(backend, DrainsNodes) or not node.listed:
+            return node, ""
         _drain(backend, node.name, reason, drained=drained)
-    except (BackendRejected, BackendUnavailable) as error:
+    except (BackendRejected, BackendUnavailable, Invalid) as error:
         return node, f"{cluster} did not {'drain' if drained else 'take back'} it: {error}"
     with transaction.atomic():
         node = _locked(cluster, node.name)

@@ -10,7 +10,7 @@ from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import PlatformRole
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import WORLDS, World
-from athanor.clusters.models import Cluster, ClusterProbe, Node
+from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool
 from athanor.clusters.services import quarantined_names, record_incidents
 from athanor.jobs.models import Job
 from athanor.operations import surveys
@@ -345,3 +345,34 @@ def test_a_cluster_without_jobs_can_be_removed_with_all_that_is_known_of_it(oper
     assert operator.send("GET", path).status_code == 404
     assert not Node.objects.exists()
     assert AuditEvent.objects.filter(action="cluster.remove").exists()
+
+
+def test_a_configuration_that_no_longer_fits_is_told_and_breaks_nothing(operator: Api, path: str) -> None:
+    Cluster.objects.update(config={"world": "x", "gone": 1})
+    assert operator.send("GET", path).json()["setup"]["config_problems"][0]["pointer"] == "/config/gone"
+    for act in (":probe", ":sync_teams", "/nodes/g1:undrain"):
+        answer = operator.send("POST", f"{path}{act}")
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/config/gone"), act
+    done = operator.send("POST", f"{path}/nodes/g1:quarantine", {"reason": "x"})
+    assert (done.status_code, done.json()["quarantined_at"] is None) == (200, False)
+    assert "/config/gone" in done.json()["notice"]
+
+
+def test_no_new_attempt_is_put_on_a_quarantined_node(
+    operator: Api, path: str, iron: World, submit: Callable[..., Job], world: World
+) -> None:
+    body = {"accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 2**40}
+    operator.send("PUT", f"{path}/pools/gpu", body)
+    resources = {"cluster": "iron", "accelerator": "h100", "nodes": 1, "processes_per_node": 1}
+    pool = Pool.objects.get(name="gpu")
+    chosen = []
+    for name in ("c1", "g1"):
+        job = submit(name=f"without-{name}", resources=resources)
+        Job.objects.filter(pk=job.pk).update(pool=pool)
+        attempt = drive.start(job)
+        chosen.append(iron.placed[attempt.backend_name])
+        operator.send("POST", f"{path}/nodes/{name}:quarantine", {"reason": "x"})
+    assert chosen == [("g1",), ("g1",)]
+    last = submit(name="last", resources=resources)
+    Job.objects.filter(pk=last.pk).update(pool=pool)
+    assert iron.placed[drive.start(last).backend_name] == ("g2",)

@@ -31,6 +31,10 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     shown = operator.send("GET", path).json()
     assert (shown["nodes"]["total"], shown["nodes"]["ready"]) == (4, 4)
     assert shown["setup"]["proposed_pools"]
+    assert (shown["usable"], shown["setup"]["config_problems"]) == (True, [])
+    assert "22.05" in shown["setup"]["probe"]["version"]
+    for finding in shown["setup"]["probe"]["findings"]:
+        assert finding["level"] == "ok" or finding["remedy"], finding
     name = operator.send("GET", f"{path}/nodes").json()["items"][0]["name"]
 
     done = operator.send("POST", f"{path}/nodes/{name}:quarantine", {"reason": "it's $(hot)"}).json()

@@ -226,8 +226,8 @@ def pool_data(pools: list[Pool]) -> list[Any]:
 
 def cluster_data(row: Cluster) -> dict[str, Any]:
     """What everybody sees: a ClusterSerializer's."""
-    nodes = list(Node.objects.filter(cluster=row, listed=True))
-    counts = {state.value: sum(node.state == state.value for node in nodes) for state in NodeState}
+    groups = selectors.node_groups(row)
+    counts = {state.value: sum(group.nodes for group in groups if group.state == state.value) for state in NodeState}
     probe = services.latest_probe(row)
     return {
         "id": row.id,
@@ -237,11 +237,11 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
         "usable": probe.usable if probe else None,
         "pools": pool_data(sorted(row.pools.all(), key=lambda pool: pool.name)),
         "nodes": {
-            "total": len(nodes),
+            "total": sum(group.nodes for group in groups),
             **counts,
-            "quarantined": sum(node.quarantined_at is not None for node in nodes),
+            "quarantined": sum(group.quarantined for group in groups),
         },
-        "capacity": CapacitySerializer(selectors.capacity(nodes), many=True).data,
+        "capacity": CapacitySerializer(selectors.capacity(groups), many=True).data,
     }
 
 
