@@ -153,6 +153,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     if status is JobStatus.PAUSING and MEANINGS[ending.reason].retry is not Retry.NEVER:
         transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         return
+    if status is JobStatus.STARTING and job.desired == Desired.PAUSE.value and attempt.cancel_sent_at is not None:
+        transitions.move(job, JobStatus.QUEUED, actor="dispatch", data=facts)
+        return
     outcome = recovery.decide(ending.reason, ending.detail, spec_of(job).retry, history, timezone.now())
     if outcome.retry_at is None and MEANINGS[ending.reason].final is JobStatus.CANCELLED:
         transitions.move(job, JobStatus.STOPPING, reason=ending.reason, actor="dispatch", data=facts)

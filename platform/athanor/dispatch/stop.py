@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from athanor.backends.base import BackendUnavailable
+from athanor.backends.base import BackendUnavailable, Phase
 from athanor.core import leases
 from athanor.core.leases import Lease
 from athanor.dispatch.services import applying_to_attempt, backend_of, handle_of
@@ -31,12 +31,18 @@ def stop_due() -> None:
     _begin(Desired.PAUSE, JobStatus.PAUSING, Reason.PAUSED_BY_USER, frozenset({JobStatus.RUNNING}))
     stopping = Attempt.objects.filter(
         Q(cancel_sent_at__isnull=True) | Q(cancel_sent_at__lte=Now() - CANCEL_AGAIN_AFTER),
+        Q(job__status__in=[JobStatus.STOPPING.value, JobStatus.PAUSING.value]) | _not_to_begin(),
         status__in=[status.value for status in ATTEMPT_LIVE],
-        job__status__in=[JobStatus.STOPPING.value, JobStatus.PAUSING.value],
     ).order_by("id")
     for lease in leases.claim_each(stopping, seconds=LEASE_SECONDS, limit=BATCH):
         with leases.isolated(f"stopping attempt {lease.pk}"):
             _stop(lease)
+
+
+def _not_to_begin() -> Q:
+    """To be paused while they wait in their cluster's own queue: they leave it, and their job is held in ours."""
+    waits = Q(phase=Phase.PENDING.value, job__status=JobStatus.STARTING.value)
+    return waits & Q(job__desired=Desired.PAUSE.value)
 
 
 def to_stop() -> QuerySet[Job]:

@@ -10,7 +10,9 @@ from athanor.backends.base import Cause
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import NodeIncident
 from athanor.dispatch import observe, services, stop
+from athanor.jobs import services as services_of_jobs
 from athanor.jobs.models import Attempt, Job
+from athanor.scheduling import services as scheduling
 from athanor.telemetry import logs
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
@@ -68,6 +70,19 @@ def test_one_that_waits_there_for_longer_than_its_limit_expires(submit: Submit, 
     stop.stop_due()
     drive.settle()
     assert drive.status_of(job) == ("expired", "waited_too_long")
+
+
+def test_one_that_is_paused_there_leaves_that_queue_and_is_held_in_ours(pending: Attempt, world: World) -> None:
+    services_of_jobs.request_pause(pending.job_id, actor="ada")
+    stop.stop_due()
+    assert world.cancelled == [pending.backend_name]
+    drive.settle()
+    scheduling.admit()
+    assert drive.status_of(pending.job) == ("queued", "held")
+    world.full = False
+    services_of_jobs.request_resume(pending.job_id, actor="ada")
+    assert drive.run(pending.job).number == 2
+    assert drive.status_of(pending.job)[0] == "running"
 
 
 @pytest.mark.parametrize(
