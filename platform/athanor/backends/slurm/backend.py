@@ -161,12 +161,12 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
 
 
 def _better(job: Job, other: Job | None, wanted: str) -> Job:
-    """Of two jobs of one name: the one whose number is known, else one that is no second start of it."""
+    """Of two jobs of one name: the one that is no second start, whichever was submitted first; then the known number."""
     if other is None:
         return job
 
     def rank(each: Job) -> tuple[bool, bool, int, int]:
-        return (str(each.number) != wanted, each.status == script.RAN_BEFORE, each.number, -each.restarts)
+        return (each.status == script.RAN_BEFORE, str(each.number) != wanted, each.number, -each.restarts)
 
     return min(job, other, key=rank)
 

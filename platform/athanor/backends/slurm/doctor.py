@@ -92,6 +92,9 @@ def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
     if not settings.get("SelectType", "").startswith("select/cons"):
         said = f"{settings.get('SelectType')} gives whole nodes: GPUs are not counted"
         yield Finding("SelectType", Level.WARNING, said, "Set SelectType=select/cons_tres.")
+    if settings.get("EnforcePartLimits", "NO") == "NO":
+        said = "a job that no partition can ever run is taken, and waits for good"
+        yield Finding("EnforcePartLimits", Level.WARNING, said, "Set EnforcePartLimits=ALL.")
     mode = settings.get("PreemptMode", "OFF")
     if settings.get("PreemptType", "preempt/none") == "preempt/none" or mode == "OFF":
         yield Finding("preemption", Level.OK, "no job is preempted")

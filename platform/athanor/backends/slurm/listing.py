@@ -125,7 +125,7 @@ def node(values: Mapping[str, str], reason: str, above: tuple[str, ...]) -> Node
     if slots:
         kind, used = gpus(values.get("GresUsed", ""))
         # Where Slurm does not tell what is used, nothing is taken to be free but on an idle node.
-        if not kind:
+        if kind in ("", "cpu"):
             used = 0 if "IDLE" in state else slots
     else:
         slots, used = cpus, _number(values.get("CPUAlloc"))
