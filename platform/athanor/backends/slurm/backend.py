@@ -161,7 +161,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
 
 
 def _better(job: Job, other: Job | None, wanted: str) -> Job:
-    """Of two jobs of one name: the one that is no second start, whichever was submitted first; then the known number."""
+    """Of two jobs of one name: the one that is no second start, then the one whose number is known."""
     if other is None:
         return job
 
