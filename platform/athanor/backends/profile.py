@@ -60,8 +60,9 @@ def fabric_variables(profile: ClusterProfile, accelerator: str) -> dict[str, str
     chosen: dict[str, str] = {}
     if profile.interfaces:
         # A node has interfaces that peers cannot reach (bridges of containers, management): the first is often one.
-        chosen["GLOO_SOCKET_IFNAME"] = profile.interfaces.lstrip("^=").split(",")[0]
         chosen["NCCL_SOCKET_IFNAME"] = profile.interfaces
+        if not profile.interfaces.startswith("^"):  # gloo takes names only, not what to leave out
+            chosen["GLOO_SOCKET_IFNAME"] = profile.interfaces.removeprefix("=")
     if accelerator == "cpu":
         return chosen
     if profile.fabric is Fabric.ETHERNET:
