@@ -9,17 +9,20 @@ from tests.backends.cases.base import Case
 from tests.backends.cases.fake import fake
 from tests.backends.cases.kubernetes import kubernetes
 from tests.backends.cases.local import local
+from tests.backends.cases.real_kubernetes import KUBECONFIG, real_kubernetes
 from tests.backends.cases.slurm import slurm_commands, slurm_rest, slurm_rest_address, slurm_ssh, ssh_server
 from tests.slurm.fixtures import slurm, slurm_session
 
 __all__ = [
-    "case", "fake", "kubernetes", "local", "slurm", "slurm_commands", "slurm_rest", "slurm_rest_address",
-    "slurm_session", "slurm_ssh", "ssh_server",
+    "case", "fake", "kubernetes", "local", "real_kubernetes", "slurm", "slurm_commands", "slurm_rest",
+    "slurm_rest_address", "slurm_session", "slurm_ssh", "ssh_server",
 ]  # fmt: skip
 KINDS = ["fake", "local", "slurm_commands", "slurm_rest", "kubernetes"]
 # The same commands over another connection: in `make slurm`; what differs is in tests/slurm/test_ssh.py.
 if os.environ.get("ATHANOR_TEST_SLURM") == "all":
     KINDS.append("slurm_ssh")
+if os.environ.get(KUBECONFIG):
+    KINDS.append("real_kubernetes")
 
 
 @pytest.fixture(params=KINDS)

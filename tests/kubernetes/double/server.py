@@ -190,6 +190,10 @@ class Request:
                 return 200, json.dumps(self.store.get(self.plural, self.namespace, self.name)).encode()
             case "GET", False:
                 return 200, self._list()
+            case "POST", True if self.sub == "eviction":
+                pod = self.store.get("pods", self.namespace, self.name)
+                self.cluster.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
+                return 201, json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}).encode()
             case "POST", False:
                 return 201, json.dumps(self._create()).encode()
             case "PATCH", True:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from athanor.backends.base import BackendUnavailable
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, Level, NodeState, Probe
 from athanor.backends.kubernetes import inventory, names
 from athanor.backends.kubernetes.client import Client, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig, PodSecurity
@@ -53,12 +53,11 @@ def probe(config: KubernetesConfig, connect: Callable[[], Client]) -> Probe:
         findings += _queues(config, groups)
         findings += _priorities(config, client)
         findings += _network(config)
-        findings += _namespaces(config, client)
-        reading = Reading(config, client)
-        nodes = inventory.nodes(config, client, reading)
-        facts["nodes"] = len(nodes)
-        facts["accelerators"] = sorted({node.accelerator for node in nodes})
-        findings += _nodes(config, nodes)
+        for check, examine in (("pod security", _namespaces), ("nodes", _nodes)):
+            try:
+                findings += examine(config, client)
+            except Refused as error:
+                findings.append(Finding(check, Level.WARNING, f"cannot be examined: {error}", RIGHTS_REMEDY))
     except (BackendUnavailable, Refused) as error:
         findings.append(
             Finding(
@@ -200,7 +199,8 @@ def _privileged() -> Json:
     }
 
 
-def _nodes(config: KubernetesConfig, nodes: list[NodeFacts]) -> Iterator[Finding]:
+def _nodes(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+    nodes = inventory.nodes(config, client, Reading(config, client))
     ready = [node for node in nodes if node.state is NodeState.READY]
     if not ready:
         yield Finding(
