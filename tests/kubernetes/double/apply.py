@@ -30,7 +30,8 @@ def apply(current: Object | None, wanted: Object, manager: str, force: bool, own
         if not any(path in theirs for other, theirs in owned.items() if other != manager):
             _drop(result, path)
     for path in sorted(fields):
-        _write(result, path, _read(wanted, path))
+        if not (_read(wanted, path) == {} and isinstance(_read(result, path), dict)):  # an empty map owns nothing in it
+            _write(result, path, _read(wanted, path))
     for path in SKIPPED:
         if (value := _read(wanted, path)) is not None:
             _write(result, path, value)

@@ -103,6 +103,6 @@ LOGGING = {
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ATHANOR.log_level},
-    # Sweepers run every other second: that a task came and went is no news.
-    "loggers": {"celery.worker.strategy": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"}},
+    # Sweepers run every other second: that a task came and went is no news, nor that a cluster answered.
+    "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace", "httpx")},
 }
