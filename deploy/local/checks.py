@@ -11,6 +11,9 @@ from deploy.local.install import FRONTEND, REPOSITORY, node_environment
 
 BINARIES = Path(sys.executable).parent
 RESULTS = REPOSITORY / "test-results"
+REPORT = RESULTS / "pytest.xml"
+# Files of tests, two at a time, for most tests wait: each half has stores, a stack and clusters of its own.
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # mypy's Django plugin and the OpenAPI generator load the settings; neither connects to anything.
 CHECK_ONLY = {
@@ -33,7 +36,7 @@ def lint_commands() -> list[tuple[str, list[str], Path]]:
 def test_commands() -> list[tuple[str, list[str], Path]]:
     return [
         ("dashboard tests", ["npm", "run", "--silent", "test"], FRONTEND),
-        ("pytest", [sys.executable, "-m", "pytest", "-q", f"--junitxml={RESULTS / 'pytest.xml'}"], REPOSITORY),
+        ("pytest", [sys.executable, "-m", "pytest", "-q", *SIDE_BY_SIDE, f"--junitxml={REPORT}"], REPOSITORY),
     ]
 
 
