@@ -19,7 +19,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo up down status test lint bench chaos matrix gen clean
+.PHONY: help python setup setup-dev demo up down status test lint bench chaos matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
 	@echo 'make chaos    kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
+	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
 	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
@@ -72,6 +73,11 @@ chaos: setup-dev
 
 matrix: setup-dev
 	@$(VENV)/python -m tests.trainer.matrix $(MATRIX)
+
+slurm: setup-dev
+	@ATHANOR_TEST_SLURM=all $(VENV)/python -m pytest tests/backends -q -k slurm_ssh
+	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/backends -q -k slurm_commands
+	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/slurm tests/slurm/with_accounting.py -q
 
 gen: setup-dev
 	@$(VENV)/python -m deploy.local.checks gen

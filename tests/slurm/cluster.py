@@ -10,9 +10,7 @@ and 16 GB each (there are fewer). Partition `main` is everyone's; `urgent` is on
 """
 
 import contextlib
-import ctypes
 import os
-import random
 import shutil
 import signal
 import socket
@@ -25,13 +23,13 @@ from typing import Any
 
 import psutil
 
-from deploy.local import ports
 from deploy.local.handle import wait_until
+from tests.slurm import accounting
+from tests.slurm.processes import die_with_parent, free_ports, listens, search_path
 
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 NOBODY = 65534
-PR_SET_PDEATHSIG = 1
 
 CONFIGURATION = """
 ClusterName=athanortest
@@ -86,24 +84,25 @@ def missing() -> str:
     return "" if os.geteuid() == 0 else "slurmd and munged are started as root"
 
 
-def search_path() -> str:
-    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-
-
 @contextlib.contextmanager
-def slurm_cluster(*, min_job_age_seconds: int = 600, node_timeout_seconds: int = 8) -> Iterator["SlurmCluster"]:
+def slurm_cluster(
+    *, min_job_age_seconds: int = 600, node_timeout_seconds: int = 8, with_accounting: bool = False
+) -> Iterator["SlurmCluster"]:
     """A cluster whose nodes are all idle; everything of it is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="athanor-slurm-", dir="/tmp"))  # short: a socket's path has 107 bytes
     cluster = SlurmCluster(folder, min_job_age_seconds, node_timeout_seconds)
     try:
-        cluster.prepare()
-        cluster.start()
-        yield cluster
+        with accounting.accounting(folder) if with_accounting else contextlib.nullcontext() as kept:
+            try:
+                cluster.prepare(kept)
+                cluster.start()
+                yield cluster
+            finally:
+                cluster.stop()
     except BaseException as error:
         error.add_note(cluster.last_words())
         raise
     finally:
-        cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -119,6 +118,7 @@ class SlurmCluster:
         self._settings = {"min_job_age_seconds": min_job_age_seconds, "node_timeout_seconds": node_timeout_seconds}
         self._fixed: dict[str, str] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._kept: accounting.Accounting | None = None
 
     # What the tests and the platform need of it.
 
@@ -154,6 +154,10 @@ class SlurmCluster:
         self._settings.update(settings)
         self._write_configuration()
         self.run("scontrol", "reconfigure")
+
+    @property
+    def keeps_accounts(self) -> bool:
+        return self._kept is not None
 
     # Parts of it die and come back.
 
@@ -198,7 +202,8 @@ class SlurmCluster:
 
     # Start and stop.
 
-    def prepare(self) -> None:
+    def prepare(self, kept: accounting.Accounting | None = None) -> None:
+        self._kept = kept
         self.folder.chmod(0o755)
         for name in ("munge", "state", "spool", "log", "shared", "work", "devices"):
             (self.folder / name).mkdir(mode=0o755)
@@ -222,7 +227,7 @@ class SlurmCluster:
             "host": host,
             "folder": str(self.folder),
             "controller_port": str(free[0]),
-            "accounting": "JobCompType=jobcomp/none",
+            "accounting": kept.configuration if kept else "JobCompType=jobcomp/none",
             "nodes": "\n".join(
                 f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} Gres=gpu:{kind}:2"
                 for node, port, kind in zip(NODES, free[1:], kinds, strict=True)
@@ -237,6 +242,9 @@ class SlurmCluster:
             f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed",
         )  # fmt: skip
         wait_until(lambda: (munge / "socket").exists(), "munged listens", 30)
+        if self._kept is not None:
+            self._start("accounting", "slurmdbd", "-D")
+            self._kept.wait(self.run)
         self.start_controller()
         for node in NODES:
             self.start_node(node)
@@ -245,7 +253,7 @@ class SlurmCluster:
     def stop(self) -> None:
         """Ends every process of the cluster, by its id, jobs first."""
         daemons = [pid for node in NODES for pid in self._step_daemons(node)]
-        for name in (*NODES, "controller", "munge"):
+        for name in (*NODES, "controller", "accounting", "munge"):
             if name in NODES and name in self._processes:
                 self.kill_node(name)
             elif name in self._processes:
@@ -319,20 +327,6 @@ class SlurmCluster:
         return [pid for pid in _slurmstepds() if _holds(pid, set(found))]
 
 
-def free_ports(count: int) -> list[int]:
-    held = []
-    for port in random.sample(ports.INTERNAL_RANGE, 1000):
-        listening = ports.hold(port)
-        if listening is not None:
-            held.append(listening)
-        if len(held) == count:
-            break
-    chosen = [listening.getsockname()[1] for listening in held]
-    for listening in held:
-        listening.close()
-    return chosen
-
-
 def _slurmstepds() -> list[int]:
     return [
         process.pid
@@ -354,15 +348,6 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def listens(port: int) -> bool:
-    with socket.socket() as asking:
-        return asking.connect_ex(("127.0.0.1", port)) == 0
-
-
 def _write_key(path: Path, size: int) -> None:
     path.write_bytes(os.urandom(size))
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-
-
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from deploy.local.handle import wait_until
-from tests.slurm.cluster import die_with_parent, free_ports, listens, search_path
+from tests.slurm.processes import die_with_parent, free_ports, listens, search_path
 
 SETTINGS = """
 Port {port}

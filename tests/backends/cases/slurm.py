@@ -20,7 +20,8 @@ from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport
 from deploy.local.handle import wait_until
 from tests.backends.cases.base import PROGRAM, Case, Fault
 from tests.slurm import ssh
-from tests.slurm.cluster import SlurmCluster, search_path
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.processes import search_path
 
 
 class Meddler(Transport):
