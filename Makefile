@@ -77,7 +77,8 @@ matrix: setup-dev
 slurm: setup-dev
 	@ATHANOR_TEST_SLURM=all $(VENV)/python -m pytest tests/backends -q -k slurm_ssh
 	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/backends -q -k slurm_commands
-	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/slurm tests/slurm/with_accounting.py -q
+	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/slurm -q
+	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/slurm/with_accounting.py -q
 
 gen: setup-dev
 	@$(VENV)/python -m deploy.local.checks gen

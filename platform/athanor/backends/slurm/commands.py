@@ -72,7 +72,7 @@ class Commands(Client):
         mark = f"END-{secrets.token_hex(8)}"
         # sbatch is found before the job's own variables are set: PATH may be one of them.
         program = (
-            f'sbatch=$(command -v sbatch)\n{exports(variables)}unset LC_ALL SLURM_TIME_FORMAT\n"$sbatch" --parsable '
+            f'sbatch=$(command -v sbatch)\nunset LC_ALL SLURM_TIME_FORMAT\n{exports(variables)}"$sbatch" --parsable '
             + document(with_options(asked), mark)
         )
         try:
