@@ -148,6 +148,21 @@ def test_login_keeps_the_token_in_a_file_only_its_owner_reads(server, athanor, a
     assert "ath_secret" not in result.stdout + result.stderr
 
 
+def test_login_by_password_asks_for_the_platform_role_only_when_told(server, athanor, answer) -> None:
+    team = {"id": "team_1", "name": "demo"}
+    server.answer("GET /api/v1/session", answer({"csrf_token": "c"}))
+    server.answer("POST /api/v1/session", answer({"csrf_token": "c", "teams": [team]}))
+    server.answer("POST /api/v1/tokens", answer({"token": "ath_made"}, 201))
+    server.answer("GET /api/v1/jobs", answer({"items": [], "next_cursor": None}))
+    for option in ([], ["--platform"]):
+        url = athanor.environment["ATHANOR_URL"]
+        done = athanor("login", url, "--username", "admin", *option, given="secret\n")
+        assert done.returncode == 0, done.stderr
+    asked = [json.loads(seen.body) for seen in server.seen if seen.path == "/api/v1/tokens"]
+    assert "scopes" not in asked[0]
+    assert "platform" in asked[1]["scopes"]
+
+
 def test_login_refuses_a_wrong_token_and_writes_nothing(server, athanor, answer) -> None:
     server.answer("GET /api/v1/jobs", answer({"detail": "The token is not valid."}, 401))
     result = athanor("login", athanor.environment["ATHANOR_URL"], "--token", "ath_wrong")

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from athanor.backends.base import Cause
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import World
 from deploy.local.handle import wait_until
 from deploy.local.install import FRONTEND
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
+from tests.e2e.conftest import TINY
 from tests.e2e.test_dashboard import OVERFLOW, UNNAMED_CONTROLS
 from tests.worlds import ServedWorld
 
@@ -53,10 +55,12 @@ def call(page: Page, method: str, path: str, body: Any = None) -> Any:
 def cluster(page: Page, stack, iron: ServedWorld) -> Iterator[Any]:
     """The cluster as it was registered, by an administrator whose page it is."""
     sign_in(page, stack, "/clusters")
-    made = call(page, "POST", "clusters", {"name": "iron", "kind": "fake_cluster", "config": {"address": iron.address}})
+    name = f"iron-{iron.address.partition(':')[2]}"
+    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster", "config": {"address": iron.address}})
     call(page, "POST", f"clusters/{made['id']}:probe")
     yield made
-    call(page, "DELETE", f"clusters/{made['id']}")
+    page.goto("/clusters")
+    call(page, "PATCH", f"clusters/{made['id']}", {"enabled": False})
 
 
 def is_clean(page: Page) -> None:
@@ -161,3 +165,44 @@ def test_a_bad_node_is_looked_at_and_quarantined(page: Page, stack, iron: Served
     page.get_by_role("tab", name="Examinations").click()
     expect(page.get_by_role("table", name="Examinations").get_by_role("row")).to_have_count(3)
     is_clean(page)
+
+
+def test_a_lost_node_is_told_on_the_jobs_page_and_on_its_own(
+    page: Page, stack, iron: ServedWorld, cluster: Any
+) -> None:
+    iron.world.nodes = {"gpu-07": NodeFacts("gpu-07", NodeState.READY, accelerator="h100", slots=8, pools=("gpu",))}
+    call(page, "POST", f"clusters/{cluster['id']}:probe")
+    pool = {"accelerator": "h100", "nodes": 1, "slots_per_node": 8, "memory_bytes": 2**40}
+    call(page, "PUT", f"clusters/{cluster['id']}/pools/gpu", pool)
+    resources = {"cluster": cluster["name"], "accelerator": "h100", "processes_per_node": 1}
+    job = call(page, "POST", "jobs", {**TINY, "resources": resources})
+    wait_until(lambda: iron.world.created, "it is there", 30)
+    (first,) = iron.world.created
+    page.goto(f"/jobs/{job['id']}")
+    attempts = page.get_by_role("region", name="Attempts")
+    expect(attempts).to_contain_text(f"On {cluster['name']}")
+    expect(attempts).to_contain_text("gpu-07")
+    page.get_by_role("tab", name="Spec").click()
+    page.get_by_text("Submission", exact=True).click()
+    expect(page.get_by_role("textbox", name="Submission")).to_contain_text("ATHANOR_ATTEMPT_TOKEN=<secret>")
+    page.goto(f"/clusters/{cluster['id']}?tab=queue")
+    expect(page.get_by_role("table", name="Queue").get_by_role("row", name=re.compile(first))).to_contain_text("gpu-07")
+    is_clean(page)
+
+    iron.world.end(first, Cause.NODE_LOST)
+    wait_until(lambda: len(iron.world.created) == 2, "it is tried again", 60)
+    page.goto(f"/jobs/{job['id']}")
+    expect(attempts).to_contain_text("The machine it ran on was lost")
+    page.goto(f"/clusters/{cluster['id']}?tab=nodes")
+    page.get_by_role("button", name="Look at node gpu-07").click()
+    expect(page.get_by_role("table", name="Incidents")).to_contain_text(job["id"])
+    page.get_by_role("dialog").get_by_role("button", name="Quarantine").click()
+    page.get_by_role("dialog").get_by_label("Why").fill("lost once")
+    page.get_by_role("button", name="Quarantine gpu-07").click()
+    expect(page.get_by_role("alert")).to_contain_text("Disable the cluster instead")
+
+    stack.json("cancel", job["id"])
+    second = iron.world.created[1]
+    wait_until(lambda: second in iron.world.cancelled, "it is asked to end", 30)
+    iron.world.finish(second)
+    assert stack.wait_for_end(job["id"])["status"] == "cancelled"
