@@ -17,7 +17,7 @@ from athanor.backends.kubernetes.state import PodState
 
 FRACTION = re.compile(r"\.[0-9]+")
 MOST_PODS = 4
-MOST_BYTES = 16 * LOG_PART_BYTES  # asked for at most, where one second holds more than a part
+MOST_BYTES = 64 * LOG_PART_BYTES  # where one second holds more than a part; kubelets keep 10 MiB of a log
 
 
 def chosen(pods: Sequence[PodState]) -> list[PodState]:
@@ -53,15 +53,17 @@ def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, 
         lines = content.split(b"\n")
         if not is_all or content.endswith(b"\n"):
             lines.pop()  # empty, or cut off
-        text, last = "", after
+        text, last, left = "", after, room
         for line in lines:
             at, _, words = line.partition(b" ")
             stamp = at.decode(errors="replace")
             if stamp <= after:
                 continue
-            if len(text) + len(words) > room and text:
+            said = f"{label}{words[: room - len(label) - 1].decode(errors='replace')}\n"
+            left -= len(said.encode())
+            if left < 0 and text:
                 break
-            text, last = f"{text}{label}{words.decode(errors='replace')}\n", stamp
+            text, last = text + said, stamp
         if text or is_all or wanted >= MOST_BYTES:
             return text, last
         wanted *= 4
