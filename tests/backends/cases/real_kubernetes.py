@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from athanor.backends.kubernetes.backend import KubernetesBackend
 from athanor.backends.kubernetes.client import Client, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.names import ours
-from tests.backends.cases.base import PROGRAM, Case
+from tests.backends.cases.base import PROGRAM, Case, Fault
+from tests.kubernetes.proxy import Proxy
 
 KUBECONFIG = "ATHANOR_TEST_KUBECONFIG"
 IMAGE = "ATHANOR_TEST_KUBERNETES_IMAGE"
@@ -58,15 +59,20 @@ class RealKubernetesCase(Case):
         shared = {"security": {"level": "privileged", "run_as_user": os.getuid(), "run_as_group": os.getgid()}}
         mounted = {"cache": {"host_path": str(root)}, "profile": {"cache_directory": str(root)}}
         self.config = configuration("-c", PROGRAM, str(root), **shared, **mounted)
+        self.client = Client(KubernetesConfig(**self.config))
+        self.proxy = Proxy(KubernetesConfig(**self.config))
+        self.config.update(kubeconfig_file=str(self.proxy.kubeconfig(root)), context=None, timeout_seconds=3.0)
         self.backend = KubernetesBackend(**self.config)
         ready = [node for node in self.backend.nodes() if node.state is NodeState.READY]
         if len(ready) < 2:
             self.config["distinct_nodes"] = False
             self.backend = KubernetesBackend(**self.config)
-        self.client = Client(KubernetesConfig(**self.config))
 
-    def faulty(self, fault: object) -> None:
-        return None
+    def faulty(self, fault: Fault) -> AbstractContextManager[None]:
+        return self.proxy.faulty(fault.value)
+
+    def calls(self) -> int:
+        return self.proxy.requests.total()
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -96,6 +102,7 @@ class RealKubernetesCase(Case):
 
     def remove_everything(self) -> None:
         remove_namespaces(KubernetesConfig(**self.config))
+        self.proxy.stop()
 
 
 def remove_namespaces(config: KubernetesConfig) -> None:

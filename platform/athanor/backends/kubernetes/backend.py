@@ -124,12 +124,11 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
                 item = self._client.merge(where, wish)
             if item["spec"].get("suspend"):
                 # It has no pods and its deadline does not run; nothing but its removal keeps it from being let go.
-                self._client.request("DELETE", where, body={"propagationPolicy": "Background"})
+                self._client.request("DELETE", where, body=objects.deletion(propagationPolicy="Background"))
             elif force:
                 chosen = names.selector({**names.owner_labels(self._config), names.ATTEMPT: name})
-                self._client.request(
-                    "DELETE", path("v1", "pods", namespace), body={"gracePeriodSeconds": 0}, labelSelector=chosen
-                )
+                now = objects.deletion(gracePeriodSeconds=0)
+                self._client.request("DELETE", path("v1", "pods", namespace), body=now, labelSelector=chosen)
         except Refused as error:
             if error.code not in (404, 409):
                 raise unavailable(error) from error

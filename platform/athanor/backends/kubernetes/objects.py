@@ -324,6 +324,10 @@ def secret(config: KubernetesConfig, plan_name: str, namespace: str, values: dic
     }
 
 
+def deletion(**options: str | int) -> Json:
+    return {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+
+
 def owned_by(manifest: Json, owner: Json) -> Json:
     """The object as it goes with the Job."""
     reference = {
