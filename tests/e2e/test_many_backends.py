@@ -154,7 +154,7 @@ def test_a_job_that_is_cancelled_in_slurm_itself_ends_as_stopped_by_an_administr
 def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     stack: Any, admin: Administrator, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
-    training = {"steps": 400, "evaluation": {"every_steps": 400, "sequences": 8}}
+    training = {"steps": 200, "evaluation": {"every_steps": 200, "sequences": 8}}
     job_id = submit(stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20})
     stack.wait_for_step(job_id, 60)
     (attempt,) = attempts(stack, job_id)
@@ -167,15 +167,42 @@ def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     assert first["reason"]["code"] == "node_lost"
     assert lost not in second["nodes"]
     steps = stack.steps_of(job_id)
-    assert steps == list(range(1, 401))
+    assert steps == list(range(1, 201))
     named = {each["name"]: each for each in admin.call("GET", f"clusters/{slurm_cluster_id}/nodes")["items"]}
     assert lost in named
+
+
+def test_a_preempted_run_goes_on_from_its_checkpoint_when_there_is_room_again(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    training = {"steps": 100_000, "evaluation": {"every_steps": 100_000, "sequences": 8}}
+    job_id = submit(stack, tmp_path, "slurm", training=training, checkpoint={"every_steps": 50_000})
+    stack.wait_for_step(job_id, 20)
+    urgent = slurm.run(
+        "sbatch", "--parsable", "--nodes=4", "--exclusive", "--partition=urgent", "--output=/dev/null",
+        text="#!/bin/sh\nexec sleep 600\n",
+    ).strip()  # fmt: skip
+    wait_until(
+        lambda: len(attempts(stack, job_id)) == 2 and attempts(stack, job_id)[-1]["phase"] == "pending",
+        "it waits in Slurm's queue again", 120,
+    )  # fmt: skip
+    first, second = attempts(stack, job_id)
+    assert first["reason"]["code"] == "preempted"
+    assert first["last_step"] >= 20  # it had the time for a checkpoint
+    assert second["explanation"]
+    slurm.run("scancel", urgent)
+    stack.wait_for_step(job_id, first["last_step"] + 5)
+    stack.json("cancel", job_id)
+    job = stack.wait_for_end(job_id)
+    assert (job["status"], len(job["attempts"])) == ("cancelled", 2), job["reason"]
+    steps = stack.steps_of(job_id)
+    assert steps == list(range(1, len(steps) + 1)), "none is missing and none was done twice"
 
 
 def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
-    training = {"steps": 400, "evaluation": {"every_steps": 400, "sequences": 8}}
+    training = {"steps": 200, "evaluation": {"every_steps": 200, "sequences": 8}}
     resources = {"spare_nodes": 1}
     job_id = submit(
         stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
@@ -191,7 +218,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     assert last["round"] > 1
     assert last["nodes"][0] in first["nodes"]
     assert last["nodes"][1] not in first["nodes"]
-    assert stack.steps_of(job_id) == list(range(1, 401))
+    assert stack.steps_of(job_id) == list(range(1, 201))
 
 
 def events(stack: Any, job_id: str, kind: str) -> list[Any]:
@@ -202,12 +229,12 @@ def events(stack: Any, job_id: str, kind: str) -> list[Any]:
 def test_while_its_controller_is_away_a_run_goes_on_and_its_end_is_found(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
-    job_id = submit(stack, tmp_path, "slurm", training={"steps": 150})
+    job_id = submit(stack, tmp_path, "slurm", training={"steps": 100})
     stack.wait_for_step(job_id, 5)
     slurm.stop_controller()
     try:
         wait_until(
-            lambda: (stack.job(job_id)["progress"] or {}).get("step") == 150 or stack.job(job_id)["status"] in FINAL,
+            lambda: (stack.job(job_id)["progress"] or {}).get("step") == 100 or stack.job(job_id)["status"] in FINAL,
             "it has trained to its end", 120,
         )  # fmt: skip
     finally:
