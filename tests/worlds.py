@@ -62,6 +62,8 @@ class ServedWorld:
             world.cancel(body["name"], force=body["force"])
         elif act == "list":
             return {"names": sorted(world.list_ours())}
+        elif act == "logs":
+            return asdict(world.logs(body["name"], body["cursor"]))
         elif act == "probe":
             return asdict(world.probe())
         elif act == "nodes":

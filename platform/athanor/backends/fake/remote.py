@@ -41,7 +41,8 @@ class RemoteWorld:
         self._ask("cancel", {"name": name, "force": force})
 
     def logs(self, name: str, cursor: str | None) -> LogPart:
-        return LogPart("", cursor or "0")  # that world keeps none
+        answer = self._ask("logs", {"name": name, "cursor": cursor})
+        return LogPart(answer["text"], answer["cursor"])
 
     def list_ours(self) -> frozenset[str]:
         return frozenset(self._ask("list", {})["names"])

@@ -39,6 +39,9 @@ const FOLLOWED_MS = 30_000;
 /** The last lines and values reach the server a little after the job's end. */
 const SETTLING_MS = 15_000;
 const LOG_TAIL = 500;
+const OUTPUT_POLL_MS = 5_000;
+const OUTPUT_NEXT_MS = 200;
+const OUTPUT_KEPT = 500_000;
 const LOG_LINES_KEPT = 5_000;
 
 export function isSettling(job: Job): boolean {
@@ -54,6 +57,28 @@ const poll = (job: Job, every: number) => () => {
 
 function path(job: Job, part: string): string {
   return `/jobs/${encodeURIComponent(job.id)}/${part}`;
+}
+
+type Output = { text: string; cursor: string; isWhole: boolean };
+
+/** What an attempt's cluster kept of its output, read on from where the last look ended. */
+export function outputQuery(job: Job, attempt: Job["attempts"][number], client: QueryClient) {
+  const key = jobKeys.part(job.id, "output", attempt.number);
+  return queryOptions({
+    queryKey: key,
+    queryFn: async ({ signal }): Promise<Output> => {
+      const before = client.getQueryData<Output>(key) ?? { text: "", cursor: "", isWhole: false };
+      const part = await request<Omit<Output, "isWhole">>(path(job, `attempts/${attempt.number}/output`), {
+        query: before.cursor ? { cursor: before.cursor } : {},
+        signal,
+      });
+      return { text: (before.text + part.text).slice(-OUTPUT_KEPT), cursor: part.cursor, isWhole: part.text === "" };
+    },
+    refetchInterval: ({ state }) => {
+      if (state.data && !state.data.isWhole) return OUTPUT_NEXT_MS;
+      return attempt.finished_at === null ? OUTPUT_POLL_MS : false;
+    },
+  });
 }
 
 /** Reads only what is new, and everything again when the parts have grown too many or another attempt began. */

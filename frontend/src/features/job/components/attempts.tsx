@@ -1,14 +1,18 @@
-import { Text } from "@mantine/core";
+import { Button, Text } from "@mantine/core";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
 import type { ReactNode } from "react";
 
 import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { duration, elapsed, moment } from "@/lib/format";
 import { isFinal, label } from "@/lib/status";
 import { sentence } from "@/lib/text";
 import { useNow } from "@/lib/use-now";
 
+import { outputQuery } from "../api/queries";
 import classes from "./attempts.module.css";
 
 type Attempt = Job["attempts"][number];
@@ -35,6 +39,7 @@ export function Attempts({ job }: { job: Job }) {
               {attempt.reason ? sentence(attempt.reason.message) : sentence(attempt.status)}
             </Text>
             <Native attempt={attempt} now={now} />
+            <Output job={job} attempt={attempt} />
           </li>
         ))}
       </ol>
@@ -64,5 +69,35 @@ function Native({ attempt, now }: { attempt: Attempt; now: number }) {
         </div>
       ))}
     </dl>
+  );
+}
+
+/** What the cluster kept of the attempt's output, asked for when it is wanted: why an agent never came to speak. */
+function Output({ job, attempt }: { job: Job; attempt: Attempt }) {
+  const [isShown, setIsShown] = useState(false);
+  const client = useQueryClient();
+  const { data, error, refetch } = useQuery({ ...outputQuery(job, attempt, client), enabled: isShown });
+  const id = `output-${attempt.id}`;
+  return (
+    <>
+      <Button
+        variant="subtle"
+        size="compact-xs"
+        aria-expanded={isShown}
+        aria-controls={id}
+        onClick={() => setIsShown(!isShown)}
+      >
+        {isShown ? "Hide" : "Show"} what {attempt.cluster} kept of attempt {attempt.number}’s output
+      </Button>
+      <div id={id}>
+        {isShown && error ? <ProblemNotice error={error} onRetry={() => void refetch()} /> : null}
+        {isShown && data ? (
+          // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex -- whoever uses the keyboard scrolls it too
+          <div role="log" className={classes.output} tabIndex={0} aria-label={`Output of attempt ${attempt.number}`}>
+            {data.text || "It kept nothing."}
+          </div>
+        ) : null}
+      </div>
+    </>
   );
 }
