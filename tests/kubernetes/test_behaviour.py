@@ -56,8 +56,9 @@ def test_a_worker_that_died_between_job_and_secret_is_taken_over(kubernetes: Kub
         kubernetes.backend.submit(submission)
     kubernetes.cluster.forbidden = set()
     nameless = Handle(submission.backend_name)
-    wait_until(lambda: kubernetes.look(nameless).phase is Phase.STARTING, "its pod waits for the secret", 20)
-    assert "CreateContainerConfigError" in kubernetes.look(nameless).native_reason
+    said = "CreateContainerConfigError"
+    wait_until(lambda: said in kubernetes.look(nameless).native_reason, "its pod waits for the secret", 20)
+    assert kubernetes.look(nameless).phase is Phase.STARTING
     handle = kubernetes.backend.submit(submission)
     wait_until(lambda: kubernetes.starts(handle) == 1, "it runs", 20)
     kubernetes.finish(handle)
@@ -228,11 +229,15 @@ def test_memory_that_runs_out_is_told(kubernetes: KubernetesCase) -> None:
 def test_the_clusters_own_deadline_is_a_time_limit(kubernetes: KubernetesCase) -> None:
     submission = kubernetes.submission()
     payload: Any = submission.payload
-    payload["objects"][0]["spec"]["activeDeadlineSeconds"] = 1
-    handle = kubernetes.backend.submit(submission)
+    assert "activeDeadlineSeconds" not in payload["objects"][0]["spec"]  # it would run while pods wait for room
+    payload["objects"][0]["spec"]["template"]["spec"]["activeDeadlineSeconds"] = 1
+    with kubernetes.cluster.full():
+        handle = kubernetes.backend.submit(submission)
+        wait_until(lambda: kubernetes.look(handle).phase is Phase.PENDING, "it waits", 20)
     ended = kubernetes.until(handle, Presence.FINISHED)
     assert ended.cause is Cause.TIME_LIMIT
-    assert ended.native_reason.startswith("DeadlineExceeded")
+    assert kubernetes.starts(handle) == 1, "it ran, however long it had waited"
+    assert "ran for longer than 1 seconds" in ended.explanation
 
 
 def test_cancel_gives_time_to_save_and_force_does_not(kubernetes: KubernetesCase) -> None:

@@ -36,6 +36,7 @@ class Running:
         self.process = process
         self.descriptor = descriptor
         self.asked_at: float | None = None
+        self.is_overdue = False
 
 
 class Kubelet:
@@ -156,6 +157,17 @@ class Kubelet:
         self._running[pod["metadata"]["uid"]] = running
         self._loop.on_readable(running.descriptor, lambda: self._ended(running))
         self._tell(pod, {"running": {"startedAt": self._store.now()}}, address)
+        if deadline := pod["spec"].get("activeDeadlineSeconds"):
+            self._loop.later(deadline, lambda: self._overdue(running))
+
+    def _overdue(self, running: Running) -> None:
+        """It was active for longer than its own deadline, which runs from its start."""
+        if self._running.get(running.pod["metadata"]["uid"]) is not running:
+            return
+        running.is_overdue = True
+        with contextlib.suppress(ProcessLookupError):
+            running.process.send_signal(signal.SIGTERM)
+        self._loop.later(running.pod["spec"]["terminationGracePeriodSeconds"], lambda: _kill(running.process))
 
     def _pull(self, container: Object) -> None:
         image = container["image"]
@@ -206,7 +218,7 @@ class Kubelet:
         if pod["spec"]["nodeName"] in self.dead_nodes:
             return
         code = status if status >= 0 else 128 - status
-        self._finish(pod, code, "Completed" if code == 0 else "Error")
+        self._finish(pod, code, "Completed" if code == 0 else "Error", is_overdue=running.is_overdue)
 
     def oom_kill(self, pod: Object) -> None:
         """As the kernel does when the container's memory limit is passed."""
@@ -214,12 +226,17 @@ class Kubelet:
         self._finish(pod, 137, "OOMKilled")
         _kill(running.process)
 
-    def _finish(self, pod: Object, code: int | None, reason: str, message: str = "") -> None:
+    def _finish(
+        self, pod: Object, code: int | None, reason: str, message: str = "", *, is_overdue: bool = False
+    ) -> None:
         """Say how the container ended; a pod that is to be deleted needs no kubelet any more."""
 
         def tell(draft: Object) -> None:
             if not is_over(draft):
-                draft["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
+                draft["status"]["phase"] = "Succeeded" if code == 0 and not is_overdue else "Failed"
+                if is_overdue:
+                    said = "Pod was active on the node longer than the specified deadline"
+                    draft["status"].update(reason="DeadlineExceeded", message=said)
                 for one in draft["status"].get("containerStatuses") or [_container_status(draft)]:
                     if code is not None:
                         ended: Object = {"exitCode": code, "reason": reason, "finishedAt": self._store.now()}

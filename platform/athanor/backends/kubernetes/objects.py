@@ -44,7 +44,6 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         "parallelism": pods,
         **_tries(plan),
         "podReplacementPolicy": "Failed",
-        "activeDeadlineSeconds": plan.time_limit_seconds + DEADLINE_MARGIN_SECONDS,
         "ttlSecondsAfterFinished": config.keep_finished_seconds,
         "suspend": queue is not None,
         "template": {
@@ -100,6 +99,8 @@ def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": config.stop_grace_seconds,
+        # The pod's, which runs from its start: a Job's would run while its pods wait for room.
+        "activeDeadlineSeconds": plan.time_limit_seconds + DEADLINE_MARGIN_SECONDS,
         "securityContext": _pod_security(config),
         "containers": [container(config, plan)],
         "volumes": _volumes(config),

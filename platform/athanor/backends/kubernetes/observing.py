@@ -150,5 +150,5 @@ def gone_pod(job: JobState, name: str, reason: str, message: str) -> PodState:
     return PodState(
         name=name, namespace=job.namespace, attempt=job.name, index=0, node="", phase="Failed", is_deleted=True,
         must_end_at=None, unschedulable="", waiting="", exit_code=None, ended_reason="", ended_message="",
-        started=None, ended=None, disruption=reason, disruption_message=message,
+        started=None, ended=None, disruption=reason, disruption_message=message, is_overdue=False,
     )  # fmt: skip

@@ -38,7 +38,7 @@ class JobState:
     is_deleted: bool
     created: float
     started: float | None
-    deadline_seconds: int | None
+    deadline_seconds: int | None  # of each pod, from its start
     succeeded: int
     complete: bool
     failed: Ended | None
@@ -68,6 +68,7 @@ class PodState:
     ended: float | None
     disruption: str
     disruption_message: str
+    is_overdue: bool  # it was ended for running longer than it may
 
     @property
     def is_over(self) -> bool:
@@ -94,7 +95,7 @@ def job_state(item: Json) -> JobState:
         is_deleted="deletionTimestamp" in metadata,
         created=seconds_of(metadata["creationTimestamp"]) or 0.0,
         started=seconds_of(status.get("startTime")),
-        deadline_seconds=spec.get("activeDeadlineSeconds"),
+        deadline_seconds=spec["template"]["spec"].get("activeDeadlineSeconds"),
         succeeded=int(status.get("succeeded") or 0),
         complete="Complete" in conditions,
         failed=_ended(failed),
@@ -135,4 +136,5 @@ def pod_state(item: Json) -> PodState:
         ended=seconds_of(ended.get("finishedAt")),
         disruption=disruption.get("reason") or "",
         disruption_message=(disruption.get("message") or "")[:500],
+        is_overdue=status.get("reason") == "DeadlineExceeded",
     )

@@ -66,8 +66,8 @@ def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], no
     started = [pod.started for pod in pods if pod.started is not None]
     running = max(0.0, now - max(started)) if started and len(started) == job.pods else None
     left = None
-    if job.started is not None and job.deadline_seconds is not None:
-        left = max(0.0, job.started + job.deadline_seconds - now)
+    if started and job.deadline_seconds is not None:
+        left = max(0.0, min(started) + job.deadline_seconds - now)
 
     def present(phase: Phase, state: str, reason: str = "", explanation: str = "") -> Observation:
         return Observation(
@@ -126,7 +126,9 @@ def _cause(
     if job.is_cancelled and (ended.reason == "DeadlineExceeded" or first is None or first.exit_code in BY_DELETION):
         return Cause.CANCELLED, "It was cancelled."
     if ended.reason == "DeadlineExceeded":
-        return Cause.TIME_LIMIT, f"It ran for longer than {job.deadline_seconds} seconds."
+        return Cause.TIME_LIMIT, "Its Job's deadline, which somebody set there, has passed."
+    if overdue := next((pod for pod in failures if pod.is_overdue), None):
+        return Cause.TIME_LIMIT, f"Pod {overdue.name} ran for longer than {job.deadline_seconds} seconds."
     for pod in failures:
         if pod.disruption:
             return disruption(job, pod.disruption, pod.disruption_message or pod.ended_message, pod.name)
