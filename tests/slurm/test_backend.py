@@ -1,6 +1,7 @@
 """What Slurm itself may do to a job, on a real one, beyond the conformance suite."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -8,8 +9,8 @@ import pytest
 
 from athanor.backends.base import BackendRejected, Cause, Handle, Phase, Presence
 from athanor.backends.facts import Level, NodeState
-from athanor.backends.slurm.script import RAN_BEFORE, JobRequest
-from athanor.backends.slurm.transport import Deadline
+from athanor.backends.slurm.commands import submitting
+from athanor.backends.slurm.script import RAN_BEFORE, JobRequest, with_options
 from deploy.local.handle import wait_until
 from tests.backends.cases.slurm import SlurmCase
 from tests.slurm.cluster import SlurmCluster
@@ -91,14 +92,15 @@ def test_of_two_jobs_of_one_name_one_runs(slurm_commands: SlurmCase) -> None:
     submission = slurm_commands.submission()
     assert isinstance(submission.payload, JobRequest)
     handle = slurm_commands.backend.submit(submission)
-    variables = {**submission.environment, **submission.secrets}
-    second = slurm_commands.backend.client.submit(submission.payload, variables, Deadline())
-    assert str(second) != handle.backend_id
+    command = ["sbatch", "--parsable"]
+    environment = {**slurm_commands.cluster.environment, **submission.environment, **submission.secrets}
+    second = subprocess.run(
+        command, input=with_options(submission.payload), env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert second != handle.backend_id
 
     def refused() -> list[str]:
-        told = [
-            slurm_commands.cluster.run("scontrol", "show", "job", each) for each in (handle.backend_id, str(second))
-        ]
+        told = [slurm_commands.cluster.run("scontrol", "show", "job", each) for each in (handle.backend_id, second)]
         return [text for text in told if f"ExitCode={RAN_BEFORE}:0" in text]
 
     wait_until(lambda: len(refused()) == 1, "the one that came second, whichever, has ended", 30)
@@ -107,6 +109,63 @@ def test_of_two_jobs_of_one_name_one_runs(slurm_commands: SlurmCase) -> None:
     assert slurm_commands.look(Handle(handle.backend_name)).presence is Presence.PRESENT
     slurm_commands.finish(handle)
     assert slurm_commands.until(handle, Presence.FINISHED).exit_status == 0
+
+
+def test_what_is_new_takes_one_round_trip_and_what_is_not_is_looked_for(slurm_commands: SlurmCase) -> None:
+    submission = slurm_commands.submission()
+    assert isinstance(submission.payload, JobRequest)
+    slurm_commands.backend.submit(slurm_commands.submission())  # the cluster's configuration is known from now on
+    before = slurm_commands.calls()
+    handle = slurm_commands.backend.submit(submission)
+    assert slurm_commands.backend.submit(submission) == handle
+    assert slurm_commands.calls() == before + 2
+    # What ran is not new, though that file is gone, ...
+    asked = Path(submission.payload.began).with_suffix(".asked")
+    wait_until(lambda: slurm_commands.starts(handle) == 1, "it has started", 30)
+    asked.unlink()
+    assert slurm_commands.backend.submit(submission) == handle
+    # ... and what was only about to be asked for is asked for.
+    other = slurm_commands.submission()
+    asked.with_name(f"{other.backend_name}.asked").touch()
+    second = slurm_commands.backend.submit(other)
+    assert int(second.backend_id) > int(handle.backend_id)
+    assert slurm_commands.backend.submit(other) == second
+
+
+def test_a_program_that_is_cut_off_on_its_way_does_nothing(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
+    submission = slurm_commands.submission()
+    assert isinstance(submission.payload, JobRequest)
+    program = submitting(submission.payload, submission.environment, "END-of-it", with_accounting=True)
+    for length in (len(program) // 4, len(program) // 2, program.index("END-of-it\nstatus"), len(program) - 3):
+        cut = subprocess.run(
+            ["/bin/sh", "-s"],
+            input=program[:length],
+            env=slurm.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (cut.returncode != 0, cut.stdout) == (True, "")
+    assert not slurm.run("squeue", "--noheader", "--states=all", f"--name={submission.backend_name}")
+    assert not list(slurm.log_directory.glob(f"{submission.backend_name}.*"))
+
+
+def test_no_variable_of_a_job_changes_what_is_run_to_submit_it(slurm_commands: SlurmCase, tmp_path: Path) -> None:
+    owned = tmp_path / "owned"
+    (tmp_path / "bin").mkdir()
+    for name in ("sbatch", "squeue", "cat"):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\ntouch {owned}\n")
+        program.chmod(0o755)
+    plan = slurm_commands.plan()
+    names = {"sbatch": f"{tmp_path}/bin/sbatch", "PATH": f"{tmp_path}/bin:/usr/bin:/bin", "status": "0", "found": "1"}
+    plan.environment.update(names)
+    submission = slurm_commands.backend.render(plan)
+    handle = slurm_commands.backend.submit(submission)
+    assert int(handle.backend_id) > 0
+    assert slurm_commands.backend.submit(submission) == handle
+    assert not owned.exists()
+    slurm_commands.backend.cancel(handle, force=True)
 
 
 def test_a_spare_node_keeps_the_run_when_one_is_lost(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -27,13 +28,14 @@ from tests.slurm.processes import search_path
 class Meddler(Transport):
     """Stands between the backend and the commands: counts, fails, and sets the cluster's clock wrong."""
 
-    def __init__(self, inner: Transport) -> None:
+    def __init__(self, inner: Transport, folder: Path) -> None:
+        """`folder`: where what squeue said last is kept; the host of the commands has it too."""
+        self.listed = shlex.quote(str(folder / "listed"))
         self.inner = inner
         self.fault: Fault | None = None
         self.clock_seconds = 0
         self.calls = 0
         self.more: list[bytes] = []
-        self.listed: list[bytes] = []
 
     def command(self) -> list[str]:
         return self.inner.command()
@@ -53,24 +55,29 @@ class Meddler(Transport):
         if self.fault is Fault.DOUBLED:
             with self.inner.lines(program, deadline) as lines:
                 b"".join(lines)
-        listing = "squeue" in program
-        if listing and self.fault is Fault.EMPTY_LIST:
-            program = f"({program}) | grep -v '|' || true"
-        if listing and self.fault is Fault.STALE_LIST:
-            yield iter(self.listed)
-            return
-        with self.inner.lines(self._skewed(program), deadline) as lines:
-            if listing and self.fault is None:
-                self.listed = list(lines)
-                lines = iter(self.listed)
+        with self.inner.lines(self._squeue() + self._skewed(program), deadline) as lines:
             if self.fault is Fault.LOST_ANSWER:
                 b"".join(lines)
                 raise BackendUnavailable("the answer was lost")
-            yield itertools.chain(lines, self.more) if "squeue" in program else lines
+            yield itertools.chain(lines, self.more) if self._lists(program) else lines
+
+    def _squeue(self) -> str:
+        """The shell's squeue: as the fault makes it, or one whose answer is kept."""
+        said = {
+            Fault.EMPTY_LIST: "true",
+            Fault.STALE_LIST: f"cat {self.listed}",
+            None: f'command squeue "$@" >{self.listed} && cat {self.listed}',
+        }.get(self.fault, 'command squeue "$@"')
+        return f"squeue() {{ {said}; }}\n"
+
+    @staticmethod
+    def _lists(program: str) -> bool:
+        """It prints the cluster's time and what squeue says, and nothing else."""
+        return "date" in program and "squeue" in program
 
     def _skewed(self, program: str) -> str:
         """As if `date` and the times that squeue prints came from a clock that is off."""
-        if not self.clock_seconds or "squeue" not in program:
+        if not self.clock_seconds or not self._lists(program):
             return program
         later = f"+= {self.clock_seconds}"
         shift = f"NF == 1 && $1 ~ /^[0-9]+$/ {{$1 {later}}} $8 ~ /^[0-9]+$/ {{$8 {later}}} 1"
@@ -89,7 +96,7 @@ class SlurmCase(Case):
         command = [sys.executable, "-c", program, str(self.signals)]
         backend = SlurmBackend(**self.cluster.config(command=command, **config))
         self.backend: SlurmBackend = backend
-        self.meddler = Meddler(backend.client.files)
+        self.meddler = Meddler(backend.client.files, self.signals)
         backend.client.files = self.meddler
         self.meddle(backend)
 

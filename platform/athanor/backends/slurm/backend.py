@@ -57,12 +57,9 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
 
     def submit(self, submission: Submission) -> Handle:
         assert isinstance(submission.payload, script.JobRequest)
-        deadline, name = Deadline(), submission.backend_name
-        number = self._existing(name, deadline)
-        if number is None:
-            variables = {**submission.environment, **submission.secrets}
-            number = self.client.submit(submission.payload, variables, deadline)
-        return Handle(name, str(number))
+        variables = {**submission.environment, **submission.secrets}
+        number = self.client.submit(submission.payload, variables, Deadline())
+        return Handle(submission.backend_name, str(number))
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
         if not handles:
@@ -73,7 +70,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
                 if job.name in wanted:
-                    found[job.name] = _better(job, found.get(job.name), wanted[job.name].backend_id)
+                    found[job.name] = parse.better(job, found.get(job.name), wanted[job.name].backend_id)
         answers = {wanted[name]: parse.observation(job) for name, job in found.items()}
         missing = [name for name in wanted if name not in found]
         if missing:
@@ -110,20 +107,6 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
         accounts = [script.account_of(self.config, team) for team in teams]
         return self.client.ensure_accounts([account for account in accounts if account], Deadline())
 
-    def _existing(self, name: str, deadline: Deadline) -> int | None:
-        """The job of this name that there is or was, whatever Slurm itself still remembers."""
-        found: Job | None = None
-        with self.client.jobs(deadline, name) as jobs:
-            for job in jobs:
-                found = _better(job, found, "")
-        if found is not None:
-            return found.number
-        began = shlex.quote(f"{self._logs}/{name}.begun")
-        said = self._read(f"[ ! -e {began} ] || cat {began}", deadline).decode(errors="replace").strip()
-        if said:
-            return int(said) if said.isdigit() else 0
-        return max((job.number for job in self.client.accounted([name], deadline)), default=None)
-
     def _forgotten(self, names: list[str], deadline: Deadline) -> Iterator[tuple[str, Observation]]:
         """What Slurm does not know any more: by what the job wrote down at its end, then by the accounting."""
         left = dict.fromkeys(names)
@@ -149,7 +132,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
                 )  # fmt: skip
         found: dict[str, Job] = {}
         for job in self.client.accounted(list(left), deadline) if left else ():
-            found[job.name] = _better(job, found.get(job.name), "")
+            found[job.name] = parse.better(job, found.get(job.name))
         for name in left:
             yield name, parse.observation(found[name]) if name in found else Observation(Presence.ABSENT)
 
@@ -158,17 +141,6 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
             return self.client.files.run(program, deadline)
         except CommandFailed as failed:
             raise BackendUnavailable(f"cannot read {self._logs}: {failed}") from failed
-
-
-def _better(job: Job, other: Job | None, wanted: str) -> Job:
-    """Of two jobs of one name: the one that is no second start, then the one whose number is known."""
-    if other is None:
-        return job
-
-    def rank(each: Job) -> tuple[bool, bool, int, int]:
-        return (each.status == script.RAN_BEFORE, str(each.number) != wanted, each.number, -each.restarts)
-
-    return min(job, other, key=rank)
 
 
 def _client(config: SlurmConfig) -> Client:

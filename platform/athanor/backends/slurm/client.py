@@ -26,7 +26,7 @@ class Client(ABC):
 
     @abstractmethod
     def submit(self, asked: JobRequest, variables: Mapping[str, str], deadline: Deadline) -> int:
-        """The number of a new job."""
+        """The number of the job of this name that there is or was, whatever remembers it, or of a new one."""
 
     @abstractmethod
     def cancel(self, name: str, *, force: bool, deadline: Deadline) -> None:

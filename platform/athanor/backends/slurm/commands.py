@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from athanor.backends.base import BackendRejected, BackendUnavailable
 from athanor.backends.facts import NodeFacts
-from athanor.backends.slurm import listing
+from athanor.backends.slurm import listing, parse
 from athanor.backends.slurm.client import Client
 from athanor.backends.slurm.parse import Job
 from athanor.backends.slurm.script import JobRequest, with_options
@@ -31,6 +31,7 @@ PASSING = re.compile(
     r"submitted too many|not found|no such file|cannot (fork|allocate)",
     re.IGNORECASE,
 )
+REFUSED = 76  # of the program that submits: sbatch itself gave no job
 _settings: dict[str, tuple[float, dict[str, str]]] = {}
 _settings_lock = threading.Lock()
 
@@ -46,12 +47,8 @@ class Commands(Client):
 
     @contextmanager
     def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[Job]]:
-        chosen = f" --name={shlex.quote(name)}" if name else ""
-        program = (
-            f"date +%s && squeue --noheader --states=all --user={ME}{chosen} --Format={shlex.quote(listing.FORMAT)}"
-        )
         try:
-            with self._transport.lines(self._head + program, deadline) as lines:
+            with self._transport.lines(f"{self._head}date +%s && {_squeue(name)}", deadline) as lines:
                 yield listing.jobs(lines)
         except CommandFailed as failed:
             raise BackendUnavailable(f"squeue: {failed}") from failed
@@ -61,31 +58,26 @@ class Commands(Client):
             return
         for begin in range(0, len(names), ACCOUNTED_AT_ONCE):
             chosen = shlex.quote(",".join(names[begin : begin + ACCOUNTED_AT_ONCE]))
-            said = self._ask(
-                f"timeout {ACCOUNTED_SECONDS} sacct --noheader --allocations --duplicates --parsable2 --user={ME}"
-                f" --starttime=now-{ACCOUNTED_DAYS}days --format={listing.ACCOUNTED} --name={chosen}",
-                deadline,
-            )
+            said = self._ask(_sacct(chosen), deadline)
             yield from listing.accounted(said.splitlines())
 
     def submit(self, asked: JobRequest, variables: Mapping[str, str], deadline: Deadline) -> int:
+        """By one program, which looks and then submits: a round trip takes longer than all that it does there."""
         mark = f"END-{secrets.token_hex(8)}"
-        # sbatch is found before the job's own variables are set: PATH may be one of them.
-        program = (
-            f'sbatch=$(command -v sbatch)\nunset LC_ALL SLURM_TIME_FORMAT\n{exports(variables)}"$sbatch" --parsable '
-            + document(with_options(asked), mark)
-        )
+        program = submitting(asked, variables, mark, with_accounting=self.has_accounting(deadline))
         try:
             said = self._transport.run(self._head + program, deadline).decode(errors="replace")
         except CommandFailed as failed:
-            if PASSING.search(str(failed)):
-                raise BackendUnavailable(f"sbatch: {failed}") from failed
-            raise BackendRejected(f"Slurm refused it: {failed}") from failed
-        number = said.strip().splitlines()[-1:] or [""]
-        found = re.match(r"\d+", number[0])
-        if found is None:
-            raise BackendUnavailable(f"sbatch gave no job number but {said!r}")
-        return int(found[0])
+            told = str(failed).rpartition(mark)[2].strip() or "it did not say why"
+            if failed.status != REFUSED:
+                raise BackendUnavailable(f"looking for {asked.name}: {told}") from failed
+            if PASSING.search(told):
+                raise BackendUnavailable(f"sbatch: {told}") from failed
+            raise BackendRejected(f"Slurm refused it: {told}") from failed
+        number = _number(said.partition(f"{mark} ")[2])
+        if number is None:
+            raise BackendUnavailable(f"submitting {asked.name} gave no job number but {said!r}")
+        return number
 
     def cancel(self, name: str, *, force: bool, deadline: Deadline) -> None:
         chosen = f"--quiet --user={ME} --name={shlex.quote(name)}"
@@ -151,3 +143,64 @@ class Commands(Client):
             return self._transport.run(self._head + program, deadline).decode(errors="replace")
         except CommandFailed as failed:
             raise BackendUnavailable(f"{program.split()[0]}: {failed}") from failed
+
+
+def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, with_accounting: bool) -> str:
+    """Looks for a job of this name in all that may remember one, and submits it where none does. What nobody has asked
+    for before is not looked for: squeue asks for all jobs of ours, and takes the longer the more there are.
+
+    Prints `mark`, what answered ("squeue", "begun", "sacct" or "sbatch"), and on lines of their own what that said.
+    Ends with REFUSED, `mark` on a line before sbatch's own words, where sbatch gave no job; in any other way where
+    whether there is a job could not be told. As a group it is read to its end before anything of it is done: one that
+    is cut off by a lost connection does nothing.
+    """
+    named, began = shlex.quote(f"|{asked.name}|"), shlex.quote(asked.began)
+
+    def look(kind: str, command: str) -> str:
+        return (
+            f"found=$({command}) || exit 1\n"
+            f"""case $found in *{named}*) printf '%s\\n' '{mark} {kind}' "$found"; exit 0;; esac\n"""
+        )
+
+    return (
+        f"{{\nif [ -e {began} ] || ! {asked.claim}; then\n"
+        + look("squeue", _squeue(asked.name))
+        + f"if [ -e {began} ]; then\n    found=$(cat {began}) || exit 1\n"
+        + f"""    printf '%s\\n' '{mark} begun' "$found"\n    exit 0\nfi\n"""
+        + (look("sacct", _sacct(shlex.quote(asked.name))) if with_accounting else "")
+        # sbatch is found before the job's own variables are set: PATH may be one of them. It is no variable itself.
+        + 'fi\nset -- "$(command -v sbatch)"\n[ -n "$1" ] || { echo \'sbatch: not found\' >&2; exit 1; }\n'
+        + f"echo '{mark} sbatch'\necho {mark} >&2\nunset LC_ALL SLURM_TIME_FORMAT\n{exports(variables)}"
+        + f'"$1" --parsable {document(with_options(asked), mark)}status=$?\n'
+        # Ended by a signal, it may have made one.
+        + f"[ $status -le 128 ] || exit 1\n[ $status -eq 0 ] || exit {REFUSED}\n}}\n"
+    )
+
+
+def _number(answer: str) -> int | None:
+    """Of the job that a program of `submitting` found or made; 0 where it ran and nobody knows its number any more."""
+    kind, _, said = answer.partition("\n")
+    lines = said.strip().splitlines()
+    if kind == "begun":
+        return int(lines[0]) if len(lines) == 1 and lines[0].isdigit() else 0
+    if kind == "sbatch":
+        found = re.match(r"\d+", (lines or [""])[-1])
+        return int(found[0]) if found else None
+    if kind == "squeue":
+        job = parse.best(listing.jobs(line.encode() for line in lines))
+        return job.number if job else None
+    return max((job.number for job in listing.accounted(lines)), default=None)
+
+
+def _squeue(name: str | None) -> str:
+    """What Slurm still knows of us, ended or not; or of this name."""
+    chosen = f" --name={shlex.quote(name)}" if name else ""
+    return f"squeue --noheader --states=all --user={ME}{chosen} --Format={shlex.quote(listing.FORMAT)}"
+
+
+def _sacct(names: str) -> str:
+    """`names`: a word of the shell."""
+    return (
+        f"timeout {ACCOUNTED_SECONDS} sacct --noheader --allocations --duplicates --parsable2 --user={ME}"
+        f" --starttime=now-{ACCOUNTED_DAYS}days --format={listing.ACCOUNTED} --name={names}"
+    )

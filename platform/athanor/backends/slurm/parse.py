@@ -81,6 +81,25 @@ class Job:
         return Presence.FINISHED
 
 
+def better(job: Job, other: Job | None, wanted: str = "") -> Job:
+    """Of two jobs of one name: the one that is no second start, then the one whose number is `wanted`."""
+    if other is None:
+        return job
+
+    def rank(each: Job) -> tuple[bool, bool, int, int]:
+        return (each.status == RAN_BEFORE, str(each.number) != wanted, each.number, -each.restarts)
+
+    return min(job, other, key=rank)
+
+
+def best(jobs: Iterable[Job]) -> Job | None:
+    """Of all jobs of one name."""
+    found: Job | None = None
+    for job in jobs:
+        found = better(job, found)
+    return found
+
+
 def words(state: str | Iterable[str]) -> frozenset[str]:
     """`CANCELLED by 0`, `COMPLETING+`, `RUNNING+COMPLETING` or a list of words."""
     if not isinstance(state, str):

@@ -6,6 +6,7 @@ Version 0.0.38 (Slurm 22.05) takes a job as options of sbatch; later ones take t
 import base64
 import json
 import re
+import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from athanor.backends.slurm.commands import PASSING, Commands
 from athanor.backends.slurm.config import RestTransport
 from athanor.backends.slurm.parse import Job
 from athanor.backends.slurm.script import NAME, JobRequest
-from athanor.backends.slurm.transport import Deadline, LocalShell
+from athanor.backends.slurm.transport import CommandFailed, Deadline, LocalShell
 
 OLDEST, NEWEST = 38, 44  # of the versions 0.0.N whose answers are known
 ALREADY_DONE = frozenset({2017, 2021})  # no such job; a job that has ended
@@ -50,6 +51,12 @@ class Rest(Client):
     @contextmanager
     def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[Job]]:
         now = _number(self._get("diag", deadline).get("statistics", {}).get("req_time"))
+        with self._jobs(deadline, name, now) as jobs:
+            yield jobs
+
+    @contextmanager
+    def _jobs(self, deadline: Deadline, name: str | None, now: float | None = None) -> Iterator[Iterator[Job]]:
+        """`now`: by the cluster's clock; without it no span of a job is known."""
         request = self._http.build_request(
             "GET", self._path("jobs", deadline), headers=self._headers(deadline), timeout=deadline.seconds
         )
@@ -79,6 +86,9 @@ class Rest(Client):
             return []  # a host without Slurm's commands knows no accounting
 
     def submit(self, asked: JobRequest, variables: Mapping[str, str], deadline: Deadline) -> int:
+        there = self._existing(asked, deadline)
+        if there is not None:
+            return there
         version = self._version(deadline)
         job = (fields_of_38 if version == OLDEST else later_fields)(asked, variables)
         answer = self._send("POST", "job/submit", deadline, {"script": asked.script, "job": job})
@@ -88,7 +98,7 @@ class Rest(Client):
         return number
 
     def cancel(self, name: str, *, force: bool, deadline: Deadline) -> None:
-        with self.jobs(deadline, name) as jobs:
+        with self._jobs(deadline, name) as jobs:
             alive = [job for job in jobs if job.is_alive]
         for job in alive:
             signal = "KILL" if force or "PENDING" in job.state else "TERM"
@@ -130,6 +140,27 @@ class Rest(Client):
             return float(claims["exp"]) - time.time()
         except (ValueError, KeyError, TypeError):
             return None
+
+    def _existing(self, asked: JobRequest, deadline: Deadline) -> int | None:
+        """As `commands.submitting` looks. A listing is of all jobs of all users here: only what was asked for before is
+        worth one."""
+        began = shlex.quote(asked.began)
+        try:
+            told = self.files.run(
+                f"if [ -e {began} ]; then echo begun; cat {began}; elif {asked.claim}; then echo new; fi", deadline
+            )
+        except CommandFailed as failed:
+            raise BackendUnavailable(f"cannot read {asked.began}: {failed}") from failed
+        said, *number = told.decode(errors="replace").split() or [""]
+        if said == "new":
+            return None
+        with self._jobs(deadline, asked.name) as jobs:
+            found = parse.best(jobs)
+        if found is not None:
+            return found.number
+        if said == "begun":
+            return int(number[0]) if number and number[0].isdigit() else 0
+        return max((job.number for job in self.accounted([asked.name], deadline)), default=None)
 
     def _version(self, deadline: Deadline) -> int:
         with _lock:

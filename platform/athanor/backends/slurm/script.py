@@ -47,6 +47,17 @@ class JobRequest:
     switches: int | None = None
     survives_node_loss: bool = False
 
+    @property
+    def began(self) -> str:
+        """The file that says that it ran, and as which job."""
+        return self.output.removesuffix(".log") + ".begun"
+
+    @property
+    def claim(self) -> str:
+        """A command of the shell that succeeds for the first who runs it: nobody has asked Slurm for this job yet."""
+        file = shlex.quote(self.output.removesuffix(".log") + ".asked")
+        return f"(set -o noclobber; : >{file}) 2>/dev/null"
+
 
 def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
     """Raises BackendRejected for what no cluster can be asked for."""
