@@ -249,9 +249,9 @@ def test_what_waits_in_slurms_queue_says_so_and_can_be_cancelled(
     for node in ("n1", "n2", "n3", "n4"):
         slurm.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
     job_id = submit(stack, tmp_path, "slurm")
-    wait_until(lambda: any(each["phase"] == "pending" for each in attempts(stack, job_id)), "it waits", 60)
+    wait_until(lambda: any(each["explanation"] for each in attempts(stack, job_id)), "it waits, and says why", 60)
     (attempt,) = attempts(stack, job_id)
-    assert attempt["explanation"]
+    assert attempt["phase"] == "pending"
     assert attempt["launched_at"] is None
     stack.json("cancel", job_id)
     assert stack.wait_for_end(job_id)["reason"]["code"] == "stopped_by_user"

@@ -15,6 +15,7 @@ from trainer.resilience.failures import Failure, first_cause, killed, oom_kills,
 from trainer.resilience.forking import Forked, fork
 
 PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
+EXIT_GRACE_SECONDS = 3.0  # of a rank that has told what it fails of
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
 _LOOK_SECONDS = 0.2
 _GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
@@ -66,7 +67,7 @@ class Generation:
             ended = [code for code in codes if code is not None]
             if len(ended) == len(codes) and all(code in _GOOD_EXITS for code in ended):
                 return self._outcome(_GOOD_EXITS[max(ended)], "")
-            if any(code not in _GOOD_EXITS for code in ended):
+            if any(code not in _GOOD_EXITS for code in ended) or self._has_told():
                 return self._conclude()
 
     @property
@@ -93,15 +94,34 @@ class Generation:
         deadline = time.monotonic() + PEER_GRACE_SECONDS
         while True:
             failures = self._failures()
-            alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
-            if any(not failure.because_of_peer for failure in failures) or not alive or time.monotonic() > deadline:
+            told = {failure.rank for failure in failures}
+            open_ = [rank for rank, code in zip(self.ranks, self._exit_codes(), strict=True) if code is None]
+            is_known = any(not failure.because_of_peer for failure in failures)
+            if is_known or told.issuperset(open_) or time.monotonic() > deadline:
                 break
-            connection.wait(alive, _LOOK_SECONDS)
+            self._wait_for_an_end(_LOOK_SECONDS)
+        self._let_go(told)
         cause = first_cause(failures)
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
         return Outcome(cause.end_class, cause.message, self._last_step(), named)
+
+    def _has_told(self) -> bool:
+        """Whether a rank has written down what it fails of. One that waits at its exit for a thread, which waits for a
+        peer that is lost, would otherwise hold up everything."""
+        return any(self._assignments[0].failures.glob("rank-*.json"))
+
+    def _let_go(self, told: set[int]) -> None:
+        """Time for those that have told what they fail of to print it, and to end by themselves."""
+        deadline = time.monotonic() + EXIT_GRACE_SECONDS
+        while time.monotonic() < deadline and any(
+            rank in told and code is None for rank, code in zip(self.ranks, self._exit_codes(), strict=True)
+        ):
+            self._wait_for_an_end(_LOOK_SECONDS)
+
+    def _wait_for_an_end(self, seconds: float) -> None:
+        connection.wait([f.process.sentinel for f in self._forked if f.process.is_alive()], seconds)
 
     def _failures(self) -> list[Failure]:
         reported = read_failures(self._assignments[0].failures)

@@ -126,8 +126,8 @@ def observation(job: Job) -> Observation:
     word = next(word for word in LIVING if word in job.state)
     phase = LIVING[word]
     explanation = EXPLANATIONS.get(word, "")
-    if phase is Phase.PENDING and reason:
-        explanation = explain(reason)
+    if phase is Phase.PENDING:
+        explanation = explain(reason) if reason else "It is in Slurm's queue; Slurm has not looked at it yet."
     return Observation(
         Presence.PRESENT,
         native,
