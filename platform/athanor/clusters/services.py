@@ -48,9 +48,17 @@ def note(node: Node, kind: str, *, actor: str = "", detail: str = "") -> None:
     NodeIncident.objects.create(node=node, kind=kind, time=timezone.now(), actor=actor, detail=detail)
 
 
+def locked(cluster: Cluster) -> bool:
+    """Whether it is still there. Whoever writes of its nodes or removes it takes its row first: in another order the two
+    would wait for each other."""
+    return bool(Cluster.objects.select_for_update().filter(pk=cluster.pk).values_list("pk"))
+
+
 @transaction.atomic
 def store_nodes(cluster: Cluster, told: Sequence[NodeFacts]) -> None:
     """What an inventory said. A change of state is noted; who is no longer listed keeps its record for a while."""
+    if not locked(cluster):
+        return
     now = timezone.now()
     known = {node.name: node for node in Node.objects.select_for_update(no_key=True).filter(cluster=cluster)}
     new, changed = [], []

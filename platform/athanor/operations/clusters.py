@@ -134,6 +134,7 @@ def remove(cluster_id: str, actor: User) -> None:
     row = find(cluster_id)
     try:
         with tenancy.unrestricted(), transaction.atomic():  # else the jobs of other teams protect nothing
+            services.locked(row)
             row.delete()
             audit.record("cluster.remove", actor=actor, target=("cluster", cluster_id), before=_facts(row))
     except ProtectedError as error:
