@@ -49,8 +49,8 @@ def note(node: Node, kind: str, *, actor: str = "", detail: str = "") -> None:
 
 
 def locked(cluster: Cluster) -> bool:
-    """Whether it is still there. Whoever writes of its nodes or removes it takes its row first: in another order the two
-    would wait for each other."""
+    """Whether it is still there. Whoever writes of its nodes or removes it takes its row first: in another order the
+    two would wait for each other."""
     return bool(Cluster.objects.select_for_update().filter(pk=cluster.pk).values_list("pk"))
 
 
