@@ -85,10 +85,10 @@ def _known_topology(attempt: Attempt, name: str) -> list[str]:
 
 def _missing(nodes: Sequence[AttemptNode], needed: int, total: int) -> int | None:
     """How many to wait for, of nodes annotated with `unseen` and `waited`; None when there are enough."""
-    here = [node for node in nodes if node.unseen < SEEN_WITHIN]  # type: ignore[attr-defined]
+    here = [node for node in nodes if node.unseen < SEEN_WITHIN]  # type: ignore[attr-defined] # annotated
     if len(here) < needed:
         return needed - len(here)
-    enough_for = here[needed - 1].waited  # type: ignore[attr-defined]
+    enough_for = here[needed - 1].waited  # type: ignore[attr-defined] # as above
     return total - len(here) if len(here) < total and enough_for < SPARES_MAY_COME_LATER_BY else None
 
 

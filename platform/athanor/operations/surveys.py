@@ -74,7 +74,7 @@ def _survey(lease: leases.Lease) -> None:
     except BackendUnavailable as error:
         problem = str(error)
         log.warning("nodes of cluster %s are listed later: %s", row.cluster, error)
-    except Exception as error:
+    except Exception as error:  # one cluster's trouble is shown with it, and holds up no other
         log.exception("nodes of cluster %s are listed later", row.cluster)
         problem = f"{type(error).__name__}: {error}"
     Survey.objects.filter(pk=row.pk).update(nodes_at=Now(), problem=problem[:1000])

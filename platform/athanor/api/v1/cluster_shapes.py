@@ -219,7 +219,7 @@ def pool_data(pools: list[Pool]) -> list[Any]:
         held = Job.objects.filter(pool__in=pools, status__in=[status.value for status in HOLDING]).values("pool_id")
         used = {row["pool_id"]: row["slots"] for row in held.annotate(slots=Sum("slots")).order_by()}
     for pool in pools:
-        pool.slots_used = used.get(pool.id, 0)  # type: ignore[attr-defined]
+        pool.slots_used = used.get(pool.id, 0)  # type: ignore[attr-defined] # for its serializer
     found: list[Any] = PoolSerializer(pools, many=True).data
     return found
 

@@ -89,7 +89,7 @@ class Mirror(Generic[State]):
             except BackendUnavailable as error:
                 self._lose(str(error))
                 self._stop.wait(pause)
-            except Exception:
+            except Exception:  # the thread lives as long as the process: what was not foreseen is logged
                 log.exception("the watch of %s begins anew", self._where)
                 self._version = ""
                 self._lose("its watch failed")

@@ -20,6 +20,7 @@ from athanor.backends.base import (
     Probes,
     Submission,
     SyncsTeams,
+    byte_cursor,
     log_part,
 )
 from athanor.backends.facts import NodeFacts, Probe
@@ -81,7 +82,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
         self.client.cancel(handle.backend_name, force=force, deadline=Deadline())
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
-        begin = int(cursor or 0)
+        begin = byte_cursor(cursor)
         file = shlex.quote(f"{self._logs}/{handle.backend_name}.log")
         program = f"[ ! -e {file} ] || tail -c +{begin + 1} {file} | head -c {LOG_PART_BYTES}"
         return log_part(self._read(program, Deadline()), begin)
