@@ -1960,6 +1960,16 @@ export interface components {
             wait_limit_seconds: number | null;
             /**
              * @default {
+             *       "not_before": null,
+             *       "deadline": null,
+             *       "max_price_per_slot_hour": null,
+             *       "max_grams_per_kwh": null,
+             *       "deferrable": false
+             *     }
+             */
+            schedule: components["schemas"]["Schedule"];
+            /**
+             * @default {
              *       "max_charged": 1,
              *       "max_free": 10,
              *       "window_seconds": 86400,
@@ -3041,6 +3051,39 @@ export interface components {
         };
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
+        /**
+         * Schedule
+         * @description When it may run. It does not start before `not_before`, and while it waits expires at `deadline`. It starts only
+         *     while the pool's price and its grid's carbon intensity are at most the ceilings, unless it could then no longer run
+         *     for its time limit by the deadline; a `deferrable` one also pauses at a checkpoint when they rise above them.
+         */
+        Schedule: {
+            /**
+             * Not Before
+             * @default null
+             */
+            not_before: string | null;
+            /**
+             * Deadline
+             * @default null
+             */
+            deadline: string | null;
+            /**
+             * Max Price Per Slot Hour
+             * @default null
+             */
+            max_price_per_slot_hour: number | null;
+            /**
+             * Max Grams Per Kwh
+             * @default null
+             */
+            max_grams_per_kwh: number | null;
+            /**
+             * Deferrable
+             * @default false
+             */
+            deferrable: boolean;
+        };
         /**
          * ScheduleSpec
          * @description Factor of the learning rate: linear up over `warmup_steps`, then flat, then down to `final_fraction`.

@@ -112,6 +112,14 @@ class RetryPolicy(TypedDict):
     restarts_in_place: NotRequired[int]
 
 
+class Schedule(TypedDict):
+    not_before: NotRequired[str | None]
+    deadline: NotRequired[str | None]
+    max_price_per_slot_hour: NotRequired[float | None]
+    max_grams_per_kwh: NotRequired[float | None]
+    deferrable: NotRequired[bool]
+
+
 class Timings(TypedDict):
     queued_seconds: float
     startup: dict[str, float]
@@ -524,6 +532,7 @@ class JobSpecRequest(TypedDict):
     secrets: NotRequired[list[Secret]]
     time_limit_seconds: NotRequired[int]
     wait_limit_seconds: NotRequired[int | None]
+    schedule: NotRequired[Schedule]
     retry: NotRequired[RetryPolicy]
     checkpoint: NotRequired[CheckpointPolicy]
     telemetry: NotRequired[TelemetrySpec]

@@ -49,6 +49,10 @@ def probe_id() -> str:
     return new_id("prb")
 
 
+def quota_node_id() -> str:
+    return new_id("quota")
+
+
 def project_id() -> str:
     return new_id("proj")
 

@@ -150,8 +150,15 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         transitions.move(job, JobStatus.STOPPING, reason=Reason.STOPPED_BY_USER, actor="dispatch", data=facts)
         _end_stopped(job, Reason.STOPPED_BY_USER, facts)
         return
-    if status is JobStatus.PAUSING and MEANINGS[ending.reason].retry is not Retry.NEVER:
-        transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
+    ended_by_us = ending.reason is Reason.STOPPED_BY_ADMIN and attempt.cancel_sent_at is not None
+    if status is JobStatus.PAUSING and (ended_by_us or MEANINGS[ending.reason].retry is not Retry.NEVER):
+        if job.desired == Desired.RUN.value and Reason(job.reason) is not Reason.PAUSED_BY_USER:
+            reason, detail = Reason(job.reason), job.reason_detail
+            # Not one of the faults that are counted: the platform itself has asked for it.
+            Attempt.objects.filter(pk=attempt.pk).update(reason=reason.value, reason_detail=detail)
+            transitions.move(job, JobStatus.QUEUED, reason=reason, actor="dispatch", detail=detail, data=facts)
+        else:
+            transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         return
     if status is JobStatus.STARTING and job.desired == Desired.PAUSE.value and attempt.cancel_sent_at is not None:
         transitions.move(job, JobStatus.QUEUED, actor="dispatch", data=facts)

@@ -75,6 +75,10 @@ class Job(LeasedModel):
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     act_after = models.DateTimeField(null=True)
+    not_before = models.DateTimeField(null=True)
+    deadline = models.DateTimeField(null=True)
+    preemptions = models.PositiveIntegerField(default=0)  # how often its slots were reclaimed
+    waiting = models.JSONField(null=True)  # what admission last said of it (scheduling/explain.py)
     expires_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -31,6 +31,8 @@ class Reason(StrEnum):
     CLUSTER_DOWN = "cluster_down"
     DEPENDENCY = "dependency"
     PAUSED_BY_USER = "paused_by_user"
+    WINDOW_CLOSED = "window_closed"
+    RECLAIMED = "reclaimed"
     # ending
     COMPLETED = "completed"
     STOPPED_BY_USER = "stopped_by_user"
@@ -38,6 +40,7 @@ class Reason(StrEnum):
     DEADLINE = "deadline"
     WAITED_TOO_LONG = "waited_too_long"
     DEPENDENCY_FAILED = "dependency_failed"
+    DEADLINE_MISSED = "deadline_missed"
     OUT_OF_MEMORY = "out_of_memory"
     LOSS_DIVERGED = "loss_diverged"
     BAD_SPEC = "bad_spec"
@@ -96,6 +99,16 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.DEPENDENCY: _waits(Blame.NOBODY, "Another job must end first.", "Starts after the jobs it names."),
     R.PAUSED_BY_USER: _waits(Blame.USER, "It is paused at a checkpoint.", "Resume it to let it go on."),
+    R.WINDOW_CLOSED: _waits(
+        Blame.USER,
+        "Price or carbon is above the ceiling that its schedule sets.",
+        "Starts when it falls below; a higher ceiling or an earlier deadline starts it sooner.",
+    ),
+    R.RECLAIMED: _waits(
+        Blame.PREEMPTOR,
+        "Its slots were needed by a job with a better claim to them.",
+        "Goes on from its checkpoint when there is room; within its team's own quota nobody can reclaim.",
+    ),
     R.COMPLETED: Meaning(JobStatus.SUCCEEDED, N, Blame.NOBODY, "The run finished.", "Download the model."),
     R.STOPPED_BY_USER: Meaning(JobStatus.CANCELLED, N, Blame.USER, "It was cancelled.", "Fork it to run it again."),
     R.STOPPED_BY_ADMIN: Meaning(
@@ -110,6 +123,13 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.NOBODY,
         "It waited for longer than its wait_limit_seconds.",
         "Fork it, with a larger limit or fewer processes.",
+    ),
+    R.DEADLINE_MISSED: Meaning(
+        JobStatus.EXPIRED,
+        N,
+        Blame.NOBODY,
+        "Its deadline passed before it could start.",
+        "Fork it with a later schedule.deadline, fewer processes or another accelerator.",
     ),
     R.DEPENDENCY_FAILED: Meaning(
         F, N, Blame.USER, "A job that it was to come after did not succeed.", "Mend that job, then fork this one."

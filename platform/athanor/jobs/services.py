@@ -180,6 +180,8 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         dataset_id=request.dataset_ids[0],
         more_dataset_ids=request.dataset_ids[1:],
         forked_from=request.forked_from,
+        not_before=spec.schedule.not_before,
+        deadline=spec.schedule.deadline,
         event_seq=1,
     )
     job.expires_at = transitions.expiry(job, timezone.now())

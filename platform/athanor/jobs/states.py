@@ -24,9 +24,9 @@ ALLOWED: dict[JobStatus, frozenset[JobStatus]] = {
     S.QUEUED: frozenset({S.ADMITTED, S.CANCELLED, S.FAILED, S.EXPIRED}),
     S.ADMITTED: frozenset({S.DISPATCHING, S.QUEUED, S.CANCELLED, S.FAILED}),
     S.DISPATCHING: frozenset({S.STARTING, S.QUEUED, S.STOPPING, S.FAILED}),
-    S.STARTING: frozenset({S.RUNNING, S.QUEUED, S.STOPPING, S.FAILED}),
+    S.STARTING: frozenset({S.RUNNING, S.QUEUED, S.PAUSING, S.STOPPING, S.FAILED}),
     S.RUNNING: frozenset({S.SUCCEEDED, S.QUEUED, S.PAUSING, S.STOPPING, S.FAILED}),
-    S.PAUSING: frozenset({S.PAUSED, S.STOPPING, S.FAILED}),
+    S.PAUSING: frozenset({S.PAUSED, S.QUEUED, S.STOPPING, S.FAILED}),
     S.PAUSED: frozenset({S.QUEUED, S.CANCELLED, S.EXPIRED}),
     S.STOPPING: frozenset({S.CANCELLED, S.SUCCEEDED, S.FAILED, S.EXPIRED}),
     S.SUCCEEDED: frozenset(),
@@ -37,6 +37,10 @@ ALLOWED: dict[JobStatus, frozenset[JobStatus]] = {
 FINAL = frozenset(status for status, exits in ALLOWED.items() if not exits)
 # Quota and slots are held from admission until the end is confirmed.
 HOLDING = frozenset({S.ADMITTED, S.DISPATCHING, S.STARTING, S.RUNNING, S.PAUSING, S.STOPPING})
+
+
+# So far that they can be asked to save a checkpoint and give their slots back.
+STOPPABLE_AT_CHECKPOINT = frozenset({S.STARTING, S.RUNNING})
 
 
 class Desired(StrEnum):

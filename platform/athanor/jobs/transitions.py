@@ -10,13 +10,22 @@ from athanor.core import wakeups
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Reason
-from athanor.jobs.states import ALLOWED, ATTEMPT_ALLOWED, FINAL, AttemptStatus, JobStatus
+from athanor.jobs.states import (
+    ALLOWED,
+    ATTEMPT_ALLOWED,
+    FINAL,
+    STOPPABLE_AT_CHECKPOINT,
+    AttemptStatus,
+    Desired,
+    JobStatus,
+)
 
 HINTS: dict[JobStatus, str] = {
     JobStatus.QUEUED: wakeups.ADMIT,
     JobStatus.ADMITTED: wakeups.DISPATCH,
     JobStatus.DISPATCHING: wakeups.DISPATCH,
     JobStatus.STARTING: wakeups.OBSERVE,
+    JobStatus.PAUSING: wakeups.DISPATCH,
     JobStatus.STOPPING: wakeups.OBSERVE,
 }
 
@@ -66,10 +75,23 @@ def move(
         wakeups.hint_after_commit(wakeups.ADMIT)  # slots are free again
 
 
+def give_back(job: Job, reason: Reason, detail: str, *, actor: str, data: dict[str, Any] | None = None) -> bool:
+    """Let `job`, whose row the caller has locked, save a checkpoint, give its slots back and wait again because of
+    `reason`. False when it is not so far, or is ending already."""
+    assert MEANINGS[reason].final is None
+    if JobStatus(job.status) not in STOPPABLE_AT_CHECKPOINT or job.desired != Desired.RUN.value:
+        return False
+    if reason is Reason.RECLAIMED:
+        job.preemptions += 1
+    move(job, JobStatus.PAUSING, reason=reason, actor=actor, detail=detail, data=data)
+    return True
+
+
 def expiry(job: Job, since: datetime) -> datetime | None:
     """Until when a job that waits since then may wait."""
     limit = job.resolved_spec.get("wait_limit_seconds")  # absent in jobs from before there was one
-    return since + timedelta(seconds=limit) if limit else None
+    ends = [since + timedelta(seconds=limit)] if limit else []
+    return min([*ends, *([job.deadline] if job.deadline else [])], default=None)
 
 
 def move_attempt(attempt: Attempt, to: AttemptStatus, *, reason: Reason | None = None, detail: str = "") -> None:

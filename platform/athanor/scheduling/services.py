@@ -81,7 +81,9 @@ def _settle(job: Job) -> None:
     if job.desired == Desired.STOP.value:
         transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="scheduling")
     elif job.expires_at is not None and job.expires_at <= timezone.now():
-        transitions.move(job, JobStatus.EXPIRED, reason=Reason.WAITED_TOO_LONG, actor="scheduling")
+        missed = job.deadline is not None and job.deadline <= timezone.now()
+        reason = Reason.DEADLINE_MISSED if missed else Reason.WAITED_TOO_LONG
+        transitions.move(job, JobStatus.EXPIRED, reason=reason, actor="scheduling")
     elif paused and job.desired == Desired.RUN.value:
         transitions.move(job, JobStatus.QUEUED, actor="scheduling")
     elif not paused and job.desired == Desired.PAUSE.value:

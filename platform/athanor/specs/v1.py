@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import PrepareSpec
@@ -47,6 +47,26 @@ class RetryPolicy(SpecModel):
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
 
 
+class Schedule(SpecModel):
+    """When it may run. It does not start before `not_before`, and while it waits expires at `deadline`. It starts only
+    while the pool's price and its grid's carbon intensity are at most the ceilings, unless it could then no longer run
+    for its time limit by the deadline; a `deferrable` one also pauses at a checkpoint when they rise above them."""
+
+    not_before: AwareDatetime | None = None
+    deadline: AwareDatetime | None = None
+    max_price_per_slot_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    max_grams_per_kwh: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    deferrable: bool = False
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Schedule":
+        if self.not_before and self.deadline and self.deadline <= self.not_before:
+            raise ValueError("deadline must be later than not_before")
+        if self.deferrable and self.max_price_per_slot_hour is None and self.max_grams_per_kwh is None:
+            raise ValueError("deferrable needs a ceiling: max_price_per_slot_hour or max_grams_per_kwh")
+        return self
+
+
 class JobSpec(OneTask, SpecModel):
     """One run: it trains a model, or only prepares data for others to train on. It waits for the jobs in `after` to
     succeed; a job that waits, or stays paused, for longer than `wait_limit_seconds` expires.
@@ -64,6 +84,7 @@ class JobSpec(OneTask, SpecModel):
     secrets: Annotated[list[SecretName], Field(max_length=32)] = []
     time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
     wait_limit_seconds: Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None = None
+    schedule: Schedule = Schedule()
     retry: RetryPolicy = RetryPolicy()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     telemetry: TelemetrySpec = TelemetrySpec()

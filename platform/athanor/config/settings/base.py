@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "athanor.accounts",
     "athanor.clusters",
     "athanor.jobs",
+    "athanor.quotas",
     "athanor.telemetry",
     "athanor.artifacts",
     "athanor.webhooks",

@@ -1,0 +1,15 @@
+"""Each team has its leaf of the quota tree from its first moment on."""
+
+from typing import Any
+
+from django.db.models.signals import post_save
+from django.dispatch import receiver
+
+from athanor.accounts.models import Team
+from athanor.quotas import services
+
+
+@receiver(post_save, sender=Team, dispatch_uid="athanor.quotas")
+def give_leaf(instance: Team, created: bool, **_: Any) -> None:
+    if created:
+        services.leaf_of(instance)
