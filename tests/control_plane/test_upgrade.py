@@ -58,7 +58,7 @@ def fill(apps: Any) -> list[dict[str, Any]]:
     def make(app: str, model: str, **values: Any) -> Any:
         return apps.get_model(app, model).objects.using(ALIAS).create(**values)
 
-    team = make("accounts", "Team", id="team_0", name="red")
+    team = make("accounts", "Team", id="team_0", name="red", max_slots=4)
     user = make("accounts", "User", id="user_0", username="ada")
     make("accounts", "Membership", user=user, team=team, role="member")
     cluster = make("clusters", "Cluster", id="cls_0", name="local", kind="local", config={})
@@ -98,5 +98,7 @@ def test_every_job_of_the_first_version_is_kept_with_its_events(empty_database: 
     assert set(events.values_list("type", "actor", "time")) == {("job.status", "ada", THEN)}
     projects = apps.get_model("jobs", "Project").objects.using(ALIAS)
     assert sorted(projects.values_list("team_id", "name")) == [("team_0", "default"), ("team_0", "vision")]
+    leaf = apps.get_model("quotas", "QuotaNode").objects.using(ALIAS).get(team_id="team_0")
+    assert (leaf.name, leaf.parent.name, leaf.max_slots, leaf.max_running_jobs) == ("red", "organisation", 4, None)
     chunks = apps.get_model("telemetry", "LogChunk").objects.using(ALIAS)
     assert set(chunks.values_list("first_line", "last_line")) == {(0, 2)}

@@ -72,11 +72,11 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
 
 @admin.register(Team)
 class TeamAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    list_display = ("name", "members", "max_running_jobs", "max_slots", "created_at", "on_the_dashboard")
+    list_display = ("name", "members", "created_at", "quotas", "on_the_dashboard")
     search_fields = ("name", "=id")
     date_hierarchy = "created_at"
-    readonly_fields = ("id", "created_at", "on_the_dashboard")
-    fields = ("name", "id", "max_running_jobs", "max_slots", "created_at", "on_the_dashboard")
+    readonly_fields = ("id", "created_at", "quotas", "on_the_dashboard")
+    fields = ("name", "id", "created_at", "quotas", "on_the_dashboard")
     inlines = (MembershipInline,)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
@@ -94,15 +94,17 @@ class TeamAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the st
         return False  # its jobs and its audit trail outlive it
 
     def save_model(self, request: Any, obj: Team, form: Any, change: bool) -> None:
-        limits = {name: getattr(obj, name) for name in ("max_running_jobs", "max_slots")}
         if not change:
             obj.pk = members.create_team(obj.name, request.user).pk
             obj._state.adding = False
-        members.change_limits(obj, limits, request.user)
 
     @admin.display(description="members", ordering="people")
     def members(self, team: Any) -> int:
         return int(team.people)
+
+    @admin.display(description="quotas and limits")
+    def quotas(self, team: Team) -> str:
+        return link("/quotas", "in the quota tree")
 
     @admin.display(description="dashboard")
     def on_the_dashboard(self, team: Team) -> str:

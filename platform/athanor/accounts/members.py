@@ -31,24 +31,6 @@ def create_team(name: str, actor: User) -> Team:
     return team
 
 
-def change_limits(
-    team: Team, limits: dict[str, int | None], actor: User, guard: Callable[[Team], None] | None = None
-) -> Team:
-    """`limits`: max_running_jobs, max_slots; those that are not named stay. `guard` may refuse under the row's lock."""
-    with transaction.atomic():
-        row = Team.objects.select_for_update(no_key=True).get(pk=team.pk)
-        if guard:
-            guard(row)
-        before = {name: getattr(row, name) for name in limits}
-        for name, value in limits.items():
-            setattr(row, name, value)
-        row.save(update_fields=list(limits))
-        audit.record(
-            "team.limits", actor=actor, target=("team", row.id), team_id=row.id, before=before, after=dict(limits)
-        )
-    return row
-
-
 def add_member(team: Team, username: str, role: Role, actor: User) -> Membership:
     user = User.objects.filter(username=username, is_active=True, service_team=None).first()
     if user is None:

@@ -26,12 +26,10 @@ class User(AbstractUser):
 
 
 class Team(models.Model):
-    """Owner of jobs, data and keys. The limits are optional; None means without limit."""
+    """Owner of jobs, data and keys. Its limits are in its leaf of the quota tree (quotas/models.py)."""
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.team_id, editable=False)
     name = models.SlugField(max_length=63, unique=True)
-    max_running_jobs = models.PositiveIntegerField(null=True, blank=True)
-    max_slots = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

@@ -109,11 +109,18 @@ def _unfinished_upstream() -> QuerySet[Dependency]:
 
 def _snapshot(pools: list[Pool], waiting: list[Job]) -> policy.Snapshot:
     used = dict(Pool.objects.filter(_holding).annotate(used=Sum("jobs__slots")).values_list("id", "used"))
-    teams = Team.objects.filter(id__in={job.team_id for job in waiting}).annotate(
-        running=Count("jobs", filter=_holding), slots=Sum("jobs__slots", filter=_holding, default=0)
+    teams = (
+        Team.objects.filter(id__in={job.team_id for job in waiting})
+        .select_related("quota_node")
+        .annotate(running=Count("jobs", filter=_holding), slots=Sum("jobs__slots", filter=_holding, default=0))
     )
     return policy.Snapshot(
         pools=[policy.PoolState(p.id, p.slots, used.get(p.id) or 0, p.cluster.enabled) for p in pools],
-        teams=[policy.TeamState(t.id, t.running, t.slots, t.max_running_jobs, t.max_slots) for t in teams],
+        teams=[_team_state(team) for team in teams],
         waiting=[policy.Waiting(job.id, job.team_id, job.pool_id, job.slots, job.priority) for job in waiting],
     )
+
+
+def _team_state(team: Team) -> policy.TeamState:
+    leaf = team.quota_node
+    return policy.TeamState(team.id, team.running, team.slots, leaf.max_running_jobs, leaf.max_slots)  # type: ignore[attr-defined] # annotated above

@@ -10,6 +10,7 @@ from django.db.models import Sum
 from athanor.accounts.models import Team
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING
+from athanor.quotas.models import QuotaNode
 from athanor.scheduling import services
 from tests.control_plane import drive
 
@@ -46,7 +47,7 @@ def test_eight_workers_at_once_never_admit_above_the_slots(submit: Callable[...,
 
 @pytest.mark.django_db
 def test_waiting_jobs_say_why_and_say_it_once(submit: Callable[..., Job], team: Team) -> None:
-    Team.objects.filter(pk=team.pk).update(max_running_jobs=1)
+    QuotaNode.objects.filter(team=team).update(max_running_jobs=1)
     first, second = submit(name="first"), submit(name="second")
     for _ in range(3):
         services.admit()

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts import members, services
-from athanor.accounts.models import Invitation, Membership, User
+from athanor.accounts.models import Invitation, Membership, Team, User
 from athanor.accounts.roles import Permission, Role
 from athanor.accounts.selectors import (
     Principal,
@@ -28,7 +28,9 @@ from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.tokens import NewTokenSerializer, ScopedSerializer, issued, narrowed
 from athanor.core.errors import Unauthenticated
+from athanor.quotas import services as quotas
 
+LIMITS = ("max_running_jobs", "max_slots")
 ROLES = [role.value for role in Role]
 LONGEST_INVITATION_HOURS = 24 * 30
 
@@ -42,6 +44,11 @@ class TeamSerializer(LimitsSerializer):
     id = serializers.CharField(read_only=True)
     name = serializers.SlugField(max_length=63)
     created_at = serializers.DateTimeField(read_only=True)
+
+    def to_representation(self, instance: Team) -> dict[str, Any]:
+        leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
+        shown = {name: getattr(instance, name) for name in ("id", "name", "created_at")}
+        return dict(super().to_representation({**shown, **{name: getattr(leaf, name) for name in LIMITS}}))
 
 
 class MemberSerializer(serializers.Serializer[Membership]):
@@ -100,7 +107,8 @@ class ServiceAccountSerializer(serializers.Serializer[User]):
 class TeamsView(APIView):
     @extend_schema(operation_id="teams_list", responses={200: page_of("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
-        return Response(listed(TeamSerializer(teams_of(principal(request)), many=True).data))
+        rows = teams_of(principal(request)).select_related("quota_node")
+        return Response(listed(TeamSerializer(rows, many=True).data))
 
     @extend_schema(operation_id="teams_create", request=TeamSerializer, responses={201: TeamSerializer, **PROBLEMS})
     def post(self, request: Request) -> Response:
@@ -109,7 +117,7 @@ class TeamsView(APIView):
         asked = read(TeamSerializer, request)
         team = members.create_team(asked.pop("name"), who.user)
         if asked:
-            team = members.change_limits(team, asked, who.user)
+            team = quotas.change_limits(team, asked, who.user).team
         return Response(TeamSerializer(team).data, status=201)
 
 
@@ -129,8 +137,8 @@ class TeamView(APIView):
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_TEAMS)
         unchanged = guard(request, lambda row, tag: tag == tag_of(TeamSerializer(row).data))
-        row = members.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
-        return tagged(request, TeamSerializer(row).data)
+        leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, lambda leaf: unchanged(leaf.team))
+        return tagged(request, TeamSerializer(leaf.team).data)
 
 
 class MembersView(APIView):
