@@ -1,113 +1,271 @@
-"""Decides, over a snapshot, which waiting jobs start. Pure: no Django, no clock.
+"""Decides, over a snapshot, which waiting jobs start, and whom to ask to make room. Pure: no Django, no clock.
 
-Order: priority, then age. The first job of a pool that must wait reserves its slots: nothing behind it in that pool
-passes it, so a large job is never starved by small ones.
+One pass over the waiting jobs in the order of `order.py`. Each is held against the limits and quotas of its path in
+the tree (`tree.py`), its budgets, its pool, and what is kept for jobs before it (`reservations.py`); the first that a
+pool, a node or the tree has no room for gets a reservation, and may ask others to make room (`preemption.py`).
+
+Room only shrinks within a pass, so what was once refused is refused to whoever asks for as much in the same place.
+The order in which a snapshot lists things decides nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from athanor.scheduling import wording
+from athanor.scheduling.order import NEVER, Candidate, Order, Shares, effective_priority
+from athanor.scheduling.preemption import choose_victims
+from athanor.scheduling.reservations import Held, Reservation, reserve
+from athanor.scheduling.snapshot import Blocker, Decision, Holding, Snapshot, Waiting
+from athanor.scheduling.tree import Tree, Usage, Wall
+from athanor.scheduling.wording import Verdict
 
-from athanor.jobs.reasons import Reason
-
-
-@dataclass(frozen=True)
-class PoolState:
-    """`used` counts the slots of every job that holds any."""
-
-    id: str
-    slots: int
-    used: int
-    enabled: bool = True
-
-
-@dataclass(frozen=True)
-class TeamState:
-    """A limit of None is no limit."""
-
-    id: str
-    running_jobs: int
-    used_slots: int
-    max_running_jobs: int | None = None
-    max_slots: int | None = None
-
-
-@dataclass(frozen=True)
-class Waiting:
-    job_id: str
-    team_id: str
-    pool_id: str
-    slots: int
-    priority: int
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    pools: Sequence[PoolState]
-    teams: Sequence[TeamState]
-    waiting: Sequence[Waiting]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """`reason` is None for a job that starts."""
-
-    job_id: str
-    reason: Reason | None
-    detail: str = ""
-
-    @property
-    def admitted(self) -> bool:
-        return self.reason is None
-
-
-@dataclass
-class _Room:
-    """What is left while decisions are made."""
-
-    used: dict[str, int]
-    running: dict[str, int]
-    team_slots: dict[str, int]
-    blocked_pools: set[str] = field(default_factory=set)
+HOLDERS_NAMED = 20
 
 
 def decide(snapshot: Snapshot) -> list[Decision]:
-    """One decision for each waiting job, in the order in which they were considered."""
-    pools = {pool.id: pool for pool in snapshot.pools}
-    teams = {team.id: team for team in snapshot.teams}
-    room = _Room(
-        used={pool.id: pool.used for pool in snapshot.pools},
-        running={team.id: team.running_jobs for team in snapshot.teams},
-        team_slots={team.id: team.used_slots for team in snapshot.teams},
-    )
-    decisions = []
-    for job in sorted(snapshot.waiting, key=lambda job: (-job.priority, job.job_id)):
-        decision = _decide_one(job, pools[job.pool_id], teams[job.team_id], room)
-        if decision.admitted:
-            room.used[job.pool_id] += job.slots
-            room.running[job.team_id] += 1
-            room.team_slots[job.team_id] += job.slots
-        elif decision.reason is Reason.WAITING_FOR_CAPACITY:
-            room.blocked_pools.add(job.pool_id)
-        decisions.append(decision)
-    return decisions
+    """One decision for each waiting job, in the order in which they were considered; those on hold come last."""
+    return _Pass(snapshot).decisions()
 
 
-def _decide_one(job: Waiting, pool: PoolState, team: TeamState, room: _Room) -> Decision:
-    if not pool.enabled:
-        return Decision(job.job_id, Reason.CLUSTER_DOWN, "An administrator has disabled it.")
-    running, slots = room.running[team.id], room.team_slots[team.id]
-    if team.max_running_jobs is not None and running >= team.max_running_jobs:
-        detail = f"{running} of {team.max_running_jobs} running jobs."
-        return Decision(job.job_id, Reason.QUOTA_EXCEEDED, detail)
-    if team.max_slots is not None and slots + job.slots > team.max_slots:
-        detail = f"{slots} of {team.max_slots} slots used, {job.slots} asked."
-        return Decision(job.job_id, Reason.QUOTA_EXCEEDED, detail)
-    free = pool.slots - room.used[pool.id]
-    # A job larger than its pool shares the slots among its processes (it was warned): it runs, but alone.
-    fits = job.slots <= free or (job.slots > pool.slots and room.used[pool.id] == 0)
-    if job.pool_id in room.blocked_pools:
-        return Decision(job.job_id, Reason.WAITING_FOR_CAPACITY, "An earlier job is next in line.")
-    if not fits:
-        detail = f"{free} of {pool.slots} slots free, {job.slots} asked."
-        return Decision(job.job_id, Reason.WAITING_FOR_CAPACITY, detail)
-    return Decision(job.job_id, None)
+class _Pass:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.settings = snapshot.settings
+        self.tree = Tree(snapshot.nodes)
+        self.usage = Usage(self.tree)
+        self.pools = sorted(snapshot.pools, key=lambda pool: pool.id)
+        self.pool_index = {pool.id: number for number, pool in enumerate(self.pools)}
+        self.used = [0] * len(self.pools)
+        totals: dict[str, int] = {}
+        for pool in self.pools:
+            totals[pool.accelerator] = totals.get(pool.accelerator, 0) + pool.size
+        self.shares = Shares(self.tree, totals)
+        self.held: list[Held] = []
+        self.held_of: dict[int, list[Held]] = {}
+        for holding in sorted(snapshot.holdings, key=lambda holding: holding.job_id):
+            self._hold(holding)
+        self.budgets = {budget.id: budget for budget in snapshot.budgets if budget.hard}
+        self.left = {budget.id: budget.available for budget in snapshot.budgets if budget.hard}
+        self.waiting = snapshot.waiting
+        # What is kept: for pools (and the whole tree), by pool; for limits of nodes, by (node, pool).
+        self.kept: dict[int, Reservation] = {}
+        self.kept_at: dict[int, dict[int, Reservation]] = {}
+        self.positions = [0] * len(self.pools)
+        self._refused: dict[tuple[int, int, int, bool], Verdict] = {}
+        self._passing: dict[tuple[int, int, int, int], Reservation] = {}
+        self._capacities: dict[tuple[int, str], int] = {}
+        self._holders: dict[tuple[str, int, str], wording.Holders] = {}
+        self._borrowers: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def _hold(self, holding: Holding) -> None:
+        pool = self.pool_index[holding.pool]
+        leaf, accelerator = self.tree.index[holding.node], self.pools[pool].accelerator
+        slots = min(holding.slots, self.pools[pool].size)
+        ends = NEVER if holding.ends_in_seconds is None else max(0, holding.ends_in_seconds)
+        held = Held(holding, leaf, pool, accelerator, slots, 0 if holding.leaving else ends)
+        self.held.append(held)
+        self.held_of.setdefault(leaf, []).append(held)
+        self.used[pool] += slots
+        self.usage.add(leaf, accelerator, slots)
+        self.shares.add(leaf, accelerator, slots)
+
+    def decisions(self) -> list[Decision]:
+        aside: list[Decision] = []
+        candidates = []
+        for job in sorted(self.waiting, key=lambda job: job.job_id):
+            pool = self.pool_index[job.pool]
+            if job.hold is not None:
+                blocker = Blocker("hold", job.job_id, job.job_id)
+                aside.append(Decision(job.job_id, job.hold.reason, job.hold.detail, "", blocker))
+            elif not self.pools[pool].enabled:
+                aside.append(self._refusal(job, wording.pool_disabled(self.pools[pool]), pool))
+            else:
+                candidates.append(self._candidate(job, pool))
+        shares = self.shares if self.settings.fair_share else None
+        order = Order(self.tree, self.usage, shares, candidates)
+        made = []
+        while (candidate := order.next()) is not None:
+            made.append(self._consider(candidate))
+            order.settle(candidate)
+        return made + aside
+
+    def _candidate(self, job: Waiting, pool: int) -> Candidate:
+        of = self.pools[pool]
+        slots = min(job.slots, of.size) if of.size > 0 else job.slots
+        lasts = NEVER if job.lasts_seconds is None else job.lasts_seconds
+        leaf = self.tree.index[job.node]
+        return Candidate(job, leaf, pool, of.accelerator, slots, lasts, effective_priority(job, self.settings))
+
+    def _consider(self, candidate: Candidate) -> Decision:
+        job, pool = candidate.job, candidate.pool
+        gang = job.nodes > 1
+        key = (candidate.leaf, pool, candidate.slots, gang)
+        verdict = self._refused.get(key)
+        if verdict is None:
+            verdict = self._judge(candidate)
+            if verdict is not None:
+                self._refused[key] = verdict
+        if verdict is not None and not verdict.waits:
+            return self._refusal(job, verdict, pool)
+        short = self._budget_short(candidate) if job.costs else None
+        if short is not None:
+            # What no quota refuses a budget may; with both, the quota is named, but nothing is kept for the job.
+            return self._refusal(job, verdict if verdict is not None else short, pool)
+        if verdict is None:
+            verdict = self._wait_for_turn(candidate)
+            if verdict is not None:
+                return self._refusal(job, verdict, pool)
+            self._admit(candidate)
+            return Decision(job.job_id)
+        scope = verdict.scope
+        kept = self.kept_at.setdefault(scope, {}) if scope >= 0 else self.kept
+        if pool in kept:
+            return self._refusal(job, verdict, pool)
+        victims = self._make_room(candidate) if self.settings.preempt else ()
+        reservation = self._keep(candidate, scope)
+        kept[pool] = reservation
+        starts = reservation.starts if scope < 0 and reservation.starts < NEVER else None
+        return self._refusal(job, verdict, pool, victims, starts)
+
+    def _refusal(
+        self, job: Waiting, verdict: Verdict, pool: int, victims: tuple[str, ...] = (), starts: int | None = None
+    ) -> Decision:
+        self.positions[pool] += 1
+        unblocks = verdict.unblocks
+        if victims:
+            unblocks = f"{len(victims)} running job{'s were' if len(victims) > 1 else ' was'} asked to make room."
+        position = self.positions[pool]
+        return Decision(
+            job.job_id, verdict.reason, verdict.detail, unblocks, verdict.blocker, victims, position, starts
+        )
+
+    def _judge(self, candidate: Candidate) -> Verdict | None:
+        """What of tree and pool has no room for it, or None."""
+        leaf, accelerator, slots = candidate.leaf, candidate.accelerator, candidate.slots
+        wall = self.usage.wall(leaf, accelerator, slots)
+        if wall is not None:
+            return self._verdict_of_tree(candidate, wall)
+        pool = self.pools[candidate.pool]
+        free = pool.slots - self.used[candidate.pool]
+        if slots <= free:
+            return None
+        holders = self._named("pool", candidate.pool, "")
+        return wording.pool_full(pool, max(0, free), slots, candidate.job.nodes, holders)
+
+    def _verdict_of_tree(self, candidate: Candidate, wall: Wall) -> Verdict:
+        leaf, accelerator, slots = candidate.leaf, candidate.accelerator, candidate.slots
+        node = self.tree.nodes[wall.node]
+        if wall.kind == "jobs":
+            holders = self._named("limit", wall.node, "")
+            return wording.limit_of_jobs(node, self.usage.jobs[wall.node], holders, wall.node)
+        if wall.kind == "slots":
+            holders = self._named("limit", wall.node, "")
+            return wording.limit_of_slots(node, self.usage.slots[wall.node], slots, holders, wall.node)
+        key = (leaf, accelerator)
+        capacity = self._capacities.get(key)
+        if capacity is None:
+            capacity = self._capacities[key] = self.tree.capacity(leaf, accelerator)
+        if slots > capacity:
+            return wording.never_by_quota(self.tree.nodes[leaf], accelerator, capacity, slots)
+        quota = self.tree.quotas[accelerator]
+        most = quota.most[wall.node]
+        arriving = slots - self._kept_below(candidate, wall.node)
+        figures = (self.usage.quota_slots[accelerator][wall.node], most, most - quota.subtree[wall.node])
+        scope = -1 if self.tree.parents[wall.node] < 0 else wall.node
+        holders = self._named("quota", wall.node, accelerator)
+        others = self._borrowed_by_others(candidate, wall.node)
+        return wording.quota(node, accelerator, figures, arriving, others, holders, scope)
+
+    def _kept_below(self, candidate: Candidate, node: int) -> int:
+        """Slots that nodes below take of their own, which others cannot have."""
+        quota = self.tree.quotas[candidate.accelerator]
+        used = self.usage.quota_slots[candidate.accelerator]
+        below = self.tree.below(node, candidate.leaf)
+        return sum(max(0, quota.local[number] - used[number]) for number in below)
+
+    def _budget_short(self, candidate: Candidate) -> Verdict | None:
+        for budget_id, cost in candidate.job.costs:
+            left = self.left.get(budget_id)
+            if left is not None and cost > left:
+                return wording.budget(self.budgets[budget_id], left, cost)
+        return None
+
+    def _binding(self, candidate: Candidate) -> list[Reservation]:
+        found = [kept for kept in self.kept.values() if kept.binds(candidate)]
+        for number in self.tree.paths[candidate.leaf]:
+            found.extend(self.kept_at.get(number, {}).values())
+        return found
+
+    def _wait_for_turn(self, candidate: Candidate) -> Verdict | None:
+        """The job before it that it would delay, as a verdict; else what it takes is noted in every reservation."""
+        if not self.kept and not self.kept_at:
+            return None
+        key = (candidate.leaf, candidate.pool, candidate.slots, candidate.lasts)
+        before = self._passing.get(key)
+        if before is None:
+            binding = self._binding(candidate)
+            before = next((kept for kept in binding if not kept.lets_pass(candidate)), None)
+            if before is None:
+                for kept in binding:
+                    kept.book(candidate)
+                return None
+            self._passing[key] = before
+        head = before.head.job.job_id
+        return wording.turn(head, head, endless=candidate.lasts == NEVER, kept_for_limit=before.top >= 0)
+
+    def _admit(self, candidate: Candidate) -> None:
+        job = candidate.job
+        self._hold(
+            Holding(job.job_id, job.node, job.pool, job.slots, job.priority, 0, job.lasts_seconds, 0, False, False)
+        )
+        self._charge(candidate)
+
+    def _charge(self, candidate: Candidate) -> None:
+        for budget_id, cost in candidate.job.costs:
+            if budget_id in self.left:
+                self.left[budget_id] -= cost
+
+    def _make_room(self, candidate: Candidate) -> tuple[str, ...]:
+        free = self.pools[candidate.pool].slots - self.used[candidate.pool]
+        victims = choose_victims(candidate, self.usage, free, self.held, self._binding(candidate), self.settings)
+        for held in victims:
+            holding = held.holding
+            held.ends = 0
+            held.holding = Holding(
+                holding.job_id, holding.node, holding.pool, holding.slots, holding.priority, leaving=True
+            )
+        return tuple(sorted(held.holding.job_id for held in victims))
+
+    def _keep(self, candidate: Candidate, scope: int) -> Reservation:
+        """What no later job may take from it: budgets too, which time does not give back."""
+        self._charge(candidate)
+        pool = self.pools[candidate.pool]
+        free = pool.slots - self.used[candidate.pool]
+        if scope < 0:
+            held = self.held
+        else:
+            held = [one for leaf, of in self.held_of.items() if scope in self.tree.paths[leaf] for one in of]
+        made = reserve(candidate, self.usage, free, held, self._binding(candidate), scope)
+        made.closed = not self.settings.backfill
+        return made
+
+    def _named(self, kind: str, number: int, accelerator: str) -> wording.Holders:
+        """The largest of those that hold what is lacking: in a pool, or below a node (of one accelerator)."""
+        key = (kind, number, accelerator)
+        found = self._holders.get(key)
+        if found is None:
+            if kind == "pool":
+                of = [one for one in self.held if one.pool == number]
+            else:
+                leaves = [leaf for leaf in self.held_of if number in self.tree.paths[leaf]]
+                of = [one for leaf in leaves for one in self.held_of[leaf] if accelerator in ("", one.accelerator)]
+            of.sort(key=lambda one: (-one.slots, one.holding.job_id))
+            found = self._holders[key] = tuple((one.holding.job_id, one.slots) for one in of[:HOLDERS_NAMED])
+        return found
+
+    def _borrowed_by_others(self, candidate: Candidate, node: int) -> tuple[int, int]:
+        """Slots that other leaves below `node` use beyond their own, and how many leaves."""
+        accelerator = candidate.accelerator
+        found = self._borrowers.get((node, accelerator))
+        if found is None:
+            leaves = [leaf for leaf in self.held_of if node in self.tree.paths[leaf]]
+            amounts = [amount for leaf in leaves if (amount := self.usage.borrowed(leaf, accelerator))]
+            found = self._borrowers[node, accelerator] = (sum(amounts), len(amounts))
+        own = self.usage.borrowed(candidate.leaf, accelerator)
+        return (max(0, found[0] - own), max(0, found[1] - (1 if own else 0)))

@@ -1,0 +1,163 @@
+"""Who is asked to save a checkpoint and make room for a job with a better claim. Pure.
+
+A claim is (a) reclaim: with it, the job's leaf and all above it, below the ancestor it shares with the victim, stay
+within their own quota, while on the victim's side all use more than theirs; or (b) priority: the victim is of the same
+leaf, of a lower priority (as given, never by age), and the leaf borrows no more afterwards than before.
+
+Each preemption lowers `potential`: slots that leaves borrow, then slots held at low priority while higher ones wait.
+So no chain of preemptions can come back to where it began (tests/control_plane/scheduling).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from athanor.scheduling.order import Candidate
+from athanor.scheduling.reservations import Held, Reservation
+from athanor.scheduling.snapshot import Settings
+from athanor.scheduling.tree import Tree, Usage
+
+MOST_DOUBLINGS = 10
+
+Potential = tuple[int, tuple[tuple[int, int], ...]]
+
+
+def potential(tree: Tree, held: Iterable[tuple[int, str, int, int]]) -> Potential:
+    """Of what is held, as (leaf, accelerator, slots, priority): slots that leaves hold beyond their own quota, then the
+    slots held at each priority, from the highest one, less being higher. Every preemption, with the job that it is for
+    in its victims' place, makes it smaller."""
+    used: Counter[tuple[int, str]] = Counter()
+    at_priority: Counter[int] = Counter()
+    for leaf, accelerator, slots, priority in held:
+        used[leaf, accelerator] += slots
+        at_priority[priority] += slots
+    governed = [(leaf, quota, slots) for (leaf, name), slots in used.items() if (quota := tree.quotas.get(name))]
+    borrowed = sum(max(0, slots - quota.subtree[leaf]) for leaf, quota, slots in governed)
+    return borrowed, tuple((-priority, -at_priority[priority]) for priority in sorted(at_priority, reverse=True))
+
+
+def choose_victims(
+    candidate: Candidate,
+    usage: Usage,
+    free: int,
+    held: Sequence[Held],
+    binding: Sequence[Reservation],
+    settings: Settings,
+) -> list[Held]:
+    """Whom to ask so that `candidate` fits, now and in what is kept for others: those that lose least work, and nobody
+    that could be spared. Empty when nobody need be asked, or when asking would not suffice.
+
+    `held`: all that hold slots; `free`: in the candidate's pool. What leaves already counts as gone.
+    """
+    room = _Room(candidate, usage, free, binding)
+    for holder in held:
+        if holder.holding.leaving:
+            room.give_back(holder)
+    if room.fits():
+        return []
+    tree, leaf = usage.tree, candidate.leaf
+    reclaims = candidate.accelerator in tree.quotas and _reclaims_below(candidate, room.usage)
+    before = room.usage.copy()
+    victims: list[Held] = []
+    for holder in sorted((one for one in held if _may_be_asked(one, settings)), key=_work_lost):
+        if not _helps(holder, candidate, tree):
+            continue
+        if holder.leaf == leaf:
+            entitled = holder.holding.priority < candidate.job.priority
+        else:
+            entitled = bool(reclaims) and _gives_way(holder, leaf, reclaims, room.usage)
+        if entitled:
+            victims.append(holder)
+            room.give_back(holder)
+            if room.fits():
+                break
+    if not room.fits():
+        return []
+    for holder in sorted(victims, key=_work_lost, reverse=True):
+        room.take_again(holder)
+        if room.fits():
+            victims.remove(holder)
+        else:
+            room.give_back(holder)
+    return victims if _lowers_potential(candidate, victims, before) else []
+
+
+class _Room:
+    """What there would be for one job if others gave their slots back."""
+
+    def __init__(self, candidate: Candidate, usage: Usage, free: int, binding: Sequence[Reservation]) -> None:
+        self._candidate = candidate
+        self.usage = usage.copy()
+        self._free = free
+        self._shadows = [
+            Reservation(one.head, one.starts, one.usage.copy(), one.free, one.top, one.closed) for one in binding
+        ]
+
+    def give_back(self, holder: Held) -> None:
+        self.usage.remove(holder.leaf, holder.accelerator, holder.slots)
+        if holder.pool == self._candidate.pool:
+            self._free += holder.slots
+        for shadow in self._shadows:
+            shadow.give_back(holder)
+
+    def take_again(self, holder: Held) -> None:
+        self.usage.add(holder.leaf, holder.accelerator, holder.slots)
+        if holder.pool == self._candidate.pool:
+            self._free -= holder.slots
+        for shadow in self._shadows:
+            shadow.take_again(holder)
+
+    def fits(self) -> bool:
+        candidate = self._candidate
+        if candidate.slots > self._free:
+            return False
+        if self.usage.wall(candidate.leaf, candidate.accelerator, candidate.slots) is not None:
+            return False
+        return all(shadow.has_room(candidate) for shadow in self._shadows)
+
+
+def _may_be_asked(holder: Held, settings: Settings) -> bool:
+    holding = holder.holding
+    protected = settings.protected_seconds * 2 ** min(holding.preemptions, MOST_DOUBLINGS)
+    return holding.stoppable and not holding.leaving and holding.ran_seconds >= protected
+
+
+def _work_lost(holder: Held) -> tuple[int, int, str]:
+    return holder.holding.unsaved_seconds * holder.slots, holder.slots, holder.holding.job_id
+
+
+def _helps(holder: Held, candidate: Candidate, tree: Tree) -> bool:
+    same = holder.accelerator == candidate.accelerator and candidate.accelerator in tree.quotas
+    return holder.pool == candidate.pool or same or bool(tree.limited_paths[candidate.leaf])
+
+
+def _reclaims_below(candidate: Candidate, usage: Usage) -> frozenset[int]:
+    """Ancestors of the candidate's leaf below which it stays within its own quotas."""
+    path = usage.tree.paths[candidate.leaf]
+    return frozenset(
+        ancestor
+        for ancestor in path[1:]
+        if usage.is_within_nominal(candidate.leaf, candidate.accelerator, candidate.slots, ancestor)
+    )
+
+
+def _gives_way(holder: Held, leaf: int, reclaims: frozenset[int], usage: Usage) -> bool:
+    tree = usage.tree
+    common = tree.common_ancestor(holder.leaf, leaf)
+    if common not in reclaims or holder.accelerator not in tree.quotas:
+        return False
+    return all(usage.borrowed(number, holder.accelerator) > 0 for number in tree.below(common, holder.leaf))
+
+
+def _lowers_potential(candidate: Candidate, victims: Sequence[Held], before: Usage) -> bool:
+    """Whether the leaves concerned borrow less in all, or no more and only jobs of lower priority give way."""
+    change = Counter({(candidate.leaf, candidate.accelerator): candidate.slots})
+    for holder in victims:
+        change[holder.leaf, holder.accelerator] -= holder.slots
+    more = 0
+    for (leaf, accelerator), slots in change.items():
+        quota = before.tree.quotas.get(accelerator)
+        if quota is not None:
+            used = before.quota_slots[accelerator][leaf]
+            own = quota.subtree[leaf]
+            more += max(0, used + slots - own) - max(0, used - own)
+    return more < 0 or (more == 0 and all(one.holding.priority < candidate.job.priority for one in victims))
