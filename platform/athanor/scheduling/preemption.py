@@ -55,7 +55,7 @@ def choose_victims(
     if room.fits():
         return []
     tree, leaf = usage.tree, candidate.leaf
-    reclaims = candidate.accelerator in tree.quotas and _reclaims_below(candidate, room.usage)
+    reclaims = _reclaims_below(candidate, room.usage)
     before = room.usage.copy()
     victims: list[Held] = []
     for holder in sorted((one for one in held if _may_be_asked(one, settings)), key=_work_lost):
@@ -64,7 +64,7 @@ def choose_victims(
         if holder.leaf == leaf:
             entitled = holder.holding.priority < candidate.job.priority
         else:
-            entitled = bool(reclaims) and _gives_way(holder, leaf, reclaims, room.usage)
+            entitled = _gives_way(holder, leaf, reclaims, room.usage)
         if entitled:
             victims.append(holder)
             room.give_back(holder)
@@ -132,6 +132,8 @@ def _helps(holder: Held, candidate: Candidate, tree: Tree) -> bool:
 
 def _reclaims_below(candidate: Candidate, usage: Usage) -> frozenset[int]:
     """Ancestors of the candidate's leaf below which it stays within its own quotas."""
+    if candidate.accelerator not in usage.tree.quotas:
+        return frozenset()
     path = usage.tree.paths[candidate.leaf]
     return frozenset(
         ancestor

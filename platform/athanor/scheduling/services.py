@@ -1,20 +1,20 @@
 """Takes a snapshot under the pools' locks, lets the policy decide, and applies what it says."""
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from athanor.accounts.models import Team
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
 from athanor.jobs.models import Dependency, Job
 from athanor.jobs.reasons import MEANINGS, Reason
 from athanor.jobs.states import FINAL, HOLDING, Desired, JobStatus
-from athanor.scheduling import policy
+from athanor.quotas.models import QuotaNode
+from athanor.scheduling import policy, snapshot
+from athanor.scheduling.snapshot import Grant, Holding, Settings, Snapshot, Waiting
 
 BATCH = 1000
-_holding = Q(jobs__status__in=[status.value for status in HOLDING])
 
 
 def admit() -> int:
@@ -107,20 +107,58 @@ def _unfinished_upstream() -> QuerySet[Dependency]:
     return Dependency.objects.filter(job=OuterRef("pk")).exclude(upstream__status=JobStatus.SUCCEEDED.value)
 
 
-def _snapshot(pools: list[Pool], waiting: list[Job]) -> policy.Snapshot:
-    used = dict(Pool.objects.filter(_holding).annotate(used=Sum("jobs__slots")).values_list("id", "used"))
-    teams = (
-        Team.objects.filter(id__in={job.team_id for job in waiting})
-        .select_related("quota_node")
-        .annotate(running=Count("jobs", filter=_holding), slots=Sum("jobs__slots", filter=_holding, default=0))
-    )
-    return policy.Snapshot(
-        pools=[policy.PoolState(p.id, p.slots, used.get(p.id) or 0, p.cluster.enabled) for p in pools],
-        teams=[_team_state(team) for team in teams],
-        waiting=[policy.Waiting(job.id, job.team_id, job.pool_id, job.slots, job.priority) for job in waiting],
+def _snapshot(pools: list[Pool], waiting: list[Job]) -> Snapshot:
+    running = Job.objects.filter(status__in=[status.value for status in HOLDING]).select_related("team__quota_node")
+    holdings = [
+        Holding(
+            job.id,
+            job.team.quota_node.id,
+            job.pool_id,
+            job.slots,
+            job.priority,
+            leaving=job.status in (JobStatus.PAUSING.value, JobStatus.STOPPING.value),
+            stoppable=False,
+            preemptions=job.preemptions,
+        )
+        for job in running
+    ]
+    leaves = dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))
+    return Snapshot(
+        nodes=_nodes(),
+        pools=[_pool(pool) for pool in pools],
+        holdings=holdings,
+        waiting=[
+            Waiting(
+                job.id,
+                leaves[job.team_id],
+                job.pool_id,
+                job.slots,
+                job.priority,
+                nodes=job.resolved_spec.get("resources", {}).get("nodes", 1),
+            )
+            for job in waiting
+        ],
+        settings=Settings(preempt=False),
     )
 
 
-def _team_state(team: Team) -> policy.TeamState:
-    leaf = team.quota_node
-    return policy.TeamState(team.id, team.running, team.slots, leaf.max_running_jobs, leaf.max_slots)  # type: ignore[attr-defined] # annotated above
+def _nodes() -> list[snapshot.QuotaNode]:
+    return [
+        snapshot.QuotaNode(
+            node.id,
+            node.name,
+            node.parent_id,
+            node.weight,
+            {
+                grant.accelerator: Grant(grant.nominal, grant.borrow_limit, grant.lend_limit)
+                for grant in node.grants.all()
+            },
+            node.max_running_jobs,
+            node.max_slots,
+        )
+        for node in QuotaNode.objects.prefetch_related("grants").order_by("id")
+    ]
+
+
+def _pool(pool: Pool) -> snapshot.Pool:
+    return snapshot.Pool(pool.id, pool.name, pool.accelerator, pool.slots, pool.slots, pool.cluster.enabled)
