@@ -6,6 +6,7 @@ from typing import Any
 from celery import shared_task
 
 from athanor.artifacts import services as artifacts
+from athanor.budgets import rounds
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.operations import surveys
@@ -62,6 +63,11 @@ def publish() -> None:
 @sweeper(wakeups.DELIVER)
 def deliver() -> None:
     delivering.deliver_due()
+
+
+@sweeper(wakeups.METER)
+def meter() -> None:
+    rounds.carry_on()
 
 
 @sweeper(wakeups.SWEEP_STORAGE)

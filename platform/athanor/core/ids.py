@@ -53,6 +53,14 @@ def quota_node_id() -> str:
     return new_id("quota")
 
 
+def budget_id() -> str:
+    return new_id("bud")
+
+
+def series_id() -> str:
+    return new_id("ser")
+
+
 def project_id() -> str:
     return new_id("proj")
 

@@ -21,6 +21,7 @@ SWEEP_STORAGE = "athanor.sweep_storage"
 FOLD_TELEMETRY = "athanor.fold_telemetry"
 SWEEP_TELEMETRY = "athanor.sweep_telemetry"
 SURVEY = "athanor.survey"
+METER = "athanor.meter"
 
 
 def hint_after_commit(task: str) -> None:

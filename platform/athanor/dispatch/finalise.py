@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from athanor.artifacts import datasets, keys, profiles, storage
 from athanor.artifacts import services as artifacts
-from athanor.artifacts.models import Artifact
+from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.backends.base import Cause
+from athanor.budgets import faults
 from athanor.clusters.services import record_incidents
 from athanor.core import leases
 from athanor.core.errors import Unavailable
@@ -21,7 +22,7 @@ from athanor.dispatch import output, recovery
 from athanor.dispatch.services import spec_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
-from athanor.jobs.reasons import MEANINGS, Reason, Retry
+from athanor.jobs.reasons import MEANINGS, Blame, Reason, Retry
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
 from athanor.telemetry import logs
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile
@@ -134,6 +135,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         known = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
         facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": ending.detail}
         record_incidents(attempt.job.pool.cluster, list(known), ending.reason.value, **facts)
+    if _is_others_fault(job, attempt, ending.reason):
+        saved = Checkpoint.objects.filter(attempt=attempt).order_by("-created_at").first()
+        faults.settle(attempt, job, saved.created_at if saved else None)
     facts = {"attempt": attempt.id}
     status = JobStatus(job.status)
     if ending.reason is Reason.COMPLETED:
@@ -174,6 +178,17 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     if outcome.retry_at is not None:
         job.act_after = outcome.retry_at
         job.save(update_fields=["act_after"])
+
+
+def _is_others_fault(job: Job, attempt: Attempt, reason: Reason) -> bool:
+    """What it did since its last checkpoint was lost, and neither its user nor its program is to blame."""
+    status = JobStatus(job.status)
+    if status is JobStatus.PAUSING:
+        return job.reason == Reason.RECLAIMED.value
+    if status is JobStatus.STOPPING:  # because it did not start in time, or somebody wanted it to stop
+        return MEANINGS[Reason(job.reason)].blame is Blame.INFRASTRUCTURE
+    lost = MEANINGS[reason].blame in (Blame.INFRASTRUCTURE, Blame.PLATFORM, Blame.PREEMPTOR)
+    return lost and attempt.cancel_sent_at is None
 
 
 def _end_stopped(job: Job, reason: Reason, facts: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from athanor.core import wakeups
-from athanor.jobs import events
+from athanor.jobs import events, signals
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Reason
 from athanor.jobs.states import (
@@ -69,6 +69,7 @@ def move(
     facts = {"from": source.value, "to": to.value, **({"reason": reason.value} if reason else {}), **(data or {})}
     events.append(job, "job.status", actor=actor, message=detail, data=facts, time=now)
     job.save()
+    signals.moved.send(sender=Job, job=job, source=source, to=to)
     if to in HINTS:
         wakeups.hint_after_commit(HINTS[to])
     if to in FINAL:

@@ -28,6 +28,7 @@ INSTALLED_APPS = [
     "athanor.clusters",
     "athanor.jobs",
     "athanor.quotas",
+    "athanor.budgets",
     "athanor.telemetry",
     "athanor.artifacts",
     "athanor.webhooks",

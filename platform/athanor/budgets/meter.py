@@ -1,0 +1,420 @@
+"""What runs is counted: every attempt from its launch on, in whole seconds, each exactly once.
+
+A `Meter` says how far its attempt is counted; it moves in the transaction that writes what it counted, so a worker
+that is killed between the two has done neither. Young runs are counted at each round, old ones every five minutes, all
+when a period ends or a budget is nearly used up.
+
+A run that its hard budget does not carry on gives its slots back at a checkpoint, `SAVING_SECONDS` before that is
+empty.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from athanor.budgets import charges, ledger, tariff, usage
+from athanor.budgets.charges import Charging, Span
+from athanor.budgets.ledger import Book
+from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
+from athanor.budgets.periods import moment_of, pieces, seconds_of
+from athanor.budgets.prices import Tariffs
+from athanor.budgets.windows import has_ceiling
+from athanor.clusters.models import Pool
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.states import HOLDING, AttemptStatus
+from athanor.quotas import services as quotas
+
+SAVING_SECONDS = 60
+ROUND_SECONDS = 10
+OFTEN, SELDOM = 10, 300  # seconds between two counts of a run: a twentieth of its age, within these
+BATCH = 200
+_holding = Q(status__in=[status.value for status in HOLDING])
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A run that a hard budget carries only until `until`."""
+
+    job_id: str
+    budget: Budget
+    until: datetime
+    period_end: datetime
+
+
+@dataclass
+class _Counted:
+    """What a round over some meters found."""
+
+    stops: list[Stop] = field(default_factory=list)
+    used: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    hours: list[tuple[usage.Where, dict[str, int]]] = field(default_factory=list)
+
+
+def due(now: datetime) -> QuerySet[Meter]:
+    return Meter.objects.filter(closed=False, due_at__lte=now)
+
+
+def unmetered() -> QuerySet[Attempt]:
+    """Attempts that were launched and are not counted yet."""
+    return Attempt.objects.filter(~Q(status=AttemptStatus.ENDED.value), launched_at__isnull=False, meter__isnull=True)
+
+
+def count_due(now: datetime) -> list[Stop]:
+    """Count what has run. Returns the runs that are to stop."""
+    _begin(unmetered().select_related("job__pool"))
+    stops: list[Stop] = []
+    seen: set[str] = set()
+    while ids := list(due(now).exclude(pk__in=seen).order_by("due_at").values_list("pk", flat=True)[:BATCH]):
+        seen.update(ids)
+        with transaction.atomic():
+            quotas.locked_root()
+            stops += _count(_locked(ids), now, closing=False)
+    return stops
+
+
+def let_go(job: Job) -> None:
+    """`job`, whose row the caller has locked, holds nothing any more: count the rest, release what is left over."""
+    now = timezone.now()
+    _begin(job.attempts.filter(launched_at__isnull=False, meter__isnull=True).select_related("job__pool"))
+    open_ = list(Meter.objects.filter(job=job, closed=False).values_list("pk", flat=True))
+    _count(_locked(open_), now, closing=True)
+    held = list(Reservation.objects.filter(job=job).values_list("period", flat=True))
+    if held:
+        book = Book(held, [job.id], now)
+        for period, job_id in list(book.reserved):
+            book.release(period, job_id, job.team_id)
+        book.write()
+
+
+def close(attempt: Attempt) -> Meter | None:
+    """Its meter, counted to its end. None: it was never launched. The caller has locked its job."""
+    _begin(
+        Attempt.objects.filter(pk=attempt.pk, launched_at__isnull=False, meter__isnull=True).select_related("job__pool")
+    )
+    meters = _locked([attempt.pk])
+    _count([meter for meter in meters if not meter.closed], timezone.now(), closing=True)
+    return meters[0] if meters else None
+
+
+def _begin(attempts: QuerySet[Attempt]) -> None:
+    rows = []
+    for attempt in attempts:
+        assert attempt.launched_at is not None
+        began = attempt.launched_at.replace(microsecond=0)
+        slots = charges.slots_of(attempt.job, attempt.job.pool)
+        rows.append(
+            Meter(attempt=attempt, job=attempt.job, slots=slots, began_at=began, metered_until=began, due_at=began)
+        )
+    Meter.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def _locked(ids: Sequence[str]) -> list[Meter]:
+    rows = Meter.objects.select_for_update(no_key=True, of=("self",)).select_related("attempt", "job__pool__cluster")
+    return list(rows.filter(pk__in=ids).order_by("pk")) if ids else []
+
+
+def _count(meters: list[Meter], now: datetime, *, closing: bool) -> list[Stop]:
+    """Under the meters' locks. Not closing: under the lock of admission too, to reserve what is still missing."""
+    if not meters:
+        return []
+    charging, found = Charging(), _Counted()
+    until = {meter.pk: max(meter.metered_until, min(now, meter.attempt.ended_at or now)) for meter in meters}
+    ends = {meter.pk: _latest_end(meter) for meter in meters}
+    tariffs = Tariffs(
+        [meter.job.pool for meter in meters],
+        min(seconds_of(meter.metered_until) for meter in meters),
+        max(seconds_of(now) + 1, *(_horizon(meter, ends[meter.pk], charging, now) for meter in meters)),
+    )
+    touched = _touched(meters, until, charging)
+    periods = ledger.period_ids(set().union(*touched.values()), now)
+    held = Reservation.objects.filter(job__in=[meter.job_id for meter in meters]).values_list("period", flat=True)
+    book = Book([*periods.values(), *held], [meter.job_id for meter in meters], now)
+    for meter in meters:
+        counter = _Counter(meter, tariffs, charging, book, periods, found)
+        if not closing:
+            counter.reserve_first(touched[meter.pk], ends[meter.pk])
+        counter.count(seconds_of(until[meter.pk]))
+        ended = meter.attempt.ended_at is not None
+        if closing or ended:
+            meter.closed = True
+            counter.save_baseline()
+        counter.release_ended(until[meter.pk])
+        if not (closing or ended):
+            counter.plan_next(now, ends[meter.pk])
+    book.write()
+    Meter.objects.bulk_update(
+        meters,
+        ["metered_until", "due_at", "rest", "slot_seconds", "cost", "milligrams", "closed"]
+        + ["saved_cost", "saved_milligrams"],
+    )
+    usage.add(found.hours)
+    usage.note_recent(found.used, quotas.settings().half_life_seconds, now)
+    return found.stops
+
+
+def _latest_end(meter: Meter) -> int:
+    return seconds_of(meter.began_at) + charges.time_limit(meter.job)
+
+
+def _horizon(meter: Meter, end: int, charging: Charging, now: datetime) -> int:
+    """How far prices are looked at: to the end of the run, or of the last period it is in."""
+    ends = [charging.span(budget, now).end for budget in charging.of(meter.job.team_id, meter.job.pool)]
+    return min(end, max(ends)) if ends else 0
+
+
+def _touched(
+    meters: list[Meter], until: dict[str, datetime], charging: Charging
+) -> dict[str, set[tuple[Budget, int, int]]]:
+    """Of each meter: every (budget, start, end) of a period that what is counted now lies in, and the present one."""
+    found: dict[str, set[tuple[Budget, int, int]]] = {}
+    for meter in meters:
+        start, end = seconds_of(meter.metered_until), seconds_of(until[meter.pk])
+        moments = [moment_of(begins) for begins, _ in pieces(start, end)] + [until[meter.pk]]
+        found[meter.pk] = set()
+        for budget in charging.of(meter.job.team_id, meter.job.pool):
+            for moment in moments:
+                if moment >= budget.created_at.replace(microsecond=0):
+                    span = charging.span(budget, moment)
+                    found[meter.pk].add((budget, span.start, span.end))
+    return found
+
+
+@dataclass
+class _Counter:
+    """One meter in a round."""
+
+    meter: Meter
+    tariffs: Tariffs
+    charging: Charging
+    book: Book
+    periods: dict[tuple[str, int], int]
+    found: _Counted
+
+    def __post_init__(self) -> None:
+        self.job = self.meter.job
+        self.prices = self.tariffs.price(self.job.pool_id)
+        self.budgets = self.charging.of(self.job.team_id, self.job.pool)
+
+    def reserve_first(self, touched: set[tuple[Budget, int, int]], latest: int) -> None:
+        """In periods that it came into since the last time, before it is counted there."""
+        began = seconds_of(self.meter.metered_until)
+        for budget, start, end in sorted(touched, key=lambda found: (found[1], found[0].id)):
+            period = self.periods[budget.id, start]
+            if (period, self.job.id) not in self.book.reserved and moment_of(end) > self.book.now:
+                self._reserve(budget, period, max(began, start), min(latest, end))
+
+    def count(self, end: int) -> None:
+        meter = self.meter
+        carbon, watts = self.tariffs.carbon(self.job.pool_id), self.tariffs.watts(self.job.pool_id) * meter.slots
+        for begins, ends in pieces(seconds_of(meter.metered_until), end):
+            slot_seconds = meter.slots * (ends - begins)
+            cost, meter.rest = tariff.cost_with_rest(self.prices, meter.slots, begins, ends, meter.rest)
+            milligrams = tariff.milligrams(carbon, watts, begins, ends)
+            meter.slot_seconds += slot_seconds
+            meter.cost += cost
+            meter.milligrams += milligrams
+            self._charge(moment_of(begins), slot_seconds, cost)
+            facts = {"slot_seconds": slot_seconds, "cost": cost, "milligrams": milligrams}
+            self.found.hours.append((where(self.job, moment_of(begins)), facts))
+            self.found.used[self.job.team_id, self.job.pool.accelerator] += slot_seconds
+        meter.metered_until = moment_of(max(end, seconds_of(meter.metered_until)))
+
+    def release_ended(self, until: datetime) -> None:
+        for period, job_id in [key for key in self.book.reserved if key[1] == self.job.id]:
+            if self.book.periods[period].end <= until:
+                self.book.release(period, job_id, self.job.team_id)
+
+    def plan_next(self, now: datetime, latest: int) -> None:
+        """When to count it again; and whether it must stop, when what it may spend ends before it does."""
+        second = seconds_of(now)
+        wait = min(SELDOM, max(OFTEN, (second - seconds_of(self.meter.began_at)) // 20))
+        next_at = second + wait
+        for budget in self.budgets:
+            span = self.charging.span(budget, now)
+            period = self.periods.get((budget.id, span.start))
+            if period is None:
+                continue
+            next_at = min(next_at, span.end)
+            needed_until = min(latest, span.end)
+            self._reserve(budget, period, second, needed_until)
+            funded_until = self._funded_until(budget, period, second, needed_until)
+            if funded_until < needed_until:
+                last = funded_until - SAVING_SECONDS
+                next_at = min(next_at, max(last, second))
+                if last <= second + ROUND_SECONDS:
+                    self.found.stops.append(Stop(self.job.id, budget, moment_of(funded_until), moment_of(span.end)))
+        self.meter.due_at = moment_of(max(next_at, second + 1))
+
+    def save_baseline(self) -> None:
+        """What it would have cost, had the job started when it was submitted."""
+        if not has_ceiling(self.job):
+            return
+        meter, job = self.meter, self.job
+        before = sum(
+            other.slot_seconds // other.slots
+            for other in Meter.objects.filter(job=job, closed=True).exclude(pk=meter.pk)
+        )
+        start = seconds_of(job.created_at) + before
+        end = start + meter.slot_seconds // meter.slots
+        tariffs = Tariffs([job.pool], start, end)
+        cost = tariff.cost_with_rest(tariffs.price(job.pool_id), meter.slots, start, end, 0)[0]
+        watts = tariffs.watts(job.pool_id) * meter.slots
+        milligrams = tariff.milligrams(tariffs.carbon(job.pool_id), watts, start, end)
+        meter.saved_cost, meter.saved_milligrams = cost - meter.cost, milligrams - meter.milligrams
+        facts = {"saved_cost": meter.saved_cost, "saved_milligrams": meter.saved_milligrams}
+        self.found.hours.append((where(job, meter.metered_until), facts))
+
+    def _charge(self, moment: datetime, slot_seconds: int, cost: int) -> None:
+        price = self.prices.at(seconds_of(moment))
+        for budget in self.budgets:
+            period = self.periods.get((budget.id, self.charging.span(budget, moment).start))
+            if period is not None and moment >= budget.created_at.replace(microsecond=0):
+                amount = slot_seconds if budget.unit == Budget.Unit.SLOT_HOURS else cost
+                self.book.commit(period, self.job, self.meter.attempt_id, amount, moment, price)
+
+    def _reserve(self, budget: Budget, period: int, start: int, end: int) -> None:
+        """What [start, end) still lacks; of a hard budget what it has."""
+        reserve_for(self.book, self.job, budget, period, self.prices, self.meter.slots, Span(start, end))
+
+    def _funded_until(self, budget: Budget, period: int, start: int, end: int) -> int:
+        left = self.book.reserved.get((period, self.job.id), 0)
+        if not budget.hard:
+            return end
+        if budget.unit == Budget.Unit.SLOT_HOURS:
+            return min(end, start + left // self.meter.slots)
+        return self.prices.lasts_until(start, end, left * 3600 // self.meter.slots)
+
+
+def reserve_for(
+    book: Book, job: Job, budget: Budget, period: int, prices: tariff.Steps, slots: int, span: Span
+) -> None:
+    needed = charges.amount(budget, prices, slots, span.start, span.end)
+    lacking = needed - book.reserved.get((period, job.id), 0)
+    if budget.hard:
+        lacking = min(lacking, max(0, book.periods[period].allowance))
+    if lacking > 0 or (period, job.id) not in book.reserved:
+        book.reserve(period, job, max(0, lacking), price=prices.at(span.start))
+
+
+def where(job: Job, moment: datetime) -> usage.Where:
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    return usage.Where(job.team_id, job.project, job.pool_id, job.pool.accelerator, hour)
+
+
+def turn_over(now: datetime) -> bool:
+    """Open the periods that have begun, reserve there for what holds slots, and release what is over. True: something
+    has changed."""
+    if not _turning(now, Charging()):
+        return False
+    with transaction.atomic():
+        quotas.locked_root()
+        charging = Charging()
+        present = [(budget, *_bounds(charging, budget, now)) for budget in charging.budgets.values()]
+        periods = ledger.period_ids(present, now)
+        _release_stale(now)
+        _take_back(list(periods.values()), now)
+        _reserve_missing(periods, charging, now)
+    return True
+
+
+def _bounds(charging: Charging, budget: Budget, now: datetime) -> tuple[int, int]:
+    span = charging.span(budget, now)
+    return span.start, span.end
+
+
+def _turning(now: datetime, charging: Charging) -> bool:
+    current = set(
+        BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True).values_list("budget", flat=True)
+    )
+    return bool(
+        set(charging.budgets) - current
+        or _stale(now).exists()
+        or _overdrawn(now).exists()
+        or _missing({}, charging, now)
+    )
+
+
+def _stale(now: datetime) -> QuerySet[Reservation]:
+    """Of periods that are over, of runs that are counted up to their end; and of budgets that are no more."""
+    behind = Meter.objects.filter(job=OuterRef("job"), closed=False, metered_until__lt=OuterRef("period__end"))
+    return Reservation.objects.filter(Q(period__budget__active=False) | (Q(period__end__lte=now) & ~Exists(behind)))
+
+
+def _overdrawn(now: datetime) -> QuerySet[BudgetPeriod]:
+    """Hard ones of which more is given out than there is, as after their amount was lowered, and some is not spent."""
+    return BudgetPeriod.objects.filter(
+        start__lte=now, end__gt=now, budget__active=True, budget__hard=True, allowance__lt=0, reserved__gt=0
+    )
+
+
+def _release_stale(now: datetime) -> None:
+    rows = list(_stale(now).select_related("job"))
+    book = Book([row.period_id for row in rows], [row.job_id for row in rows], now)
+    for row in rows:
+        book.release(row.period_id, row.job_id, row.job.team_id)
+    book.write()
+
+
+def _take_back(periods: list[int], now: datetime) -> None:
+    """From the reservations of overdrawn periods, the newest jobs' first; they are counted next, and stop."""
+    overdrawn = list(_overdrawn(now).filter(pk__in=periods).values_list("pk", flat=True))
+    if not overdrawn:
+        return
+    holders = list(Reservation.objects.filter(period__in=overdrawn, amount__gt=0).order_by("-job_id"))
+    teams = dict(Job.objects.filter(pk__in=[row.job_id for row in holders]).values_list("id", "team_id"))
+    book = Book(overdrawn, list(teams), now)
+    for row in holders:
+        short = -book.periods[row.period_id].allowance
+        if short > 0 and (row.period_id, row.job_id) in book.reserved:
+            book.release(row.period_id, row.job_id, teams[row.job_id], short)
+            Meter.objects.filter(job=row.job_id, closed=False).update(due_at=now)
+    book.write()
+
+
+def _missing(periods: dict[tuple[str, int], int], charging: Charging, now: datetime) -> list[tuple[str, Budget]]:
+    """Jobs that hold slots and have no reservation in a budget that they are charged to, oldest first."""
+    if not charging.budgets:
+        return []
+    have = set(
+        Reservation.objects.filter(period__start__lte=now, period__end__gt=now).values_list("job", "period__budget")
+    )
+    jobs = list(Job.objects.filter(_holding).order_by("id").values_list("id", "team_id", "pool_id"))
+    pools = {pool.id: pool for pool in Pool.objects.filter(id__in={row[2] for row in jobs})}
+    return [
+        (job, budget)
+        for job, team, pool in jobs
+        for budget in charging.of(team, pools[pool])
+        if (job, budget.id) not in have
+    ]
+
+
+def _reserve_missing(periods: dict[tuple[str, int], int], charging: Charging, now: datetime) -> None:
+    missing = _missing(periods, charging, now)
+    if not missing:
+        return
+    second = seconds_of(now)
+    jobs = Job.objects.select_related("pool").in_bulk([job for job, _ in missing])
+    began = dict(Meter.objects.filter(job__in=jobs, closed=False).values_list("job", "began_at"))
+    spans = {budget.id: charging.span(budget, now) for _, budget in missing}
+    tariffs = Tariffs({job.pool for job in jobs.values()}, second, max(span.end for span in spans.values()))
+    book = Book([periods[budget.id, spans[budget.id].start] for _, budget in missing], jobs, now)
+    for job_id, budget in missing:
+        job, span = jobs[job_id], spans[budget.id]
+        latest = seconds_of(began.get(job_id, now)) + charges.time_limit(job)
+        period = periods[budget.id, span.start]
+        reserve_for(
+            book,
+            job,
+            budget,
+            period,
+            tariffs.price(job.pool_id),
+            charges.slots_of(job, job.pool),
+            Span(second, max(second, min(latest, span.end))),
+        )
+        Meter.objects.filter(job=job_id, closed=False).update(due_at=now)
+    book.write()

@@ -1,0 +1,79 @@
+"""What pools cost and what carbon their grid has, read for many pools at once.
+
+A pool's price is its series' where that is known, else its first rule's that holds, else its own (`Pool`). Carbon is
+its cluster's series', and not known without one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from athanor.budgets import tariff
+from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
+from athanor.budgets.periods import moment_of, seconds_of
+from athanor.budgets.tariff import MICRO, Point, Rule, Steps
+from athanor.clusters.models import Pool
+
+UNKNOWN = Steps((0,), (None,))
+LONGEST_STALE = timedelta(days=31)
+
+
+class Tariffs:
+    """Of these pools over [start, end), in whole seconds since 1970."""
+
+    def __init__(self, pools: Iterable[Pool], start: int, end: int) -> None:
+        self.pools = {pool.id: pool for pool in pools}
+        self._start, self._end = start, max(end, start + 1)
+        self._rules: dict[str, list[Rule]] = defaultdict(list)
+        for row in PriceRule.objects.filter(pool__in=self.pools).order_by("pool", "position"):
+            self._rules[row.pool_id].append(
+                Rule(frozenset(row.weekdays), row.from_hour, row.to_hour, row.zone, row.price)
+            )
+        self._watts = dict(PoolTerms.objects.filter(pool__in=self.pools).values_list("pool_id", "watts_per_slot"))
+        self._series = self._read_series()
+        self._made: dict[str, Steps] = {}
+
+    def price(self, pool_id: str) -> Steps:
+        """Millionths of the pool's currency for a slot-hour; always known."""
+        if pool_id not in self._made:
+            base = int(self.pools[pool_id].price_per_slot_hour * MICRO)
+            found = tariff.by_rules(base, tuple(self._rules[pool_id]), self._start, self._end)
+            series = self._series.get(pool_id)
+            self._made[pool_id] = tariff.overlaid(series, found) if series else found
+        return self._made[pool_id]
+
+    def carbon(self, pool_id: str) -> Steps:
+        """Milligrams a kWh."""
+        return self._series.get(self.pools[pool_id].cluster_id, UNKNOWN)
+
+    def watts(self, pool_id: str) -> int:
+        """Of one slot; 0 when nobody knows."""
+        return self._watts.get(pool_id) or 0
+
+    def _read_series(self) -> dict[str, Steps]:
+        """By the id of the pool or the cluster."""
+        wanted = Q(pool__in=self.pools) | Q(cluster__in={pool.cluster_id for pool in self.pools.values()})
+        rows = {row.pk: row for row in Series.objects.filter(wanted)}
+        if not rows:
+            return {}
+        points: dict[str, list[Point]] = defaultdict(list)
+        around = SeriesPoint.objects.filter(series__in=rows, time__lt=moment_of(self._end))
+        since = moment_of(self._start) - LONGEST_STALE
+        for point in around.filter(time__gte=since).order_by("series", "time"):
+            points[point.series_id].append(Point(seconds_of(point.time), point.value))
+        return {
+            str(row.pool_id or row.cluster_id): tariff.by_points(points[pk], timedelta(seconds=row.stale_seconds))
+            for pk, row in rows.items()
+        }
+
+
+def price_at(pool: Pool, moment: datetime) -> int:
+    """Millionths of the pool's currency for a slot-hour."""
+    second = seconds_of(moment)
+    return Tariffs([pool], second, second + 1).price(pool.id).at(second) or 0
+
+
+def spot_pools() -> set[str]:
+    return set(PoolTerms.objects.filter(spot=True).values_list("pool_id", flat=True))

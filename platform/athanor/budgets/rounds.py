@@ -1,0 +1,101 @@
+"""One round of the meter: count what ran, turn periods over, and ask runs to stop that may not go on."""
+
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.budgets import meter, usage
+from athanor.budgets.meter import Stop
+from athanor.budgets.models import Budget, BudgetPeriod, Reservation
+from athanor.budgets.tariff import MICRO
+from athanor.budgets.windows import Windows
+from athanor.core.leases import isolated
+from athanor.jobs import events, transitions
+from athanor.jobs.models import Job
+from athanor.jobs.reasons import Reason
+from athanor.jobs.states import STOPPABLE_AT_CHECKPOINT, Desired
+from athanor.quotas import services as quotas
+
+ACTOR = "budgets"
+
+
+def carry_on() -> None:
+    now = timezone.now()
+    usage.weigh_anew(quotas.settings().half_life_seconds, now)
+    stops = meter.count_due(now)
+    if meter.turn_over(now):
+        stops += meter.count_due(now)
+    for stop in stops:
+        with isolated(f"stopping job {stop.job_id}"):
+            _stop(stop)
+    for job in _deferrable():
+        with isolated(f"deferring job {job.id}"):
+            _defer(job, now)
+    for period in _unwarned(now):
+        with isolated(f"warning of budget {period.budget_id}"):
+            _warn(period)
+
+
+def shown(budget: Budget, amount: int) -> str:
+    """An amount for people."""
+    if budget.unit == Budget.Unit.SLOT_HOURS:
+        return f"{amount / 3600:,.2f} slot-hours"
+    return f"{amount / MICRO:,.2f} {budget.currency}"
+
+
+def _stop(stop: Stop) -> None:
+    budget = stop.budget
+    detail = (
+        f"Budget {budget.name!r} carries it only until {stop.until:%Y-%m-%d %H:%M:%S} UTC; "
+        f"it is filled again at {stop.period_end:%Y-%m-%d %H:%M} UTC."
+    )
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=stop.job_id)
+        data = {"budget": budget.id}
+        transitions.give_back(job, Reason.BUDGET_EXHAUSTED, detail, actor=ACTOR, data=data)
+
+
+def _deferrable() -> QuerySet[Job]:
+    running = [status.value for status in STOPPABLE_AT_CHECKPOINT]
+    rows = Job.objects.filter(status__in=running, desired=Desired.RUN.value)
+    return rows.filter(resolved_spec__schedule__deferrable=True).select_related("pool__cluster").order_by("id")
+
+
+def _defer(job: Job, now: datetime) -> None:
+    closed = Windows([job.pool], now).closes(job)
+    if closed:
+        with transaction.atomic():
+            locked = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
+            transitions.give_back(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
+
+
+def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:
+    """Current periods of which more is spent than their budget's soft part, and nobody was told."""
+    rows = BudgetPeriod.objects.filter(Q(start__lte=now, end__gt=now, warned_at=None, budget__active=True))
+    return rows.filter(spent__gt=0, spent__gte=F("budget__amount") * F("budget__soft_percent") / 100).select_related(
+        "budget"
+    )
+
+
+def _warn(period: BudgetPeriod) -> None:
+    """In the trail, and in the feed of every team that is charged to it (by the newest of its jobs)."""
+    budget = period.budget
+    message = (
+        f"Budget {budget.name!r}: {shown(budget, period.spent)} of {shown(budget, period.amount)} are spent "
+        f"until {period.end:%Y-%m-%d %H:%M} UTC."
+    )
+    holders = Reservation.objects.filter(period=period).order_by("job__team_id", "-job_id").distinct("job__team_id")
+    with transaction.atomic():
+        for job_id in sorted(holders.values_list("job_id", flat=True)):
+            job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
+            facts = {"budget": budget.id, "name": budget.name, "spent": period.spent, "amount": period.amount}
+            events.append(job, "job.budget_warning", actor=ACTOR, message=message, data=facts)
+            job.save(update_fields=["event_seq", "updated_at"])
+        locked = BudgetPeriod.objects.select_for_update(no_key=True).get(pk=period.pk)
+        if locked.warned_at is None:
+            BudgetPeriod.objects.filter(pk=period.pk).update(warned_at=timezone.now())
+        after = {"period": period.start.isoformat(), "spent": period.spent, "amount": period.amount}
+        audit.record("budget.warn", actor=ACTOR, target=("budget", budget.id), after=after)

@@ -1,0 +1,16 @@
+"""Whoever lets a job go, its reservations go with it: what ran is counted, and the rest released."""
+
+from typing import Any
+
+from django.dispatch import receiver
+
+from athanor.budgets import meter
+from athanor.jobs.models import Job
+from athanor.jobs.signals import moved
+from athanor.jobs.states import HOLDING, JobStatus
+
+
+@receiver(moved, dispatch_uid="athanor.budgets")
+def let_go(job: Job, source: JobStatus, to: JobStatus, **_: Any) -> None:
+    if source in HOLDING and to not in HOLDING:
+        meter.let_go(job)

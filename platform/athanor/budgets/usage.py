@@ -1,0 +1,106 @@
+"""What teams used: by the hour, and lately, for the fair share."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from athanor.budgets.models import RecentUse, UsageHour
+
+COUNTED = (
+    "slot_seconds", "cost", "milligrams", "fault_slot_seconds", "fault_cost", "saved_cost", "saved_milligrams"
+)  # fmt: skip
+KEY = ("team_id", "project", "pool_id", "accelerator", "hour")
+ADD = (
+    f"INSERT INTO budgets_usagehour ({', '.join(KEY + COUNTED)}) VALUES {{rows}} "  # noqa: S608 - names of our own columns
+    "ON CONFLICT (hour, team_id, project, pool_id, accelerator) DO UPDATE SET "
+    + ", ".join(f"{name} = budgets_usagehour.{name} + excluded.{name}" for name in COUNTED)
+)
+NOTE = (
+    "INSERT INTO budgets_recentuse (team_id, accelerator, half_life_seconds, as_of, slot_seconds) VALUES {rows} "
+    "ON CONFLICT (team_id, accelerator) DO UPDATE SET as_of = greatest(budgets_recentuse.as_of, excluded.as_of), "
+    "slot_seconds = excluded.slot_seconds + budgets_recentuse.slot_seconds * power(0.5::float8, greatest(0, "
+    "extract(epoch FROM excluded.as_of - budgets_recentuse.as_of)) / budgets_recentuse.half_life_seconds)"
+)
+HALF_LIVES_KEPT = 10  # after as many, 0.1 % of a use still counts
+
+
+@dataclass(frozen=True, order=True)
+class Where:
+    team_id: str
+    project: str
+    pool_id: str
+    accelerator: str
+    hour: datetime
+
+
+def add(found: Iterable[tuple[Where, dict[str, int]]]) -> None:
+    """Add to the hours' counts; a fact that is left out is 0."""
+    rows: dict[Where, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
+    for where, facts in found:
+        for name, value in facts.items():
+            rows[where][name] += value
+    if not rows:
+        return
+    places = ", ".join([f"({', '.join(['%s'] * len(KEY + COUNTED))})"] * len(rows))
+    values = [
+        value
+        for where, facts in sorted(rows.items())
+        for value in (*(getattr(where, name) for name in KEY), *(facts[name] for name in COUNTED))
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(ADD.format(rows=places), values)
+
+
+def recent(half_life_seconds: int, now: datetime) -> dict[tuple[str, str], float]:
+    """By team and accelerator: slots in use on average, each second of use halved in worth with every half-life that
+    has passed since."""
+    rows = list(RecentUse.objects.all())
+    if any(row.half_life_seconds != half_life_seconds for row in rows):
+        weighed = _weigh(half_life_seconds, now)  # the setting was changed a moment ago
+    else:
+        weighed = {
+            (row.team_id, row.accelerator): row.slot_seconds * _faded(now - row.as_of, half_life_seconds)
+            for row in rows
+        }
+    rate = math.log(2) / half_life_seconds
+    return {key: value * rate for key, value in weighed.items()}
+
+
+def note_recent(used: dict[tuple[str, str], int], half_life_seconds: int, now: datetime) -> None:
+    """Count slot-seconds of the last moments, by team and accelerator. Whoever comes first, none is lost."""
+    rows = [(team, accelerator, half_life_seconds, now, value) for (team, accelerator), value in sorted(used.items())]
+    if rows:
+        with connection.cursor() as cursor:
+            places = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
+            cursor.execute(NOTE.format(rows=places), [value for row in rows for value in row])
+
+
+def weigh_anew(half_life_seconds: int, now: datetime) -> None:
+    """When the half-life was changed: what teams used lately is worth something else."""
+    if not RecentUse.objects.exclude(half_life_seconds=half_life_seconds).exists():
+        return
+    with transaction.atomic():
+        rows = list(RecentUse.objects.select_for_update(no_key=True).order_by("team", "accelerator"))
+        weighed = _weigh(half_life_seconds, now)
+        for row in rows:
+            row.half_life_seconds, row.as_of = half_life_seconds, now
+            row.slot_seconds = weighed.get((row.team_id, row.accelerator), 0.0)
+        RecentUse.objects.bulk_update(rows, ["half_life_seconds", "as_of", "slot_seconds"])
+
+
+def _weigh(half_life_seconds: int, now: datetime) -> dict[tuple[str, str], float]:
+    """From the hours that are stored."""
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    since = now - timedelta(seconds=HALF_LIVES_KEPT * half_life_seconds)
+    rows = UsageHour.objects.filter(hour__gte=since).values_list("team_id", "accelerator", "hour", "slot_seconds")
+    for team, accelerator, hour, used in rows.iterator():
+        found[team, accelerator] += used * _faded(now - hour - timedelta(minutes=30), half_life_seconds)
+    return dict(found)
+
+
+def _faded(age: timedelta, half_life_seconds: int) -> float:
+    return math.pow(0.5, max(0.0, age.total_seconds() / half_life_seconds))
