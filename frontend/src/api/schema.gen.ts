@@ -922,6 +922,75 @@ export interface paths {
         patch: operations["projects_change"];
         trace?: never;
     };
+    "/api/v1/quotas": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["quotas_show"];
+        /** @description The whole tree. Groups that are left out are removed; teams that are left out stay as they are. */
+        put: operations["quotas_declare"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** @description Change some nodes, all of it or nothing. It holds at once; what runs above it is not stopped. */
+        patch: operations["quotas_change"];
+        trace?: never;
+    };
+    "/api/v1/quotas/document": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The tree as PUT /quotas takes it. */
+        get: operations["quotas_document"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/quotas/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["quotas_settings"];
+        /** @description How admission decides. What is not named stays. */
+        put: operations["quotas_change_settings"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/quotas:preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description What changes, or a whole tree, would do now. Changes nothing. */
+        post: operations["quotas_preview"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/secrets/{secret_id}": {
         parameters: {
             query?: never;
@@ -1288,7 +1357,20 @@ export interface components {
             readonly notice: string;
         };
         /** @enum {string} */
+        ActionEnum: "change" | "create" | "delete";
+        /** @enum {string} */
         ActivationCheckpointingEnum: "none" | "selective" | "full";
+        AdmissionSettings: {
+            fair_share?: boolean;
+            /** @description in which past use counts half in fair share */
+            half_life_seconds: number;
+            /** @description waiting so long counts as one priority class higher; 0: never */
+            age_step_seconds: number;
+            backfill?: boolean;
+            preempt?: boolean;
+            /** @description nobody is preempted so early; doubled by each time before */
+            protected_seconds: number;
+        };
         Artifact: {
             id: string;
             job: string;
@@ -1785,6 +1867,90 @@ export interface components {
         };
         /** @enum {string} */
         GradientReductionEnum: "fp32" | "bf16";
+        /**
+         * Grant
+         * @description Slots of one accelerator, with Kueue's meaning: `nominal` are a node's own, `borrow_limit` is how many more its
+         *     subtree may use of what others leave idle, `lend_limit` how many of its own others may use. None is no limit.
+         */
+        Grant: {
+            /**
+             * Nominal
+             * @default 0
+             */
+            nominal: number;
+            /**
+             * Borrow Limit
+             * @default null
+             */
+            borrow_limit: number | null;
+            /**
+             * Lend Limit
+             * @default null
+             */
+            lend_limit: number | null;
+        };
+        /**
+         * GroupDocument
+         * @description What is left out has its default.
+         */
+        GroupDocument: {
+            /**
+             * Weight
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Max Running Jobs
+             * @default null
+             */
+            max_running_jobs: number | null;
+            /**
+             * Max Queued Jobs
+             * @default null
+             */
+            max_queued_jobs: number | null;
+            /**
+             * Max Slots
+             * @default null
+             */
+            max_slots: number | null;
+            /**
+             * Max Slots Per Job
+             * @default null
+             */
+            max_slots_per_job: number | null;
+            /**
+             * Max Run Seconds
+             * @default null
+             */
+            max_run_seconds: number | null;
+            /**
+             * Max Storage Bytes
+             * @default null
+             */
+            max_storage_bytes: number | null;
+            /**
+             * Grants
+             * @default {}
+             */
+            grants: {
+                [key: string]: components["schemas"]["Grant"];
+            };
+            /**
+             * Groups
+             * @default {}
+             */
+            groups: {
+                [key: string]: components["schemas"]["GroupDocument"];
+            };
+            /**
+             * Teams
+             * @default {}
+             */
+            teams: {
+                [key: string]: components["schemas"]["TeamDocument"];
+            };
+        };
         /** @enum {string} */
         HealthEnum: "ok" | "degraded" | "unknown" | "hung" | "straggling";
         Incident: {
@@ -2466,6 +2632,72 @@ export interface components {
             /** @description in the last 24 hours */
             readonly recent_jobs_hit: number;
         };
+        /**
+         * NodeChange
+         * @description A wish about the node with this id or path (research/vision; organisation is the top). What is not named stays;
+         *     a grant of null is taken away. `parent`: moves it there. `name`: renames a group.
+         */
+        NodeChange: {
+            /**
+             * Weight
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Max Running Jobs
+             * @default null
+             */
+            max_running_jobs: number | null;
+            /**
+             * Max Queued Jobs
+             * @default null
+             */
+            max_queued_jobs: number | null;
+            /**
+             * Max Slots
+             * @default null
+             */
+            max_slots: number | null;
+            /**
+             * Max Slots Per Job
+             * @default null
+             */
+            max_slots_per_job: number | null;
+            /**
+             * Max Run Seconds
+             * @default null
+             */
+            max_run_seconds: number | null;
+            /**
+             * Max Storage Bytes
+             * @default null
+             */
+            max_storage_bytes: number | null;
+            /** Node */
+            node: string;
+            /**
+             * Action
+             * @default change
+             */
+            action: components["schemas"]["ActionEnum"];
+            /**
+             * Name
+             * @default null
+             */
+            name: string | null;
+            /**
+             * Parent
+             * @default null
+             */
+            parent: string | null;
+            /**
+             * Grants
+             * @default {}
+             */
+            grants: {
+                [key: string]: components["schemas"]["Grant"] | null;
+            };
+        };
         NodeCounts: {
             total: number;
             ready: number;
@@ -2571,6 +2803,15 @@ export interface components {
             text: string;
             /** @description asks for what comes after */
             cursor: string;
+        };
+        Over: {
+            /** @description its path */
+            node: string;
+            /** @description an accelerator, or the name of a limit */
+            what: string;
+            used: number;
+            allowed: number;
+            detail: string;
         };
         /** @enum {string} */
         PackingEnum: "none" | "documents";
@@ -2683,6 +2924,25 @@ export interface components {
             size: number;
             sha256: string;
             plaintext_size: number;
+        };
+        PatchedAdmissionSettingsRequest: {
+            fair_share?: boolean;
+            /** @description in which past use counts half in fair share */
+            half_life_seconds?: number;
+            /** @description waiting so long counts as one priority class higher; 0: never */
+            age_step_seconds?: number;
+            backfill?: boolean;
+            preempt?: boolean;
+            /** @description nobody is preempted so early; doubled by each time before */
+            protected_seconds?: number;
+        };
+        /**
+         * ChangesDocument
+         * @description One after the other, and all of them or none.
+         */
+        PatchedChangesDocumentRequest: {
+            /** Changes */
+            changes: components["schemas"]["NodeChange"][];
         };
         PatchedClusterChangeRequest: {
             /** @description the whole of it, in place of what was */
@@ -2891,6 +3151,19 @@ export interface components {
             slots_per_node: number;
             memory_bytes: number;
         };
+        /**
+         * ProposalDocument
+         * @description Either changes of the present tree or a whole one.
+         */
+        ProposalDocumentRequest: {
+            /**
+             * Changes
+             * @default []
+             */
+            changes: components["schemas"]["NodeChange"][];
+            /** @default null */
+            organisation: components["schemas"]["GroupDocument"] | null;
+        };
         QueryRequest: {
             /** @description ids */
             jobs?: string[];
@@ -2939,6 +3212,65 @@ export interface components {
             expected_start_at: string | null;
             /** Format: date-time */
             submitted_at: string | null;
+        };
+        QuotaGrant: {
+            accelerator: string;
+            /** @description slots of its own */
+            nominal: number;
+            /** @description how many more its subtree may use; null: any */
+            borrow_limit: number | null;
+            /** @description how many of its own others may use; null: all */
+            lend_limit: number | null;
+        };
+        QuotaNode: {
+            id: string;
+            kind: components["schemas"]["QuotaNodeKindEnum"];
+            name: string;
+            path: string;
+            parent: string | null;
+            depth: number;
+            readonly team: components["schemas"]["Named"] | null;
+            /**
+             * Format: double
+             * @description its part of what its siblings share
+             */
+            weight: number;
+            max_running_jobs: number | null;
+            max_queued_jobs: number | null;
+            max_slots: number | null;
+            max_slots_per_job: number | null;
+            max_run_seconds: number | null;
+            max_storage_bytes: number | null;
+            grants: components["schemas"]["QuotaGrant"][];
+            shares: components["schemas"]["Share"][];
+            /** @description jobs of the subtree that hold slots */
+            running_jobs: number;
+            queued_jobs: number;
+            slots_used: number;
+        };
+        /** @enum {string} */
+        QuotaNodeKindEnum: "organisation" | "group" | "team";
+        QuotaPreview: {
+            version: number;
+            /** @description a line each */
+            differences: string[];
+            /** @description who would use more than allowed; what runs goes on, nothing new starts */
+            over: components["schemas"]["Over"][];
+            /** @description asked to save a checkpoint and wait, that now run on */
+            preempted: components["schemas"]["TouchedJob"][];
+            /** @description would start at once, that now wait */
+            started: components["schemas"]["TouchedJob"][];
+            /** @description would start now, and would then wait */
+            not_started: components["schemas"]["TouchedJob"][];
+        };
+        Quotas: {
+            /** @description higher with each change of the tree */
+            version: number;
+            /** @description else only the paths of your teams are here */
+            whole: boolean;
+            may_change: boolean;
+            /** @description parents before children */
+            nodes: components["schemas"]["QuotaNode"][];
         };
         Reason: {
             code: string;
@@ -3191,6 +3523,23 @@ export interface components {
             /** @description by its nodes */
             proposed_pools: components["schemas"]["Proposal"][];
         };
+        Share: {
+            accelerator: string;
+            /** @description false: no node of the tree has a grant of it, only pools bound it */
+            governed: boolean;
+            /** @description of the whole subtree */
+            nominal: number;
+            /** @description slots held now by jobs of the subtree */
+            used: number;
+            /** @description how many of those are beyond its own */
+            borrowed: number;
+            /** @description how many of its own others use */
+            lent: number;
+            /** @description how many more it could use now; null: no quota */
+            available: number | null;
+            /** @description how many teams of the subtree hold some */
+            teams: number;
+        };
         SignOn: {
             name: string;
             /** @description to POST to, with the CSRF token */
@@ -3233,6 +3582,51 @@ export interface components {
             name: string;
             /** Format: date-time */
             readonly created_at: string;
+        };
+        /** TeamDocument */
+        TeamDocument: {
+            /**
+             * Weight
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Max Running Jobs
+             * @default null
+             */
+            max_running_jobs: number | null;
+            /**
+             * Max Queued Jobs
+             * @default null
+             */
+            max_queued_jobs: number | null;
+            /**
+             * Max Slots
+             * @default null
+             */
+            max_slots: number | null;
+            /**
+             * Max Slots Per Job
+             * @default null
+             */
+            max_slots_per_job: number | null;
+            /**
+             * Max Run Seconds
+             * @default null
+             */
+            max_run_seconds: number | null;
+            /**
+             * Max Storage Bytes
+             * @default null
+             */
+            max_storage_bytes: number | null;
+            /**
+             * Grants
+             * @default {}
+             */
+            grants: {
+                [key: string]: components["schemas"]["Grant"];
+            };
         };
         TeamEventPage: {
             items: components["schemas"]["Event"][];
@@ -3336,6 +3730,13 @@ export interface components {
         };
         /** @enum {string} */
         TokenizerSpecKindEnum: "bpe" | "model";
+        TouchedJob: {
+            id: string;
+            team: string;
+            slots: number;
+            accelerator: string;
+            why: string;
+        };
         /**
          * TrainingSpec
          * @description What is trained, on what, how.
@@ -3471,6 +3872,20 @@ export interface components {
              * @default 1
              */
             seed: number;
+        };
+        /**
+         * TreeDocument
+         * @description The whole tree. A group that is left out is removed, a team that is left out stays as it is.
+         */
+        TreeDocument: {
+            organisation: components["schemas"]["GroupDocument"];
+        };
+        /**
+         * TreeDocument
+         * @description The whole tree. A group that is left out is removed, a team that is left out stays as it is.
+         */
+        TreeDocumentRequest: {
+            organisation: components["schemas"]["GroupDocument"];
         };
         Try: {
             /** Format: date-time */
@@ -11216,6 +11631,860 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Project"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Quotas"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_declare: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the ETag that you read; 412 when it has changed since */
+                "If-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["TreeDocumentRequest"];
+                "application/yaml": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Quotas"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_change: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the ETag that you read; 412 when it has changed since */
+                "If-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedChangesDocumentRequest"];
+                "application/yaml": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Quotas"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_document: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TreeDocument"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdmissionSettings"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_change_settings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description the ETag that you read; 412 when it has changed since */
+                "If-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedAdmissionSettingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdmissionSettings"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_preview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ProposalDocumentRequest"];
+                "application/yaml": string;
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaPreview"];
                 };
             };
             /** @description the body is not what its Content-Type says */

@@ -88,6 +88,7 @@ class PreparedDataset(models.Model):
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="prepared")
     recipe = models.CharField(max_length=64)
     manifest = models.JSONField()
+    size_bytes = models.BigIntegerField(default=0)
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     forgotten_at = models.DateTimeField(null=True)

@@ -88,7 +88,11 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
         dataset_id=dataset_id,
         recipe=manifest.recipe,
         forgotten_at__isnull=True,
-        defaults={"manifest": manifest.model_dump(mode="json"), "job_id": attempt.job_id},
+        defaults={
+            "manifest": manifest.model_dump(mode="json"),
+            "size_bytes": size_of_files(manifest.files),
+            "job_id": attempt.job_id,
+        },
     )
     return row
 

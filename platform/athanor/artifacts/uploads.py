@@ -14,10 +14,11 @@ from django.db import IntegrityError, transaction
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.artifacts import keys, storage
+from athanor.artifacts import keys, storage, usage
 from athanor.artifacts.models import Dataset
 from athanor.core import ids
 from athanor.core.errors import Conflict, Invalid
+from athanor.quotas.selectors import path_of_team
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart
 from trainer.contract.sealing import Sealer
 
@@ -43,22 +44,27 @@ def format_of(name: str) -> str:
 
 def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Dataset:
     """Store files under one name. Raises Invalid for no file, and for one that is empty or not what its format says,
-    with the place; nothing is kept of a refused upload but unnamed objects, which are deleted.
+    with the place, Conflict where the team may keep no more; nothing is kept of a refused upload but unnamed objects,
+    which are deleted.
     """
     if Dataset.objects.filter(team=team, name=name).exists():
         raise _taken(name)
+    place = path_of_team(team)
+    usage.check(place)
     identifier = ids.dataset_id()
     incoming = _Incoming(keys.sealer(identifier, team), f"teams/{team.id}/datasets/{identifier}/raw")
     try:
         incoming.take_all(files)
+        size = sum(part.plaintext_size for part in incoming.parts)
         with transaction.atomic():
+            usage.check(place, size)
             row = Dataset.objects.create(
                 id=identifier,
                 team=team,
                 name=name,
                 origin=Dataset.Origin.SEALED,
                 format=incoming.format,
-                size_bytes=sum(part.plaintext_size for part in incoming.parts),
+                size_bytes=size,
                 documents=incoming.documents,
                 files=[file.model_dump() for file in incoming.files],
                 created_by=user,
@@ -66,7 +72,7 @@ def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Datas
             facts = {"name": name, "size_bytes": row.size_bytes, "files": len(incoming.files)}
             audit.record("dataset.upload", actor=user, target=("dataset", row.id), team_id=team.id, after=facts)
             return row
-    except (Invalid, IntegrityError) as error:
+    except (Invalid, Conflict, IntegrityError) as error:
         storage.delete([part.key for part in incoming.parts])
         if isinstance(error, IntegrityError):
             raise _taken(name) from error

@@ -80,11 +80,16 @@ def replayed(team: Team, key: str, written: Any) -> Job | None:
     return record.job
 
 
-def submit(request: Request, idempotency_key: str | None = None) -> Submitted:
-    """A new queued job; with a key that was used before for the same body, the job it made."""
+def submit(
+    request: Request, idempotency_key: str | None = None, check: Callable[[Request], None] | None = None
+) -> Submitted:
+    """A new queued job; with a key that was used before for the same body, the job it made. `check` may refuse it
+    within the transaction that makes it."""
     found_warnings = check_fits(request.spec, request.pool)
     try:
         with transaction.atomic():
+            if check:
+                check(request)
             job = _create(request, found_warnings)
             if idempotency_key:
                 IdempotencyRecord.objects.create(

@@ -1,15 +1,29 @@
-"""Reads of the tree. The tree is no team's: whom is shown what of it, api/v1/quotas.py says."""
+"""Reads of the tree, and what is used of it now. The tree is no team's: whom is shown what, api/v1/quotas.py says.
 
-from django.db.models import QuerySet
+Sums are over the jobs of all teams; they tell of no team's work.
+"""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from django.db.models import Count, F, Sum
+from django.db.models.functions import Least
+
+from athanor.accounts.models import Team
+from athanor.core import tenancy
+from athanor.jobs.models import Job
+from athanor.jobs.states import HOLDING, JobStatus
 from athanor.quotas.models import QuotaNode
+from athanor.quotas.tree import LIMITS, Grant, Node, Tree, way_up
+
+COUNTED = Least("slots", F("pool__nodes") * F("pool__slots_per_node"))  # a job larger than its pool has what there is
+_HOLDING = [status.value for status in HOLDING]
 
 
-def tree() -> list[QuotaNode]:
-    """Every node with its grants, parents before children."""
-    rows = QuotaNode.objects.select_related("team").prefetch_related("grants")
+def rows() -> list[QuotaNode]:
+    """Every node with its grants and team, parents before children, by name."""
     below: dict[str | None, list[QuotaNode]] = {}
-    for row in rows.order_by("name", "id"):
+    for row in QuotaNode.objects.select_related("team").prefetch_related("grants").order_by("name", "id"):
         below.setdefault(row.parent_id, []).append(row)
     found = below.get(None, [])
     for row in found:  # grows while it is walked
@@ -17,5 +31,110 @@ def tree() -> list[QuotaNode]:
     return found
 
 
-def leaves() -> QuerySet[QuotaNode]:
-    return QuotaNode.objects.filter(team__isnull=False)
+def tree() -> Tree:
+    return {row.id: node_of(row) for row in rows()}
+
+
+def node_of(row: QuotaNode) -> Node:
+    grants = sorted(row.grants.all(), key=lambda grant: grant.accelerator)
+    return Node(
+        id=row.id,
+        name=row.name,
+        parent=row.parent_id,
+        team=row.team.name if row.team else "",
+        team_id=row.team_id or "",
+        weight=row.weight,
+        limits={name: value for name in LIMITS if (value := getattr(row, name)) is not None},
+        grants={
+            grant.accelerator: Grant(
+                nominal=grant.nominal, borrow_limit=grant.borrow_limit, lend_limit=grant.lend_limit
+            )
+            for grant in grants
+        },
+    )
+
+
+def version() -> int:
+    """Of the whole tree: higher with each change of it."""
+    return QuotaNode.objects.filter(parent=None).values_list("version", flat=True).first() or 0
+
+
+def path_of_team(team: Team) -> list[QuotaNode]:
+    """The team's leaf, the group above it, ... and the organisation. Empty for a team without a leaf."""
+    return list(
+        QuotaNode.objects.raw(
+            "WITH RECURSIVE above AS (SELECT n.*, 0 AS height FROM quotas_quotanode n WHERE n.team_id = %s"
+            " UNION ALL SELECT p.*, above.height + 1 FROM quotas_quotanode p JOIN above ON p.id = above.parent_id)"
+            " SELECT * FROM above ORDER BY height",
+            [team.id],
+        )
+    )
+
+
+@dataclass
+class Used:
+    """Of a subtree, now. `slots`: those that are held of each accelerator; `teams`: by how many teams."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    teams: dict[str, int] = field(default_factory=dict)
+    running_jobs: int = 0
+    queued_jobs: int = 0
+
+    @property
+    def slots_total(self) -> int:
+        return sum(self.slots.values())
+
+
+def used_of_teams() -> dict[str, Used]:
+    """By the team's id; teams without jobs are left out."""
+    found: dict[str, Used] = {}
+    with tenancy.unrestricted():
+        held = Job.objects.filter(status__in=_HOLDING).values("team_id", "pool__accelerator").order_by()
+        sums = list(held.annotate(held=Sum(COUNTED), jobs=Count("id")))
+        queued = Job.objects.filter(status=JobStatus.QUEUED.value).values("team_id").order_by()
+        waiting = list(queued.annotate(jobs=Count("id")).values_list("team_id", "jobs"))
+    for row in sums:
+        used = found.setdefault(row["team_id"], Used())
+        used.slots[row["pool__accelerator"]] = used.slots.get(row["pool__accelerator"], 0) + row["held"]
+        used.teams[row["pool__accelerator"]] = 1
+        used.running_jobs += row["jobs"]
+    for team_id, jobs in waiting:
+        found.setdefault(team_id, Used()).queued_jobs = jobs
+    return found
+
+
+def used_of_nodes(nodes: Tree) -> dict[str, Used]:
+    """By the node's id, summed over its subtree."""
+    teams, found = used_of_teams(), {node_id: Used() for node_id in nodes}
+    for node in nodes.values():
+        own = teams.get(node.team_id)
+        if own is None or not node.team_id:
+            continue
+        for above in way_up(nodes, node.id):
+            total = found[above.id]
+            for accelerator, slots in own.slots.items():
+                total.slots[accelerator] = total.slots.get(accelerator, 0) + slots
+                total.teams[accelerator] = total.teams.get(accelerator, 0) + 1
+            total.running_jobs += own.running_jobs
+            total.queued_jobs += own.queued_jobs
+    return found
+
+
+def queued_below(nodes: Iterable[str]) -> dict[str, int]:
+    """How many jobs wait in the subtree of each of these nodes."""
+    found = {}
+    with tenancy.unrestricted():
+        for node in nodes:
+            waiting = Job.objects.filter(status=JobStatus.QUEUED.value, team_id__in=teams_below(node))
+            found[node] = waiting.count()
+    return found
+
+
+def teams_below(node_id: str) -> list[str]:
+    """Ids of the teams whose leaves are in the subtree."""
+    found = QuotaNode.objects.raw(
+        "WITH RECURSIVE below AS (SELECT * FROM quotas_quotanode WHERE id = %s"
+        " UNION ALL SELECT c.* FROM quotas_quotanode c JOIN below ON c.parent_id = below.id) SELECT * FROM below",
+        [node_id],
+    )
+    return [row.team_id for row in found if row.team_id]

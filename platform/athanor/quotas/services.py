@@ -1,15 +1,21 @@
-"""The tree, and what changes it."""
+"""The tree, and what changes it. All that is said of it at once takes effect at once, or nothing of it does."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.core import wakeups
-from athanor.quotas.models import AdmissionSettings, QuotaNode
+from athanor.core.errors import Conflict
+from athanor.quotas import changes, selectors
+from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
+from athanor.quotas.tree import LIMITS, ROOT, Node, Tree, path_of
 
-ROOT = "organisation"
+Guard = Callable[[QuotaNode], None]
 
 
 def root() -> QuotaNode:
@@ -36,29 +42,118 @@ def settings() -> AdmissionSettings:
     return AdmissionSettings.objects.get_or_create(pk=1)[0]
 
 
+def change_tree(wanted: Callable[[Tree], Tree], actor: User, guard: Guard | None = None) -> None:
+    """From the present tree to the one that `wanted` makes of it (quotas/changes.py), audited node by node.
+
+    `guard` may refuse when it is called with the organisation's row under the lock. Raises what `wanted` raises, and
+    Conflict for a group that something else still needs.
+    """
+    try:
+        with transaction.atomic():
+            top = locked_root()
+            if guard:
+                guard(top)
+            before = selectors.tree()
+            after = wanted(before)
+            _store(before, after, actor)
+    except ProtectedError as error:
+        needs = ", ".join(sorted({str(thing._meta.verbose_name) for thing in error.protected_objects}))
+        detail = f"a group that would be deleted still has a {needs}"
+        raise Conflict("group_in_use", detail, remedy="delete that first, or keep the group") from error
+    except IntegrityError as error:
+        detail = "a team was made meanwhile with the name of a group"
+        raise Conflict("name_taken", detail, remedy="choose another name for the group") from error
+
+
 def change_limits(
     team: Team, limits: Mapping[str, int | None], actor: User, guard: Callable[[QuotaNode], None] | None = None
 ) -> QuotaNode:
-    """Of a team's leaf; those that are not named stay. `guard` may refuse under the lock."""
-    with transaction.atomic():
-        top = locked_root()
-        rows = QuotaNode.objects.select_for_update(no_key=True, of=("self",)).select_related("team")
-        leaf = rows.get(pk=leaf_of(team).pk)
+    """Of a team's leaf; those that are not named stay. `guard` may refuse when it is called with the leaf."""
+    leaf = leaf_of(team)
+
+    def wanted(tree: Tree) -> Tree:
         if guard:
-            guard(leaf)
-        before = {name: getattr(leaf, name) for name in limits}
-        for name, value in limits.items():
-            setattr(leaf, name, value)
-        leaf.version += 1
-        leaf.save(update_fields=[*limits, "version"])
-        QuotaNode.objects.filter(pk=top.pk).update(version=top.version + 1)
-        audit.record(
-            "quota.change",
-            actor=actor,
-            target=("quota_node", leaf.id),
-            team_id=team.id,
-            before=before,
-            after=dict(limits),
-        )
-        wakeups.hint_after_commit(wakeups.ADMIT)
-    return leaf
+            guard(_row(leaf.id))
+        kept = {name: value for name, value in tree[leaf.id].limits.items() if name not in limits}
+        new = {name: value for name, value in limits.items() if value is not None}
+        return {**tree, leaf.id: replace(tree[leaf.id], limits={**kept, **new})}
+
+    change_tree(wanted, actor)
+    return _row(leaf.id)
+
+
+def change_settings(values: Mapping[str, Any], actor: User, guard: Callable[[AdmissionSettings], None]) -> None:
+    with transaction.atomic():
+        locked_root()
+        row = AdmissionSettings.objects.select_for_update().get(pk=settings().pk)
+        guard(row)
+        before = {name: getattr(row, name) for name in values if getattr(row, name) != values[name]}
+        if before:
+            for name in before:
+                setattr(row, name, values[name])
+            row.save(update_fields=list(before))
+            after = {name: values[name] for name in before}
+            audit.record("quota.settings", actor=actor, target=("admission", "1"), before=before, after=after)
+            wakeups.hint_after_commit(wakeups.ADMIT)
+
+
+def _row(node_id: str) -> QuotaNode:
+    return QuotaNode.objects.select_related("team").get(pk=node_id)
+
+
+def _store(before: Tree, after: Tree, actor: User) -> None:
+    touched = {each for each in {*before, *after} if before.get(each) != after.get(each)}
+    if not touched:
+        return
+    # In one order for all who lock nodes of the tree (limits.py does too).
+    rows = {
+        row.id: row for row in QuotaNode.objects.select_for_update(no_key=True).filter(id__in=touched).order_by("id")
+    }
+    for node_id in sorted(touched - before.keys(), key=lambda each: path_of(after, each).count("/")):
+        rows[node_id] = QuotaNode.objects.create(id=node_id, name=node_id, parent_id=after[node_id].parent)
+    for node_id in touched & after.keys():
+        # Names last: two nodes may take each other's.
+        node = after[node_id]
+        _write(rows[node_id], replace(node, name=node_id) if node.parent else node, before.get(node_id))
+    for node_id in sorted(touched - after.keys(), key=lambda each: -path_of(before, each).count("/")):
+        rows[node_id].delete()
+    for node_id in touched & after.keys():
+        QuotaNode.objects.filter(pk=node_id).update(name=after[node_id].name)
+    version = QuotaNode.objects.get(parent=None)
+    version.version += 1
+    version.save(update_fields=["version"])
+    for node_id in sorted(touched):
+        _audit(before, after, node_id, actor)
+    wakeups.hint_after_commit(wakeups.ADMIT)
+
+
+def _write(row: QuotaNode, node: Node, was: Node | None) -> None:
+    row.name, row.parent_id, row.weight = node.name, node.parent, node.weight
+    for name in LIMITS:
+        setattr(row, name, node.limits.get(name))
+    row.version += 0 if row.parent_id is None else 1
+    row.save()
+    old = was.grants if was else {}
+    QuotaGrant.objects.filter(node=row, accelerator__in=[name for name in old if name not in node.grants]).delete()
+    for accelerator, grant in node.grants.items():
+        if old.get(accelerator) != grant:
+            QuotaGrant.objects.update_or_create(node=row, accelerator=accelerator, defaults=grant.model_dump())
+
+
+def _audit(before: Tree, after: Tree, node_id: str, actor: User) -> None:
+    """What differs, and always where the node is."""
+    old, new = before.get(node_id), after.get(node_id)
+    was = {"path": path_of(before, node_id), **changes.values_of(old)} if old else {}
+    is_ = {"path": path_of(after, node_id), **changes.values_of(new)} if new else {}
+    differ = {name for name in {*was, *is_} if was.get(name) != is_.get(name)}
+    action = "quota.change" if old and new else "quota.create" if new else "quota.delete"
+    node = new or old
+    assert node is not None
+    audit.record(
+        action,
+        actor=actor,
+        target=("quota_node", node_id),
+        team_id=node.team_id,
+        before={"path": was["path"], **{name: was.get(name) for name in differ}} if old else None,
+        after={"path": is_["path"], **{name: is_.get(name) for name in differ}} if new else None,
+    )

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.specs.v1 import JobSpec
 
+Model = TypeVar("Model", bound=BaseModel)
 LARGEST_SPEC_BYTES = 256 * 1024
 # How pydantic names the branch of a union within a location; such a piece is no field of the spec.
 UNION_BRANCH = re.compile(r"^(constrained-|literal\[|function-)")
@@ -41,13 +42,18 @@ def parse_spec(data: Any) -> JobSpec:
             f"a job spec is a mapping of fields, not {type(data).__name__}",
             remedy="start from a preset: athanor presets",
         )
+    return parsed(JobSpec, data, "invalid_spec", "spec")
+
+
+def parsed(model: type[Model], data: Any, code: str, what: str) -> Model:
+    """`data` as the model says. Raises Invalid with this code naming every wrong field by JSON pointer."""
     try:
-        return JobSpec.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
-        problems = _merged(_problem(item) for item in error.errors())
+        problems = _merged(_problem(item, model) for item in error.errors())
         raise Invalid(
-            "invalid_spec",
-            f"{len(problems)} field{'s' if len(problems) > 1 else ''} of the spec cannot be used",
+            code,
+            f"{len(problems)} field{'s' if len(problems) > 1 else ''} of the {what} cannot be used",
             remedy="mend the fields listed in errors",
             problems=problems,
         ) from error
@@ -72,12 +78,12 @@ def _merged(problems: Iterable[FieldProblem]) -> tuple[FieldProblem, ...]:
     return tuple(by_pointer.values())
 
 
-def _problem(item: Any) -> FieldProblem:
+def _problem(item: Any, model: type[BaseModel]) -> FieldProblem:
     location: tuple[int | str, ...] = tuple(p for p in item["loc"] if not UNION_BRANCH.match(str(p)))
     pointer = "".join(f"/{_escape(str(piece))}" for piece in location)
     value = item["input"]
     if item["type"] == "extra_forbidden":
-        return FieldProblem(pointer, "unknown_field", _unknown_field(location))
+        return FieldProblem(pointer, "unknown_field", _unknown_field(location, model))
     if item["type"] == "missing":
         return FieldProblem(pointer, "missing", "this field is required")
     if item["type"] == "literal_error":
@@ -87,9 +93,9 @@ def _problem(item: Any) -> FieldProblem:
     return FieldProblem(pointer, item["type"], message if isinstance(value, dict) else f"{message}; got {shown}")
 
 
-def _unknown_field(location: tuple[int | str, ...]) -> str:
+def _unknown_field(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     name = str(location[-1])
-    known = _fields_at(location[:-1])
+    known = _fields_at(location[:-1], model)
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if nearest:
         return f"unknown field {name!r}; did you mean {nearest[0]!r}?"
@@ -104,16 +110,17 @@ def _not_a_choice(item: Any, value: Any) -> str:
     return f"{value!r} is none of {', '.join(choices)}{hint}"
 
 
-def _fields_at(path: tuple[int | str, ...]) -> list[str]:
-    """The field names of the model at `path` below JobSpec."""
-    model: type[BaseModel] = JobSpec
-    for piece in path:
+def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    """The field names of the model at `path` below this one. Below a field of many (a list, a mapping), the next piece
+    only says which of them."""
+    pieces = iter(path)
+    for piece in pieces:
         field = model.model_fields.get(str(piece))
-        if field is None:
+        found = _model_in(field.annotation) if field else None
+        if found is None or field is None:
             return []
-        found = _model_in(field.annotation)
-        if found is None:
-            return []
+        if get_origin(field.annotation) in (list, dict):
+            next(pieces, None)
         model = found
     return sorted(model.model_fields)
 

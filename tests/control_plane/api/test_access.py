@@ -111,6 +111,10 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST admin/orphans:observe": lambda ids: {"attempt_id": ids["attempt_id"]},
     "POST clusters": lambda ids: {"name": "mine", "kind": "local", "config": {"directory": ids["job_id"]}},
     "POST clusters:check": lambda ids: {"kind": "local", "config": {"directory": ids["job_id"]}},
+    "PATCH quotas": lambda ids: {"changes": [{"node": ids["team_id"], "max_slots": 1}]},
+    "PUT quotas": lambda ids: {"organisation": {"teams": {ids["team_id"]: {}}}},
+    "POST quotas:preview": lambda ids: {"changes": [{"node": ids["team_id"], "max_slots": 1}]},
+    "PUT quotas/settings": lambda ids: {"preempt": False},
     "POST metrics:query": lambda ids: {"jobs": [ids["job_id"]], "series": ["train/loss"]},
 }
 

@@ -35,6 +35,7 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
+from athanor.operations import quotas
 from athanor.specs import fit
 from athanor.specs.v1 import JobSpec
 
@@ -237,8 +238,8 @@ def _written(job: Job) -> dict[str, Any]:
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
     key = _idempotency_key(request)
     try:
-        done = services.submit(submission.read(principal(request), team, written, original), key)
-    except Invalid:
+        done = services.submit(submission.read(principal(request), team, written, original), key, quotas.check)
+    except (Invalid, Conflict):
         # What was accepted once is answered again, whatever has become of the clusters and data it names.
         before = services.replayed(team, key, written) if key else None
         if before is None:

@@ -1,0 +1,59 @@
+"""How much teams keep in the object store, and the limit on it (`max_storage_bytes` of the quota tree).
+
+What is counted: checkpoints until they are deleted, models, logs and profiles, uploaded data sets, and what was made of
+data sets by tokenising. New data and new jobs are refused above the limit; a running job's checkpoints never are, since
+losing its work would cost more than the bytes: it may go above the limit, and whoever comes next waits until there is
+room.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from django.db.models import Sum
+
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
+from athanor.core import tenancy
+from athanor.core.errors import Conflict
+from athanor.quotas import limits, selectors
+from athanor.quotas.models import QuotaNode
+
+REMEDY = "keep fewer checkpoints (checkpoint.keep_last), or ask a platform administrator for more"
+
+
+def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
+    """By the team's id, of these teams or of all."""
+    wanted = None if team_ids is None else list(team_ids)
+    found: dict[str, int] = {}
+    with tenancy.unrestricted():
+        for rows, team in (
+            (Checkpoint.objects.filter(deleted_at__isnull=True), "job__team_id"),
+            (Artifact.objects.all(), "job__team_id"),
+            (Dataset.objects.filter(origin=Dataset.Origin.SEALED), "team_id"),
+            (PreparedDataset.objects.all(), "dataset__team_id"),
+        ):
+            asked = rows if wanted is None else rows.filter(**{f"{team}__in": wanted})
+            for team_id, size in (
+                asked.values(team).order_by().annotate(size=Sum("size_bytes")).values_list(team, "size")
+            ):
+                found[team_id] = found.get(team_id, 0) + size
+    return found
+
+
+def check(path: Sequence[QuotaNode], coming_bytes: int | None = None) -> None:
+    """Raises Conflict when what a team, or a group above it, keeps is at its limit, or above it with what comes.
+    `path`: of the team (quotas/selectors.py).
+
+    With what comes it is for the transaction that stores it, and exact whoever else does: those whom a limit binds go
+    one after another.
+    """
+    limited = [node for node in path if node.max_storage_bytes is not None]
+    for node in limits.lock(limited) if coming_bytes else limited:
+        most = node.max_storage_bytes
+        used = sum(stored_bytes(selectors.teams_below(node.id)).values())
+        if most is not None and (used >= most or used + (coming_bytes or 0) > most):
+            coming = f", and {coming_bytes} more would come" if coming_bytes else ""
+            raise Conflict(
+                "storage_full",
+                f"{limits.whose(node)} keeps {used} bytes of {most} that it may keep (max_storage_bytes){coming}",
+                remedy=REMEDY,
+                extra={"node": node.name, "limit": most, "used": used},
+            )

@@ -1,0 +1,199 @@
+"""Quotas as a whole: what a submission is checked for, what is used of the tree now, and what a change would do."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from athanor.artifacts import usage
+from athanor.jobs.services import Request
+from athanor.quotas import limits, selectors
+from athanor.quotas.changes import differences
+from athanor.quotas.tree import Node, Tree, children_of, nominal_of_subtree, path_of, way_up
+from athanor.scheduling import snapshot as pure
+from athanor.scheduling.tree import NO_LIMIT, Usage
+from athanor.scheduling.tree import Tree as PureTree
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a node's subtree has of one accelerator and what is used of it now. `nominal`: with what is below it.
+    `available`: how many slots more it could use now, borrowed ones too (None: without a grant anywhere in the tree,
+    only its pools bound it). `teams`: how many hold some."""
+
+    accelerator: str
+    governed: bool
+    nominal: int
+    used: int
+    borrowed: int
+    lent: int
+    available: int | None
+    teams: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A node with what is used of it."""
+
+    node: Node
+    path: str
+    depth: int
+    shares: list[Share]
+    used: selectors.Used
+
+
+@dataclass(frozen=True)
+class Over:
+    """A node that uses more than it would be allowed. `what`: an accelerator or the name of a limit."""
+
+    node: str
+    what: str
+    used: int
+    allowed: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class TouchedJob:
+    id: str
+    team: str
+    slots: int
+    accelerator: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a change would do at this moment."""
+
+    version: int
+    differences: list[str]
+    over: list[Over]
+    preempted: list[TouchedJob]
+    started: list[TouchedJob]
+    not_started: list[TouchedJob]
+
+
+def check(request: Request) -> None:
+    """Within the transaction that submits. Raises Invalid for what can never run, Conflict for what cannot be taken
+    now."""
+    path = selectors.path_of_team(request.team)
+    usage.check(path)
+    limits.check(path, request.spec, request.pool)
+
+
+def shown(tree: Tree, used: Mapping[str, selectors.Used]) -> list[Shown]:
+    """Every node, parents before children. `used`: of nodes (selectors.used_of_nodes)."""
+    pure_tree = PureTree(pure_nodes(tree))
+    now = Usage(pure_tree)
+    accelerators = {*pure_tree.quotas}
+    for node in tree.values():
+        if node.team:
+            for accelerator, slots in used[node.id].slots.items():
+                now.add(pure_tree.index[node.id], accelerator, slots)
+                accelerators.add(accelerator)
+    lent = {accelerator: now.lent(accelerator) for accelerator in pure_tree.quotas}
+    below = children_of(tree)
+
+    def share(node: Node, accelerator: str) -> Share:
+        at, governed = pure_tree.index[node.id], accelerator in pure_tree.quotas
+        free = now.available(at, accelerator)
+        return Share(
+            accelerator=accelerator,
+            governed=governed,
+            nominal=nominal_of_subtree(tree, below, node.id, accelerator),
+            used=used[node.id].slots.get(accelerator, 0),
+            borrowed=now.borrowed(at, accelerator),
+            lent=lent[accelerator][at] if governed else 0,
+            available=free if governed and free < NO_LIMIT else None,
+            teams=used[node.id].teams.get(accelerator, 0),
+        )
+
+    return [
+        Shown(
+            node,
+            path_of(tree, node.id),
+            sum(1 for _ in way_up(tree, node.id)) - 1,
+            [share(node, accelerator) for accelerator in sorted(accelerators)],
+            used[node.id],
+        )
+        for node in _from_the_top(tree)
+    ]
+
+
+def preview(wanted: Callable[[Tree], Tree]) -> Preview:
+    """Takes no lock: by the time the change is made, other jobs may run."""
+    version, before = selectors.version(), selectors.tree()
+    after = wanted(before)
+    return Preview(version, differences(before, after), over_use(after), [], [], [])
+
+
+def over_use(tree: Tree) -> list[Over]:
+    """Which nodes of this tree use more than it allows, now."""
+    used = selectors.used_of_nodes(tree)
+    kept = usage.stored_bytes() if any("max_storage_bytes" in node.limits for node in tree.values()) else {}
+    found = []
+    for row in shown(tree, used):
+        for share in row.shares:
+            grant = row.node.grants.get(share.accelerator)
+            borrows = grant.borrow_limit if grant else None
+            allowed = share.nominal + (borrows or 0)
+            unlimited = borrows is None and row.node.parent is not None
+            if share.governed and share.used > allowed and not unlimited:
+                found.append(_over(row.path, share.accelerator, share.used, allowed, "slots are used"))
+        now = {
+            "max_running_jobs": (row.used.running_jobs, "jobs run"),
+            "max_queued_jobs": (row.used.queued_jobs, "jobs wait"),
+            "max_slots": (row.used.slots_total, "slots are used"),
+            "max_storage_bytes": (_kept(tree, row.node.id, kept), "bytes are kept"),
+        }
+        for name, (count, what) in now.items():
+            limit = row.node.limits.get(name)
+            if limit is not None and count > limit:
+                found.append(_over(row.path, name, count, limit, what))
+    return found
+
+
+def _over(path: str, what: str, used: int, allowed: int, said: str) -> Over:
+    return Over(path, what, used, allowed, f"{path}: {used} {said}, {allowed} would be allowed ({what})")
+
+
+def _kept(tree: Tree, node_id: str, kept: Mapping[str, int]) -> int:
+    """Bytes of the subtree's teams. `kept`: by team."""
+    below = (node for node in tree.values() if node.team_id in kept)
+    return sum(kept[node.team_id] for node in below if any(above.id == node_id for above in way_up(tree, node.id)))
+
+
+def seen_by(tree: Tree, team_ids: Iterable[str]) -> set[str]:
+    """Ids of the nodes on the paths of these teams."""
+    teams = set(team_ids)
+    return {above.id for node in tree.values() if node.team_id in teams for above in way_up(tree, node.id)}
+
+
+def pure_nodes(tree: Tree, recent: Mapping[str, Mapping[str, float]] | None = None) -> list[pure.QuotaNode]:
+    """As admission knows them. `recent`: by the node's id (scheduling/snapshot.py)."""
+    return [
+        pure.QuotaNode(
+            id=node.id,
+            name=node.name,
+            parent=node.parent,
+            weight=node.weight,
+            grants={
+                accelerator: pure.Grant(grant.nominal, grant.borrow_limit, grant.lend_limit)
+                for accelerator, grant in node.grants.items()
+            },
+            max_running_jobs=node.limits.get("max_running_jobs"),
+            max_slots=node.limits.get("max_slots"),
+            recent=(recent or {}).get(node.id, {}),
+        )
+        for node in tree.values()
+    ]
+
+
+def _from_the_top(tree: Tree) -> list[Node]:
+    below = children_of(tree)
+    found: list[Node] = []
+    open_ = [node for node in tree.values() if node.parent is None]
+    while open_:
+        node = open_.pop()
+        found.append(node)
+        open_ += reversed(below[node.id])
+    return found

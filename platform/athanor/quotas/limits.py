@@ -1,0 +1,77 @@
+"""What is refused when a job is submitted: what a limit on its team's path of the tree can never let run, and one more
+job where too many wait. Other limits, and quotas, only let it wait (scheduling/policy.py).
+"""
+
+from collections.abc import Iterable, Sequence
+
+from athanor.accounts.models import Team
+from athanor.clusters.models import Pool
+from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.quotas import selectors
+from athanor.quotas.models import QuotaNode
+from athanor.specs.v1 import JobSpec
+
+
+def problems(team: Team, spec: JobSpec, pool: Pool) -> list[FieldProblem]:
+    """Why the spec can never run in the pool as the limits are now, for every limit that is in its way."""
+    return _problems(selectors.path_of_team(team), spec, pool)
+
+
+def check(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> None:
+    """Within the transaction that submits for the team of this path. Exact whoever else submits: while a limit on
+    waiting jobs holds for the team, its submissions are counted one after the other. Raises Invalid, or Conflict where
+    too many jobs wait."""
+    found = _problems(path, spec, pool)
+    if found:
+        raise Invalid(
+            "over_limit",
+            found[0].detail,
+            remedy="mend the fields listed in errors, or ask a platform administrator for a higher limit",
+            problems=tuple(found),
+        )
+    _check_queue(path)
+
+
+def _check_queue(path: Sequence[QuotaNode]) -> None:
+    limited = lock(node for node in path if node.max_queued_jobs is not None)
+    waiting = selectors.queued_below(node.id for node in limited)
+    for node in limited:
+        if node.max_queued_jobs is not None and waiting[node.id] >= node.max_queued_jobs:
+            detail = f"{waiting[node.id]} jobs of {whose(node)} wait, and {node.max_queued_jobs} may"
+            raise Conflict(
+                "queue_full",
+                f"{detail} (max_queued_jobs)",
+                remedy="submit it when one of them has started, cancel one, or ask a platform administrator for more",
+                extra={"node": node.name, "limit": node.max_queued_jobs, "waiting": waiting[node.id]},
+            )
+
+
+def lock(nodes: Iterable[QuotaNode]) -> list[QuotaNode]:
+    """The rows, locked in the order in which everybody locks nodes: the organisation, then by id."""
+    asked = {node.id: node for node in nodes}
+    top = [node.id for node in asked.values() if node.parent_id is None]
+    rest = sorted(asked.keys() - {*top})
+    rows = QuotaNode.objects.select_for_update(no_key=True)
+    return [row for ids in (top, rest) if ids for row in rows.filter(pk__in=ids).order_by("id")]
+
+
+def _problems(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> list[FieldProblem]:
+    found = []
+    slots, seconds = min(spec.resources.slots, pool.slots), spec.time_limit_seconds
+    for node in path:
+        owner = whose(node)
+        for limit, name in ((node.max_slots_per_job, "max_slots_per_job"), (node.max_slots, "max_slots")):
+            if limit is not None and slots > limit:
+                of = "one job of" if name == "max_slots_per_job" else "all jobs of"
+                detail = f"it asks for {slots} slots; {of} {owner} may hold {limit} ({name}); ask for fewer processes"
+                found.append(FieldProblem("/resources/processes_per_node", name, detail))
+        if node.max_run_seconds is not None and seconds > node.max_run_seconds:
+            detail = f"it may run for {seconds} s; a job of {owner} may for {node.max_run_seconds} (max_run_seconds)"
+            found.append(FieldProblem("/time_limit_seconds", "max_run_seconds", f"{detail}; lower it"))
+    return found
+
+
+def whose(node: QuotaNode) -> str:
+    if node.team_id:
+        return f"team {node.name}"
+    return "the organisation" if node.parent_id is None else f"group {node.name}"

@@ -1,0 +1,176 @@
+"""The tree as values, and what its users write of it. Pure: no Django.
+
+`Node` is what a node is; `NodeChange` one wish about one node; `TreeDocument` the whole tree as a file says it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from athanor.specs.v1 import Name
+from trainer.contract.base import SpecModel
+
+ROOT = "organisation"
+LIMITS = (
+    "max_running_jobs",
+    "max_queued_jobs",
+    "max_slots",
+    "max_slots_per_job",
+    "max_run_seconds",
+    "max_storage_bytes",
+)
+LARGEST = 2**31 - 1
+DEEPEST = 10
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Accelerator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
+TeamName = Annotated[str, Field(min_length=1, max_length=63)]
+Weight = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+class Grant(SpecModel):
+    """Slots of one accelerator, with Kueue's meaning: `nominal` are a node's own, `borrow_limit` is how many more its
+    subtree may use of what others leave idle, `lend_limit` how many of its own others may use. None is no limit."""
+
+    nominal: Count = 0
+    borrow_limit: Count | None = None
+    lend_limit: Count | None = None
+
+
+class Limits(SpecModel):
+    """They hold for a node's whole subtree; None is no limit. `weight`: its part of what its siblings share."""
+
+    weight: Weight = 1.0
+    max_running_jobs: Count | None = None
+    max_queued_jobs: Count | None = None
+    max_slots: Count | None = None
+    max_slots_per_job: Count | None = None
+    max_run_seconds: Count | None = None
+    max_storage_bytes: Annotated[int, Field(ge=0, le=2**62)] | None = None
+
+
+class TeamDocument(Limits):
+    grants: dict[Accelerator, Grant] = {}
+
+
+class GroupDocument(TeamDocument):
+    """What is left out has its default."""
+
+    groups: "dict[Name, GroupDocument]" = {}
+    teams: dict[TeamName, TeamDocument] = {}
+
+
+class TreeDocument(SpecModel):
+    """The whole tree. A group that is left out is removed, a team that is left out stays as it is."""
+
+    organisation: GroupDocument
+
+
+class NodeChange(Limits):
+    """A wish about the node with this id or path (research/vision; organisation is the top). What is not named stays;
+    a grant of null is taken away. `parent`: moves it there. `name`: renames a group."""
+
+    node: Annotated[str, Field(min_length=1, max_length=1000)]
+    action: Literal["change", "create", "delete"] = "change"
+    name: Name | None = None
+    parent: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    grants: dict[Accelerator, Grant | None] = {}
+
+
+class ChangesDocument(SpecModel):
+    """One after the other, and all of them or none."""
+
+    changes: Annotated[list[NodeChange], Field(min_length=1, max_length=1000)]
+
+
+class ProposalDocument(SpecModel):
+    """Either changes of the present tree or a whole one."""
+
+    changes: Annotated[list[NodeChange], Field(max_length=1000)] = []
+    organisation: GroupDocument | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`team` is the name of the team whose leaf it is, empty for a group. `limits`: those that are set."""
+
+    id: str
+    name: str
+    parent: str | None
+    team: str = ""
+    team_id: str = ""
+    weight: float = 1.0
+    limits: Mapping[str, int] = field(default_factory=dict)
+    grants: Mapping[str, Grant] = field(default_factory=dict)
+
+
+Tree = dict[str, Node]
+
+
+def root_of(tree: Tree) -> Node:
+    return next(node for node in tree.values() if node.parent is None)
+
+
+def children_of(tree: Tree) -> dict[str, list[Node]]:
+    """By the parent's id, by name."""
+    found: dict[str, list[Node]] = {node.id: [] for node in tree.values()}
+    for node in sorted(tree.values(), key=lambda node: node.name):
+        if node.parent is not None:
+            found[node.parent].append(node)
+    return found
+
+
+def way_up(tree: Tree, node_id: str) -> Iterator[Node]:
+    """The node, its parent, ... and the top."""
+    at: str | None = node_id
+    while at is not None:
+        yield tree[at]
+        at = tree[at].parent
+
+
+def path_of(tree: Tree, node_id: str) -> str:
+    """`research/vision`; of the top its name."""
+    names = [node.name for node in way_up(tree, node_id)]
+    return "/".join(reversed(names[:-1])) or names[-1]
+
+
+def paths(tree: Tree) -> dict[str, str]:
+    """Ids by path."""
+    below, found = children_of(tree), {}
+    top = root_of(tree)
+    open_ = [(child, child.name) for child in below[top.id]]
+    while open_:
+        node, path = open_.pop()
+        found[path] = node.id
+        open_ += [(child, f"{path}/{child.name}") for child in below[node.id]]
+    return {**found, top.name: top.id}
+
+
+def nominal_of_subtree(tree: Tree, below: Mapping[str, Sequence[Node]], node_id: str, accelerator: str) -> int:
+    """`below`: `children_of` the tree."""
+    total, open_ = 0, [node_id]
+    while open_:
+        at = open_.pop()
+        grant = tree[at].grants.get(accelerator)
+        total += grant.nominal if grant else 0
+        open_ += [child.id for child in below[at]]
+    return total
+
+
+def document_of(tree: Tree) -> TreeDocument:
+    """The tree as a file says it; read back it changes nothing."""
+    below = children_of(tree)
+
+    def told(node: Node) -> dict[str, object]:
+        return {"weight": node.weight, **node.limits, "grants": dict(node.grants)}
+
+    def group(node: Node) -> GroupDocument:
+        return GroupDocument(
+            **told(node),
+            groups={child.name: group(child) for child in below[node.id] if not child.team},
+            teams={child.team: TeamDocument(**told(child)) for child in below[node.id] if child.team},
+        )
+
+    return TreeDocument(organisation=group(root_of(tree)))

@@ -1,0 +1,36 @@
+"""A signed-in platform administrator, and a tree to change."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from athanor.accounts.models import Team, User
+from tests.control_plane.conftest import Api
+
+
+@pytest.fixture
+def boss(make_user: Callable[..., User], other_team: Team) -> User:
+    user = make_user("boss", other_team)
+    user.platform_role = "platform_admin"
+    user.save()
+    return user
+
+
+@pytest.fixture
+def admin(boss: User) -> Api:
+    client = Api()
+    client.force_login(boss)
+    return client
+
+
+@pytest.fixture
+def change(admin: Api) -> Callable[..., Any]:
+    """Changes of the tree by the API; the nodes by path."""
+
+    def make(*wishes: dict[str, Any]) -> dict[str, Any]:
+        answer = admin.send("PATCH", "quotas", {"changes": list(wishes)})
+        assert answer.status_code == 200, answer.content
+        return {node["path"]: node for node in answer.json()["nodes"]}
+
+    return make
