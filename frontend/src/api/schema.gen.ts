@@ -922,6 +922,23 @@ export interface paths {
         patch: operations["projects_change"];
         trace?: never;
     };
+    "/api/v1/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The waiting jobs of each pool, in the order in which they were last considered. */
+        get: operations["queue_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/quotas": {
         parameters: {
             query?: never;
@@ -967,6 +984,23 @@ export interface paths {
         get: operations["quotas_settings"];
         /** @description How admission decides. What is not named stays. */
         put: operations["quotas_change_settings"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/quotas/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Of the nodes that you see: slots held day by day, and bytes kept now. */
+        get: operations["quotas_usage"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -1477,6 +1511,18 @@ export interface components {
             /** Format: double */
             after: number;
         };
+        Blocker: {
+            /** @description pool, quota, limit, budget, turn or hold */
+            kind: string;
+            /** @description of the pool, node of the quota tree, or budget */
+            name: string;
+            /** @description how much of it is missing */
+            lacking: number;
+            /** @description whose jobs have what it lacks */
+            held_by: components["schemas"]["Holder"][];
+            /** @description jobs of its own team among those */
+            own_jobs: string[];
+        };
         BulkItem: {
             id: string;
             /** @description as the same wish for this job alone would be answered */
@@ -1953,6 +1999,10 @@ export interface components {
         };
         /** @enum {string} */
         HealthEnum: "ok" | "degraded" | "unknown" | "hung" | "straggling";
+        Holder: {
+            team: string;
+            slots: number;
+        };
         Incident: {
             id: string;
             kind: string;
@@ -2023,6 +2073,7 @@ export interface components {
             /** @description with every default filled in */
             resolved_spec: unknown;
             readonly submission: string | null;
+            readonly wait: components["schemas"]["Wait"] | null;
         };
         JobCurves: {
             id: string;
@@ -3003,6 +3054,21 @@ export interface components {
             price_per_slot_hour?: string;
             currency?: string;
         };
+        PoolQueue: {
+            /** @description cluster/name */
+            pool: string;
+            cluster: components["schemas"]["Named"];
+            accelerator: string;
+            enabled: boolean;
+            slots: number;
+            slots_used: number;
+            /** @description of all teams */
+            waiting_jobs: number;
+            waiting_slots: number;
+            waiting_teams: number;
+            /** @description in order; those that you may see */
+            jobs: components["schemas"]["QueuedJob"][];
+        };
         /** @enum {string} */
         PrecisionEnum: "fp32" | "bf16" | "fp8";
         /**
@@ -3195,6 +3261,10 @@ export interface components {
              */
             draw: components["schemas"]["DrawEnum"];
         };
+        QueuePage: {
+            items: components["schemas"]["PoolQueue"][];
+            next_cursor: string | null;
+        };
         /** @description Of other teams' jobs only ids are shown. */
         Queued: {
             attempt_id: string;
@@ -3213,6 +3283,22 @@ export interface components {
             /** Format: date-time */
             submitted_at: string | null;
         };
+        QueuedJob: {
+            id: string;
+            /** @description null: of a team that is not yours */
+            name: string | null;
+            /** @description of a team of yours */
+            mine: boolean;
+            team: components["schemas"]["Named"];
+            priority: string;
+            slots: number;
+            /** Format: date-time */
+            queued_at: string;
+            desired: string;
+            reason: components["schemas"]["Reason"] | null;
+            /** @description null until admission has looked at it */
+            wait: components["schemas"]["Wait"] | null;
+        };
         QuotaGrant: {
             accelerator: string;
             /** @description slots of its own */
@@ -3221,6 +3307,19 @@ export interface components {
             borrow_limit: number | null;
             /** @description how many of its own others may use; null: all */
             lend_limit: number | null;
+        };
+        QuotaHistory: {
+            id: string;
+            /** @description kept by the subtree's teams now */
+            storage_bytes: number;
+            lines: components["schemas"]["QuotaLine"][];
+        };
+        QuotaLine: {
+            accelerator: string;
+            /** @description what the subtree has now */
+            nominal: number;
+            /** @description slots held on average, a number a day */
+            used: number[];
         };
         QuotaNode: {
             id: string;
@@ -3262,6 +3361,11 @@ export interface components {
             started: components["schemas"]["TouchedJob"][];
             /** @description would start now, and would then wait */
             not_started: components["schemas"]["TouchedJob"][];
+        };
+        QuotaUsage: {
+            /** @description in UTC; today, which is not over, last */
+            days: string[];
+            nodes: components["schemas"]["QuotaHistory"][];
         };
         Quotas: {
             /** @description higher with each change of the tree */
@@ -3908,6 +4012,26 @@ export interface components {
             email: string;
             is_staff: boolean;
             platform_role: components["schemas"]["PlatformRoleEnum"];
+        };
+        /** @description What admission last said of a waiting job. */
+        Wait: {
+            blocker: components["schemas"]["Blocker"] | null;
+            /** @description what would let it start */
+            unblocks: string;
+            /** @description among those that wait for its pool, from 1 */
+            position: number | null;
+            /** @description how many wait for its pool */
+            of: number | null;
+            /** @description from `at`: its reservation, at the latest */
+            starts_in_seconds: number | null;
+            /** @description from `estimated_at`: as likely sooner as later */
+            p50_seconds: number | null;
+            /** @description nine of ten such jobs start sooner */
+            p90_seconds: number | null;
+            /** Format: date-time */
+            at: string | null;
+            /** Format: date-time */
+            estimated_at: string | null;
         };
         Webhook: {
             id: string;
@@ -11734,6 +11858,129 @@ export interface operations {
             };
         };
     };
+    queue_show: {
+        parameters: {
+            query?: {
+                /** @description jobs of each pool */
+                limit?: number;
+                /** @description cluster/name, or a cluster */
+                pool?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueuePage"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     quotas_show: {
         parameters: {
             query?: never;
@@ -12362,6 +12609,126 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AdmissionSettings"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    quotas_usage: {
+        parameters: {
+            query?: {
+                days?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuotaUsage"];
                 };
             };
             /** @description the body is not what its Content-Type says */

@@ -66,11 +66,11 @@ class Client:
         body = {"content": content} if content is not None else {"json": {} if json is None else json}
         return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=headers or {}, **body)
 
-    def put(self, path: str, json: Any) -> Any:
-        return self._send("PUT", path, PATIENCE_SECONDS, json=json)
+    def put(self, path: str, json: Any, *, headers: dict[str, str] | None = None) -> Any:
+        return self._send("PUT", path, PATIENCE_SECONDS, json=json, headers=headers or {})
 
-    def patch(self, path: str, json: Any) -> Any:
-        return self._send("PATCH", path, PATIENCE_SECONDS, json=json)
+    def patch(self, path: str, json: Any, *, headers: dict[str, str] | None = None) -> Any:
+        return self._send("PATCH", path, PATIENCE_SECONDS, json=json, headers=headers or {})
 
     def delete(self, path: str) -> Any:
         return self._send("DELETE", path, PATIENCE_SECONDS)

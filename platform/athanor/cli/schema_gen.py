@@ -185,6 +185,11 @@ ExportEnum: TypeAlias = Literal['merged', 'adapter']
 FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
 
 
+class Holder(TypedDict):
+    team: str
+    slots: int
+
+
 class MixturePart(TypedDict):
     source: str
     weight: NotRequired[float]
@@ -336,6 +341,14 @@ class TelemetrySpec(TypedDict):
     mlflow: NotRequired[MlflowSpec | None]
 
 
+class Blocker(TypedDict):
+    kind: str
+    name: str
+    lacking: int
+    held_by: list[Holder]
+    own_jobs: list[str]
+
+
 class DataSpec(TypedDict):
     source: NotRequired[str | None]
     format: NotRequired[FormatEnum]
@@ -401,36 +414,6 @@ class ArtifactPage(TypedDict):
     next_cursor: str | None
 
 
-class Job(TypedDict):
-    id: str
-    name: str
-    team: Named
-    project: str
-    labels: dict[str, str]
-    priority: str
-    status: JobStatusEnum
-    desired: DesiredEnum
-    reason: Reason | None
-    health: HealthEnum
-    cluster: str
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    updated_at: str
-    created_by: str
-    forked_from: str | None
-    attempt_count: int
-    progress: Progress | None
-    validation_loss: BeforeAfter | None
-    warnings: list[FieldProblem]
-    links: Links
-    attempts: list[Attempt]
-    timings: Timings
-    spec: Any
-    resolved_spec: Any
-    submission: str | None
-
-
 class JobPage(TypedDict):
     items: list[JobSummary]
     next_cursor: str | None
@@ -444,6 +427,18 @@ class ProfilePage(TypedDict):
 class PrepareSpec(TypedDict):
     data: DataSpec
     tokenizer: NotRequired[TokenizerSpec]
+
+
+class Wait(TypedDict):
+    blocker: Blocker | None
+    unblocks: str
+    position: int | None
+    of: int | None
+    starts_in_seconds: int | None
+    p50_seconds: int | None
+    p90_seconds: int | None
+    at: str | None
+    estimated_at: str | None
 
 
 class OptimizerSpec(TypedDict):
@@ -489,6 +484,37 @@ class ModelShape(TypedDict):
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]
     moe: NotRequired[MoEShape | None]
+
+
+class Job(TypedDict):
+    id: str
+    name: str
+    team: Named
+    project: str
+    labels: dict[str, str]
+    priority: str
+    status: JobStatusEnum
+    desired: DesiredEnum
+    reason: Reason | None
+    health: HealthEnum
+    cluster: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    updated_at: str
+    created_by: str
+    forked_from: str | None
+    attempt_count: int
+    progress: Progress | None
+    validation_loss: BeforeAfter | None
+    warnings: list[FieldProblem]
+    links: Links
+    attempts: list[Attempt]
+    timings: Timings
+    spec: Any
+    resolved_spec: Any
+    submission: str | None
+    wait: Wait | None
 
 
 class ModelSpec(TypedDict):

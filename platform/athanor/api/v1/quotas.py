@@ -3,8 +3,9 @@
 from functools import partial
 from typing import Any
 
+from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema, extend_schema_field
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
@@ -15,10 +16,11 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
+from athanor.api.pagination import number
 from athanor.api.parsers import TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
-from athanor.operations import quotas
+from athanor.operations import quota_history, quotas
 from athanor.quotas import changes, selectors, services
 from athanor.quotas.models import AdmissionSettings, QuotaNode
 from athanor.quotas.tree import LIMITS, ChangesDocument, ProposalDocument, Tree, TreeDocument, document_of
@@ -26,6 +28,7 @@ from athanor.specs.validation import parsed
 
 PARSERS = (JSONParser, YamlParser, TextYamlParser)
 DAY = 86_400
+MOST_DAYS = 366
 
 
 class QuotaGrantSerializer(serializers.Serializer[Any]):
@@ -120,6 +123,23 @@ class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
     not_started = TouchedJobSerializer(many=True, help_text="would start now, and would then wait")
 
 
+class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):
+    accelerator = serializers.CharField()
+    nominal = serializers.IntegerField(help_text="what the subtree has now")
+    used = serializers.ListField(child=serializers.FloatField(), help_text="slots held on average, a number a day")
+
+
+class QuotaHistorySerializer(serializers.Serializer[quota_history.History]):
+    id = serializers.CharField(source="node_id")
+    storage_bytes = serializers.IntegerField(help_text="kept by the subtree's teams now")
+    lines = QuotaLineSerializer(many=True)
+
+
+class QuotaUsageSerializer(serializers.Serializer[Any]):
+    days = serializers.ListField(child=serializers.DateField(), help_text="in UTC; today, which is not over, last")
+    nodes = QuotaHistorySerializer(many=True)
+
+
 class QuotasView(APIView):
     parser_classes = PARSERS
 
@@ -185,6 +205,21 @@ class QuotaPreviewView(APIView):
         manager(request)
         found = quotas.preview(proposed(request.data))
         return Response(QuotaPreviewSerializer(found).data)
+
+
+class QuotaUsageView(APIView):
+    @extend_schema(
+        operation_id="quotas_usage",
+        parameters=[OpenApiParameter("days", int)],
+        responses={200: QuotaUsageSerializer, **PROBLEMS},
+        description="Of the nodes that you see: slots held day by day, and bytes kept now.",
+    )
+    def get(self, request: Request) -> Response:
+        who, tree, now = principal(request), selectors.tree(), timezone.now()
+        days = number(request, "days", 30, lowest=1, highest=MOST_DAYS)
+        seen = visible(who, tree)
+        nodes = [row for row in quota_history.history(tree, now, days).values() if row.node_id in seen]
+        return Response(QuotaUsageSerializer({"days": quota_history.days_until(now, days), "nodes": nodes}).data)
 
 
 class AdmissionSettingsView(APIView):

@@ -1,6 +1,6 @@
 """The shapes of jobs on the wire."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils import timezone
@@ -207,6 +207,52 @@ class JobSummarySerializer(serializers.Serializer[Job]):
         return {"self": base, **{part: f"{base}/{part}" for part in parts}}
 
 
+class HolderSerializer(serializers.Serializer[Any]):
+    team = serializers.CharField()
+    slots = serializers.IntegerField()
+
+
+class BlockerSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField(help_text="pool, quota, limit, budget, turn or hold")
+    name = serializers.CharField(help_text="of the pool, node of the quota tree, or budget")
+    lacking = serializers.IntegerField(help_text="how much of it is missing")
+    held_by = HolderSerializer(many=True, help_text="whose jobs have what it lacks")
+    own_jobs = serializers.ListField(child=serializers.CharField(), help_text="jobs of its own team among those")
+
+
+class WaitSerializer(serializers.Serializer[Any]):
+    """What admission last said of a waiting job."""
+
+    blocker = BlockerSerializer(allow_null=True)
+    unblocks = serializers.CharField(allow_blank=True, help_text="what would let it start")
+    position = serializers.IntegerField(allow_null=True, help_text="among those that wait for its pool, from 1")
+    of = serializers.IntegerField(allow_null=True, help_text="how many wait for its pool")
+    starts_in_seconds = serializers.IntegerField(allow_null=True, help_text="from `at`: its reservation, at the latest")
+    p50_seconds = serializers.IntegerField(allow_null=True, help_text="from `estimated_at`: as likely sooner as later")
+    p90_seconds = serializers.IntegerField(allow_null=True, help_text="nine of ten such jobs start sooner")
+    at = serializers.DateTimeField(allow_null=True)
+    estimated_at = serializers.DateTimeField(allow_null=True)
+
+
+def wait_of(job: Job) -> dict[str, Any] | None:
+    """What WaitSerializer describes; None for a job that does not wait, or that admission has not looked at."""
+    told = job.waiting
+    if job.status != JobStatus.QUEUED.value or not told:
+        return None
+    blocker = told.get("blocker")
+    return {
+        "blocker": {"held_by": [], "own_jobs": [], **blocker} if blocker else None,
+        "unblocks": told.get("unblocks", ""),
+        "position": told.get("position") or None,
+        **{name: told.get(name) for name in ("of", "starts_in_seconds", "p50_seconds", "p90_seconds")},
+        **{name: _moment(told.get(name)) for name in ("at", "estimated_at")},
+    }
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
 class JobSerializer(JobSummarySerializer):
     """A job in full."""
 
@@ -215,6 +261,11 @@ class JobSerializer(JobSummarySerializer):
     spec = serializers.JSONField(help_text="as written")
     resolved_spec = serializers.JSONField(help_text="with every default filled in")
     submission = serializers.SerializerMethodField()
+    wait = serializers.SerializerMethodField()
+
+    @extend_schema_field(WaitSerializer(allow_null=True))
+    def get_wait(self, job: Job) -> Any:
+        return wait_of(job)
 
     @extend_schema_field(TimingsSerializer)
     def get_timings(self, job: Job) -> dict[str, Any]:

@@ -1,0 +1,101 @@
+"""/queue: who waits for which pool, why, and until about when. Of other teams' jobs members see only sums."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
+from athanor.api.access import principal
+from athanor.api.pagination import listed, number
+from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, ReasonSerializer, WaitSerializer, page_of, wait_of
+from athanor.jobs.models import Job
+from athanor.jobs.queue import Queue, queues
+from athanor.jobs.reasons import explain
+from athanor.specs.v1 import PRIORITY_VALUES
+
+MOST = 500
+PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
+
+
+class QueuedJobSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField()
+    name = serializers.CharField(allow_null=True, help_text="null: of a team that is not yours")
+    mine = serializers.BooleanField(help_text="of a team of yours")
+    team = NamedSerializer()
+    priority = serializers.CharField()
+    slots = serializers.IntegerField()
+    queued_at = serializers.DateTimeField()
+    desired = serializers.CharField()
+    reason = ReasonSerializer(allow_null=True)
+    wait = WaitSerializer(allow_null=True, help_text="null until admission has looked at it")
+
+
+class PoolQueueSerializer(serializers.Serializer[Any]):
+    pool = serializers.CharField(help_text="cluster/name")
+    cluster = NamedSerializer()
+    accelerator = serializers.CharField()
+    enabled = serializers.BooleanField()
+    slots = serializers.IntegerField()
+    slots_used = serializers.IntegerField()
+    waiting_jobs = serializers.IntegerField(help_text="of all teams")
+    waiting_slots = serializers.IntegerField()
+    waiting_teams = serializers.IntegerField()
+    jobs = QueuedJobSerializer(many=True, help_text="in order; those that you may see")
+
+
+class QueueView(APIView):
+    @extend_schema(
+        operation_id="queue_show",
+        parameters=[
+            OpenApiParameter("pool", str, description="cluster/name, or a cluster"),
+            OpenApiParameter("limit", int, description="jobs of each pool"),
+        ],
+        responses={200: page_of("QueuePage", PoolQueueSerializer), **PROBLEMS},
+        description="The waiting jobs of each pool, in the order in which they were last considered.",
+    )
+    def get(self, request: Request) -> Response:
+        who = principal(request)
+        found = queues(
+            who,
+            whole=Permission.READ_AUDIT in who.platform,
+            most=number(request, "limit", 100, lowest=1, highest=MOST),
+            pool=request.query_params.get("pool", ""),
+        )
+        return Response(listed([PoolQueueSerializer(_queue(who, each)).data for each in found]))
+
+
+def _queue(who: Principal, queue: Queue) -> dict[str, Any]:
+    pool = queue.pool
+    return {
+        "pool": str(pool),
+        "cluster": pool.cluster,
+        "accelerator": pool.accelerator,
+        "enabled": pool.cluster.enabled,
+        "slots": pool.slots,
+        "slots_used": queue.slots_used,
+        "waiting_jobs": queue.waiting_jobs,
+        "waiting_slots": queue.waiting_slots,
+        "waiting_teams": queue.waiting_teams,
+        "jobs": [_job(who, job) for job in queue.jobs],
+    }
+
+
+def _job(who: Principal, job: Job) -> dict[str, Any]:
+    mine = job.team_id in who.team_ids
+    return {
+        "id": job.id,
+        "name": job.name if mine else None,
+        "mine": mine,
+        "team": job.team,
+        "priority": PRIORITIES.get(job.priority, str(job.priority)),
+        "slots": job.slots,
+        "queued_at": job.queued_at,
+        "desired": job.desired,
+        "reason": explain(job.reason, job.reason_detail),
+        "wait": wait_of(job),
+    }

@@ -1,0 +1,260 @@
+"""quota show, set, preview, apply; queue.
+
+Whoever changes the tree needs a token with the scope `platform`, of a platform administrator.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson, connect
+from athanor.cli.render import console, number, print_json, size
+from athanor.cli.spec_file import read_spec
+
+app = typer.Typer(rich_markup_mode=None)
+TreeFile = Annotated[Path, typer.Argument(help="YAML or JSON, as `athanor quota show --yaml` prints it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+LIMITS = {
+    "max_running_jobs": "running jobs",
+    "max_queued_jobs": "waiting jobs",
+    "max_slots": "slots",
+    "max_slots_per_job": "slots of a job",
+    "max_run_seconds": "seconds of a run",
+    "max_storage_bytes": "stored bytes",
+}
+GRANT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)=(none|\d+(?::(?:\d+|-)?){0,2})$")
+NONE = "none"
+
+
+@app.command("show")
+@reports_errors
+def show(
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="The tree as `athanor quota apply` takes it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the tree, what of it is used, borrowed and lent; to members of teams, their path."""
+    client = connect()
+    if as_yaml:
+        sys.stdout.write(yaml.safe_dump(client.get("/quotas/document"), sort_keys=False, allow_unicode=True))
+        return
+    found = client.get("/quotas")
+    if as_json:
+        print_json(found)
+        return
+    table = _table("node", "accelerator", "used", "own", "borrowed", "lent", "can use", "jobs", "waiting", "limits")
+    for node in found["nodes"]:
+        _rows_of(table, node)
+    console.print(table)
+
+
+@app.command("set")
+@reports_errors
+def set_node(
+    node: Annotated[str, typer.Argument(help="Its path (research/vision) or id; organisation is the top.")],
+    grant: Annotated[
+        list[str] | None,
+        typer.Option(help="h100=8, or h100=8:4:2: own, borrow limit, lend limit (- for none); h100=none: no grant."),
+    ] = None,
+    weight: Annotated[float | None, typer.Option(help="Its part of what its siblings share.")] = None,
+    parent: Annotated[str | None, typer.Option(help="Move it there.")] = None,
+    name: Annotated[str | None, typer.Option(help="Rename a group.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make a group with this path.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete an empty group.")] = False,
+    max_running_jobs: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    max_queued_jobs: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    max_slots: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    max_slots_per_job: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    max_run_seconds: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    max_storage_bytes: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change a node of the tree; what is not named stays. Holds at once."""
+    if create and delete:
+        raise CliError(ExitCode.USAGE, "--create and --delete: give one of them")
+    limits = {
+        "max_running_jobs": max_running_jobs,
+        "max_queued_jobs": max_queued_jobs,
+        "max_slots": max_slots,
+        "max_slots_per_job": max_slots_per_job,
+        "max_run_seconds": max_run_seconds,
+        "max_storage_bytes": max_storage_bytes,
+    }
+    said = {"weight": weight, "parent": parent, "name": name}
+    change: dict[str, Any] = {
+        "node": node,
+        "action": "create" if create else "delete" if delete else "change",
+        **{key: value for key, value in said.items() if value is not None},
+        **{key: _limit(key, value) for key, value in limits.items() if value is not None},
+        **({"grants": dict(_grant(text) for text in grant)} if grant else {}),
+    }
+    client = connect()
+    seen = client.post("/quotas:preview", {"changes": [change]})
+    if not dry_run:
+        client.patch("/quotas", {"changes": [change]}, headers=_if_match(seen))
+    if as_json:
+        print_json(seen)
+    else:
+        _print_preview(seen)
+
+
+@app.command("preview")
+@reports_errors
+def preview(file: TreeFile, as_json: AsJson = False) -> None:
+    """Say what a file would change, who would be over, and which jobs would stop or start."""
+    seen = connect().post("/quotas:preview", _tree(file))
+    if as_json:
+        print_json(seen)
+    else:
+        _print_preview(seen)
+
+
+@app.command("apply")
+@reports_errors
+def apply(file: TreeFile, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Make the tree as a file says, all of it at once. Groups that are left out are removed, teams stay."""
+    client, document = connect(), _tree(file)
+    seen = client.post("/quotas:preview", document)
+    if not as_json:
+        _print_preview(seen)
+    if seen["differences"]:
+        if not yes and not as_json:
+            typer.confirm("Change the tree?", abort=True)
+        client.put("/quotas", document, headers=_if_match(seen))
+    if as_json:
+        print_json(seen)
+    elif seen["differences"]:
+        console.print("[green]The tree is as the file says.[/green]")
+
+
+@reports_errors
+def queue(
+    pool: Annotated[str | None, typer.Option(help="CLUSTER/POOL, or a cluster.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Jobs of each pool.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show who waits for which pool, why, and until about when."""
+    found = connect().get("/queue", pool=pool, limit=limit)["items"]
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        used = f"{each['slots_used']} of {each['slots']} {escape(each['accelerator'])} slots used"
+        wait = f"{each['waiting_jobs']} jobs of {each['waiting_teams']} teams wait for {each['waiting_slots']}"
+        console.print(f"[bold]{escape(each['pool'])}[/bold]  {used}, {wait}")
+        if each["jobs"]:
+            console.print(_queue_table(each["jobs"]))
+
+
+def _queue_table(jobs: list[Any]) -> Table:
+    table = _table("#", "job", "name", "team", "priority", "slots", "starts in", "why it waits")
+    for job in jobs:
+        wait, reason = job["wait"] or {}, job["reason"] or {}
+        why = " ".join(part for part in (reason.get("message"), wait.get("unblocks")) if part)
+        table.add_row(
+            str(wait.get("position") or "-"), job["id"], escape(job["name"] or "-"), escape(job["team"]["name"]),
+            job["priority"], str(job["slots"]), _expected(wait), escape(why),
+        )  # fmt: skip
+    return table
+
+
+def _expected(wait: dict[str, Any]) -> str:
+    likely, late = wait.get("p50_seconds"), wait.get("p90_seconds")
+    if likely is None:
+        latest = wait.get("starts_in_seconds")
+        return "-" if latest is None else f"at most {_span(latest)}"
+    return f"{_span(likely)} to {_span(late)}" if late is not None else _span(likely)
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _rows_of(table: Table, node: Any) -> None:
+    limits = [
+        f"{size(node[name]) if name == 'max_storage_bytes' else node[name]} {said}"
+        for name, said in LIMITS.items()
+        if node[name] is not None
+    ]
+    if node["weight"] != 1:
+        limits.append(f"weight {node['weight']:g}")
+    name = f"{'  ' * node['depth']}{escape(node['name'])}"
+    shares = [each for each in node["shares"] if each["governed"] or each["used"]] or [None]
+    for place, share in enumerate(shares):
+        first = place == 0
+        figures = ["", "", "", "", "", ""]
+        if share:
+            figures = [
+                escape(share["accelerator"]), str(share["used"]), str(share["nominal"]) if share["governed"] else "any",
+                str(share["borrowed"] or ""), str(share["lent"] or ""), number(share["available"], "d"),
+            ]  # fmt: skip
+        table.add_row(
+            name if first else "", *figures, str(node["running_jobs"]) if first else "",
+            str(node["queued_jobs"]) if first else "", ", ".join(limits) if first else "",
+        )  # fmt: skip
+
+
+def _print_preview(seen: Any) -> None:
+    if not seen["differences"]:
+        console.print("Nothing would change." if not seen["over"] else "Nothing would change; as it is:")
+    for line in seen["differences"]:
+        colour = {"+": "green", "-": "red"}.get(line[0], "default")
+        console.print(f"[{colour}]{escape(line)}[/{colour}]")
+    for over in seen["over"]:
+        console.print(f"[yellow]over[/yellow] {escape(over['detail'])}")
+    for key, said in (
+        ("preempted", "[red]saves a checkpoint and waits[/red]"),
+        ("started", "[green]starts at once[/green]"),
+        ("not_started", "[yellow]waits, and would start now[/yellow]"),
+    ):
+        for job in seen[key]:
+            why = f": {escape(job['why'])}" if job["why"] else ""
+            console.print(f"{said} {job['id']} of {escape(job['team'])}, {job['slots']} {job['accelerator']}{why}")
+
+
+def _tree(file: Path) -> dict[str, Any]:
+    document = read_spec(file)
+    if "organisation" not in document:
+        raise CliError(ExitCode.USAGE, f"{file} has no organisation: see `athanor quota show --yaml` for one")
+    return document
+
+
+def _limit(name: str, text: str) -> int | None:
+    if text == NONE:
+        return None
+    if not text.isdigit():
+        raise CliError(ExitCode.USAGE, f"--{name.replace('_', '-')} {text!r}: give a whole number, or none")
+    return int(text)
+
+
+def _grant(text: str) -> tuple[str, dict[str, int | None] | None]:
+    found = GRANT.match(text)
+    if found is None:
+        raise CliError(ExitCode.USAGE, f"--grant {text!r}: write it like h100=8, h100=8:4:2, h100=8:-:2 or h100=none")
+    accelerator, values = found.groups()
+    if values == NONE:
+        return accelerator, None
+    parts = [int(part) if part.isdigit() else None for part in [*values.split(":"), "", ""][:3]]
+    return accelerator, {"nominal": parts[0] or 0, "borrow_limit": parts[1], "lend_limit": parts[2]}
+
+
+def _if_match(seen: Any) -> dict[str, str]:
+    """Only if the tree is still what was previewed."""
+    return {"If-Match": f'W/"{seen["version"]}-"'}
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name in ("job", "node"))
+    return table
