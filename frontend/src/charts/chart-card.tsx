@@ -6,7 +6,7 @@ import type { Axis, Cursor, Line, PlotLook, Zoom } from "@/charts/plot-options";
 import type { Unit } from "@/charts/units";
 import { reading } from "@/charts/units";
 import { Panel } from "@/components/panel";
-import { count, duration } from "@/lib/format";
+import { count, day, duration } from "@/lib/format";
 import type { Column } from "@/lib/series";
 import { align, downsample, smooth } from "@/lib/series";
 
@@ -89,7 +89,7 @@ export function ChartCard(props: ChartCardProps) {
   const legend = (
     <div className={classes.legend} aria-hidden="true">
       {at == null ? null : (
-        <span className="soft">{axis === "step" ? `step ${count(at)}` : duration(at)}</span>
+        <span className="soft">{{ step: `step ${count(at)}`, time: duration(at), day: day(at) }[axis]}</span>
       )}
       {readings.map((line) => (
         <span key={line.label} className={classes.reading}>

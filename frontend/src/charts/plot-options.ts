@@ -2,9 +2,10 @@ import uPlot from "uplot";
 
 import type { Unit } from "@/charts/units";
 import { tick } from "@/charts/units";
-import { count, duration } from "@/lib/format";
+import { count, day, duration } from "@/lib/format";
 
-export type Axis = "step" | "time";
+/** Steps; seconds since a beginning; or days, as seconds since 1970 in UTC. */
+export type Axis = "step" | "time" | "day";
 
 export interface Line {
   label: string;
@@ -46,6 +47,7 @@ const WHOLE = Array.from({ length: 11 }, (_, power) => [1, 2, 5].map((lead) => l
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
+const DAILY = [1, 2, 5, 7, 14, 30, 90, 365].map((days) => days * DAY);
 const CLOCKWISE = [
   ...[1, 2, 5, 10, 15, 30],
   ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * MINUTE),
@@ -95,7 +97,10 @@ export function plotOptions(
   const ink = property("--ink-soft");
   const rule = { stroke: property("--line"), width: 1 };
   const font = '11px "Geist Variable", system-ui, sans-serif';
-  const showX = (at: number) => (at < 0 ? "" : at === 0 ? "0" : look.axis === "step" ? count(at) : duration(at));
+  const showX = (at: number) => {
+    if (look.axis === "day") return day(at);
+    return at < 0 ? "" : at === 0 ? "0" : look.axis === "step" ? count(at) : duration(at);
+  };
   return {
     ...size,
     legend: { show: false },
@@ -123,7 +128,7 @@ export function plotOptions(
         size: 30,
         space: 64,
         // There is no half step, and no minute of a hundred seconds.
-        incrs: look.axis === "step" ? WHOLE : CLOCKWISE,
+        incrs: { step: WHOLE, time: CLOCKWISE, day: DAILY }[look.axis],
         values: (_plot, splits) => splits.map(showX),
       },
       {

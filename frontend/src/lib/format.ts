@@ -92,6 +92,13 @@ export function moment(time: string | null): string {
   return time === null ? NOTHING : DAY_AND_CLOCK.format(new Date(time));
 }
 
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+
+/** Seconds since 1970 -> "5 Nov", in UTC as the platform counts its days. */
+export function day(seconds: number): string {
+  return DAY.format(new Date(seconds * 1000));
+}
+
 export function shortId(id: string): string {
   return id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id;
 }
