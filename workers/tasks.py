@@ -9,7 +9,7 @@ from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
-from athanor.operations import surveys
+from athanor.operations import series, surveys
 from athanor.operations.sweepers import recorded
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
@@ -68,6 +68,7 @@ def deliver() -> None:
 @sweeper(wakeups.METER)
 def meter() -> None:
     rounds.carry_on()
+    series.fetch_due()
 
 
 @sweeper(wakeups.SWEEP_STORAGE)

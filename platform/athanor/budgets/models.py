@@ -64,6 +64,7 @@ class BudgetPeriod(models.Model):
     reserved = models.BigIntegerField(default=0)
     spent = models.BigIntegerField(default=0)
     lost = models.BigIntegerField(default=0)
+    rate_per_day = models.BigIntegerField(default=0)  # of what runs now, written by the meter
     warned_at = models.DateTimeField(null=True)
 
     class Meta:

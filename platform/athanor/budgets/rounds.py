@@ -1,5 +1,6 @@
 """One round of the meter: count what ran, turn periods over, and ask runs to stop that may not go on."""
 
+from collections import Counter
 from datetime import datetime
 
 from django.db import transaction
@@ -8,10 +9,14 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.budgets import meter, usage
+from athanor.budgets.charges import Charging
 from athanor.budgets.meter import Stop
-from athanor.budgets.models import Budget, BudgetPeriod, Reservation
+from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
+from athanor.budgets.periods import seconds_of
+from athanor.budgets.prices import Tariffs
 from athanor.budgets.tariff import MICRO
 from athanor.budgets.windows import Windows
+from athanor.clusters.models import Pool
 from athanor.core.leases import isolated
 from athanor.jobs import events, transitions
 from athanor.jobs.models import Job
@@ -34,6 +39,7 @@ def carry_on() -> None:
     for job in _deferrable():
         with isolated(f"deferring job {job.id}"):
             _defer(job, now)
+    _note_rates(now)
     for period in _unwarned(now):
         with isolated(f"warning of budget {period.budget_id}"):
             _warn(period)
@@ -70,6 +76,32 @@ def _defer(job: Job, now: datetime) -> None:
         with transaction.atomic():
             locked = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
             transitions.give_back(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
+
+
+def _note_rates(now: datetime) -> None:
+    """How much of each current period a day of what runs now would take."""
+    periods = {
+        row.budget_id: row for row in BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True)
+    }
+    if not periods:
+        return
+    rates: dict[str, int] = dict.fromkeys(periods, 0)
+    charging, second = Charging(), seconds_of(now)
+    rows = Meter.objects.filter(closed=False).values_list("job__team_id", "job__pool_id", "slots")
+    running: Counter[tuple[str, str]] = Counter()
+    for team, pool, slots in rows:
+        running[team, pool] += slots
+    pools = Pool.objects.in_bulk({pool for _, pool in running})
+    tariffs = Tariffs(pools.values(), second, second + 1)
+    for (team, pool), slots in running.items():
+        for budget in charging.of(team, pools[pool]):
+            if budget.id in rates:
+                by_money = tariffs.price(pool).at(second) or 0
+                hourly = slots * (3600 if budget.unit == Budget.Unit.SLOT_HOURS else by_money)
+                rates[budget.id] += 24 * hourly
+    for budget_id, row in periods.items():
+        if row.rate_per_day != rates[budget_id]:
+            BudgetPeriod.objects.filter(pk=row.pk).update(rate_per_day=rates[budget_id])
 
 
 def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:

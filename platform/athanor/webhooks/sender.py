@@ -1,4 +1,4 @@
-"""One POST to a checked address: no redirect is followed, no proxy asked, little is read, and there is a deadline."""
+"""One request to a checked address: no redirect is followed, no proxy asked, only so much read, by a deadline."""
 
 import http.client
 import socket
@@ -30,9 +30,24 @@ class Outcome:
 
 
 def post(url: str, body: bytes, headers: dict[str, str], allowed: Allowed) -> Outcome:
+    return _request("POST", url, body, headers, allowed, MOST_OF_ANSWER)
+
+
+def get(url: str, allowed: Allowed, *, most: int) -> Outcome:
+    """An answer of more than `most` bytes is an error."""
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    outcome = _request("GET", url, None, headers, allowed, most + 1)
+    if len(outcome.answer) > most:
+        return Outcome(outcome.status, outcome.seconds, f"answered more than {most} bytes")
+    return outcome
+
+
+def _request(
+    method: str, url: str, body: bytes | None, headers: dict[str, str], allowed: Allowed, most: int
+) -> Outcome:
     began = time.monotonic()
     try:
-        status, answer = _post(resolve(url, allowed), body, headers)
+        status, answer = _exchange(method, resolve(url, allowed), body, headers, most)
     except Refused as refused:
         return Outcome(0, time.monotonic() - began, f"not sent: {refused}")
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -43,7 +58,7 @@ def post(url: str, body: bytes, headers: dict[str, str], allowed: Allowed) -> Ou
     return Outcome(status, time.monotonic() - began, error_text, answer)
 
 
-def _post(target: Target, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+def _exchange(method: str, target: Target, body: bytes | None, headers: dict[str, str], most: int) -> tuple[int, str]:
     with ExitStack() as opened:
         link = socket.create_connection((target.address, target.port), timeout=CONNECT_SECONDS)
         opened.callback(link.close)
@@ -66,9 +81,9 @@ def _post(target: Target, body: bytes, headers: dict[str, str]) -> tuple[int, st
             connection = http.client.HTTPConnection(target.host, target.port)
         connection.sock = wire[-1]
         connection.sock.settimeout(WHOLE_SECONDS)
-        connection.request("POST", target.path, body=body, headers=headers)
+        connection.request(method, target.path, body=body, headers=headers)
         response = opened.enter_context(connection.getresponse())
-        return response.status, _text(response.read(MOST_OF_ANSWER))
+        return response.status, _text(response.read(most))
 
 
 def _cut(link: socket.socket) -> None:

@@ -1,0 +1,45 @@
+"""What was used and what it cost, by team, project, accelerator, pool and day."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F, Sum
+from django.db.models.functions import TruncDay
+
+from athanor.budgets.models import UsageHour
+from athanor.budgets.usage import COUNTED
+
+GROUPS = {
+    "team": "team__name",
+    "project": "project",
+    "accelerator": "accelerator",
+    "pool": "pool__name",
+    "cluster": "pool__cluster__name",
+    "day": "day",
+}
+
+
+def report(
+    start: datetime, end: datetime, by: Sequence[str], teams: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Sums over [start, end), a row for each of what `by` names and each currency. `charged` is without what faults
+    lost. Only of teams that the session sees, and of `teams` if they are given."""
+    rows = UsageHour.objects.filter(hour__gte=start, hour__lt=end)
+    if teams is not None:
+        rows = rows.filter(team__in=teams)
+    keys = {f"by_{name}": F(GROUPS[name]) for name in by if name != "day"}
+    found = rows.annotate(**keys, currency=F("pool__currency"))
+    if "day" in by:
+        found = found.annotate(by_day=TruncDay("hour"))
+    names = [f"by_{name}" for name in by]
+    totals = {f"sum_{name}": Sum(name) for name in COUNTED}
+    return [
+        {
+            **{name: row[f"by_{name}"].strftime("%Y-%m-%d") if name == "day" else row[f"by_{name}"] for name in by},
+            "currency": row["currency"],
+            **{name: row[f"sum_{name}"] for name in COUNTED},
+            "charged": row["sum_cost"] - row["sum_fault_cost"],
+        }
+        for row in found.values(*names, "currency").annotate(**totals).order_by(*names, "currency")
+    ]

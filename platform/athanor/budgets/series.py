@@ -1,0 +1,137 @@
+"""Prices and carbon intensities over time: taken from CSV or JSON, kept as points."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from django.db import transaction
+from django.utils.dateparse import parse_datetime
+
+from athanor.accounts import audit
+from athanor.accounts.models import User
+from athanor.budgets.models import Series, SeriesPoint
+from athanor.budgets.tariff import MICRO
+from athanor.core import wakeups
+from athanor.core.errors import FieldProblem, Invalid
+
+MOST_POINTS = 100_000
+MOST_PROBLEMS = 20
+SCALES = {Series.Kind.PRICE: MICRO, Series.Kind.CARBON: 1000}
+LARGEST = Decimal(10**6)
+
+
+def from_csv(kind: str, text: str) -> list[SeriesPoint]:
+    """Lines of a time and a value; a first line that begins with `time` is a heading. Raises Invalid by line."""
+    rows = list(csv.reader(io.StringIO(text.lstrip("\ufeff"))))
+    skip = 1 if rows and rows[0] and rows[0][0].strip().lower() == "time" else 0
+    numbered = [(f"line {number}", row) for number, row in enumerate(rows, 1) if row and number > skip]
+    problems = [
+        FieldProblem(f"/{name.replace(' ', '/')}", "columns", f"{name}: {len(row)} columns; write time,value")
+        for name, row in numbered
+        if len(row) != 2
+    ]
+    _refuse(problems)
+    return _points(kind, ((name, row[0].strip(), row[1].strip()) for name, row in numbered))
+
+
+def from_json(kind: str, items: Any, time_field: str = "time", value_field: str = "value") -> list[SeriesPoint]:
+    """A list of objects with a time and a value. Raises Invalid by item."""
+    if not isinstance(items, list):
+        detail = "a list of objects like {time, value} is needed"
+        _refuse([FieldProblem("", "type", detail)])
+    problems = [
+        FieldProblem(f"/{index}", "fields", f"item {index} has not both {time_field!r} and {value_field!r}")
+        for index, item in enumerate(items)
+        if not isinstance(item, dict) or time_field not in item or value_field not in item
+    ]
+    _refuse(problems)
+    return _points(kind, ((f"item {index}", item[time_field], item[value_field]) for index, item in enumerate(items)))
+
+
+def from_answer(series: Series, body: str) -> list[SeriesPoint]:
+    """What a provider answered, read by the series' mapping: `items` names the list (`data.points`; empty: the answer
+    itself), `time` and `value` its fields."""
+    try:
+        found = json.loads(body, parse_float=Decimal)
+    except ValueError as error:
+        raise Invalid("invalid_series", f"the answer is no JSON: {error}", remedy="mend url") from error
+    for key in filter(None, str(series.mapping.get("items", "")).split(".")):
+        if not isinstance(found, dict) or key not in found:
+            detail = f"the answer has no {series.mapping['items']!r}"
+            raise Invalid("invalid_series", detail, remedy="mend mapping.items")
+        found = found[key]
+    names = (str(series.mapping.get("time", "time")), str(series.mapping.get("value", "value")))
+    return from_json(series.kind, found, *names)
+
+
+def store(series: Series, points: Iterable[SeriesPoint]) -> int:
+    """A point at a time that there is replaces it. Returns how many there were."""
+    rows = list({point.time: point for point in points}.values())
+    for row in rows:
+        row.series = series
+    SeriesPoint.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["series", "time"], update_fields=["value"], batch_size=5000
+    )
+    wakeups.hint_after_commit(wakeups.METER)
+    wakeups.hint_after_commit(wakeups.ADMIT)
+    return len(rows)
+
+
+def upload(series: Series, points: list[SeriesPoint], actor: User) -> int:
+    with transaction.atomic():
+        count = store(series, points)
+        after = {"points": count, "first": points[0].time.isoformat(), "last": points[-1].time.isoformat()}
+        audit.record("series.upload", actor=actor, target=("series", series.id), after=after)
+    return count
+
+
+def _points(kind: str, found: Iterable[tuple[str, Any, Any]]) -> list[SeriesPoint]:
+    points, problems = [], []
+    for name, time, value in found:
+        pointer = f"/{name.replace(' ', '/')}"
+        moment = _time(time)
+        if moment is None:
+            detail = f"{name}: {time!r} is no RFC 3339 time with a zone, such as 2026-01-31T12:00:00Z"
+            problems.append(FieldProblem(pointer, "time", detail))
+        number = _number(value)
+        if number is None:
+            problems.append(FieldProblem(pointer, "value", f"{name}: {value!r} is no number from 0 to {LARGEST}"))
+        if moment is not None and number is not None:
+            points.append(SeriesPoint(time=moment, value=int((number * SCALES[Series.Kind(kind)]).to_integral_value())))
+        if len(problems) >= MOST_PROBLEMS or len(points) > MOST_POINTS:
+            break
+    if len(points) > MOST_POINTS:
+        problems.append(FieldProblem("", "too_many", f"more than {MOST_POINTS} points; send fewer at once"))
+    if not points and not problems:
+        problems.append(FieldProblem("", "empty", "there is no point in it"))
+    _refuse(problems)
+    return sorted(points, key=lambda point: point.time)
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        found = parse_datetime(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
+
+
+def _number(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal)):
+        return None
+    try:
+        found = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return found if found.is_finite() and 0 <= found <= LARGEST else None
+
+
+def _refuse(problems: list[FieldProblem]) -> None:
+    if problems:
+        raise Invalid(
+            "invalid_series", problems[0].detail, remedy="mend the lines listed in errors", problems=tuple(problems)
+        )

@@ -1,0 +1,139 @@
+"""What administrators do to budgets, and who sees which."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.accounts.models import User
+from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
+from athanor.budgets import ledger
+from athanor.budgets.ledger import Book
+from athanor.budgets.models import Budget
+from athanor.budgets.periods import Every, bounds, seconds_of
+from athanor.core import wakeups
+from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
+from athanor.quotas import services as quotas
+from athanor.quotas.models import QuotaNode
+
+Guard = Callable[[Budget], None]
+FACTS = ("name", "unit", "currency", "accelerator", "period", "amount", "soft_percent", "hard", "active")
+
+
+def sees_all(who: Principal) -> bool:
+    return bool({Permission.READ_AUDIT, Permission.MANAGE_TEAMS} & who.platform)
+
+
+def visible_to(who: Principal) -> QuerySet[Budget]:
+    """Of the nodes from their teams' leaves up to the organisation; all for who administers or audits the platform."""
+    rows = Budget.objects.select_related("node").order_by("node__name", "name")
+    return rows if sees_all(who) else rows.filter(node__in=_path_of(who.team_ids))
+
+
+def find(who: Principal, budget_id: str) -> Budget:
+    row = visible_to(who).filter(pk=budget_id).first()
+    if row is None:
+        raise NotFound("budget", budget_id)
+    return row
+
+
+def create(node_id: str, actor: User, **facts: Any) -> Budget:
+    node = QuotaNode.objects.filter(pk=node_id).first()
+    if node is None:
+        raise _invalid("node_id", "unknown", f"node_id={node_id!r} is no node of the quota tree", "take an id from it")
+    if facts["unit"] == Budget.Unit.MONEY and not facts.get("currency"):
+        raise _invalid("currency", "required", "a budget of money needs a currency", "add it, such as USD")
+    if facts["unit"] == Budget.Unit.SLOT_HOURS:
+        facts["currency"] = ""
+    try:
+        with transaction.atomic():
+            quotas.locked_root()
+            row = Budget.objects.create(node=node, **facts)
+            _open_current(row)
+            audit.record("budget.create", actor=actor, target=("budget", row.id), after=_facts(row))
+            wakeups.hint_after_commit(wakeups.METER)
+    except IntegrityError as error:
+        raise _exists(node, facts["name"]) from error
+    return row
+
+
+def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
+    """What is left out stays. Another amount holds at once, in the current period too; what is spent stays spent."""
+    try:
+        with transaction.atomic():
+            quotas.locked_root()
+            row = Budget.objects.select_for_update(no_key=True, of=("self",)).select_related("node").get(pk=budget_id)
+            guard(row)
+            before = _facts(row)
+            for name, value in changes.items():
+                setattr(row, name, value)
+            after = _facts(row)
+            if after == before:
+                return row
+            row.version += 1
+            row.save()
+            _open_current(row)
+            audit.record("budget.change", actor=actor, target=("budget", row.id), before=before, after=after)
+            for hint in (wakeups.METER, wakeups.ADMIT):
+                wakeups.hint_after_commit(hint)
+    except IntegrityError as error:
+        raise _exists(row.node, row.name) from error
+    return row
+
+
+def node_paths() -> dict[str, str]:
+    """Names from below the organisation down to each node, joined by slashes."""
+    rows = {node: (parent, name) for node, parent, name in QuotaNode.objects.values_list("id", "parent_id", "name")}
+    found: dict[str, str] = {}
+    for node in rows:
+        names: list[str] = []
+        at: str | None = node
+        while at is not None:
+            parent, name = rows[at]
+            if parent is not None or not names:
+                names.append(name)
+            at = parent
+        found[node] = "/".join(reversed(names))
+    return found
+
+
+def _open_current(row: Budget) -> None:
+    """The current period has the amount that the budget says, if the budget is active."""
+    now = timezone.now()
+    start, end = bounds(Every(row.period), now)
+    if not row.active:
+        return
+    period = ledger.opened(row, seconds_of(start), seconds_of(end), now)
+    book = Book([period.pk], [], now)
+    difference = row.amount - book.periods[period.pk].amount
+    if difference:
+        book.adjust(period.pk, difference)
+        book.write()
+
+
+def _path_of(team_ids: frozenset[str]) -> set[str]:
+    parents = dict(QuotaNode.objects.values_list("id", "parent_id"))
+    found: set[str] = set()
+    for leaf in QuotaNode.objects.filter(team__in=team_ids).values_list("id", flat=True):
+        at: str | None = leaf
+        while at is not None:
+            found.add(at)
+            at = parents[at]
+    return found
+
+
+def _facts(row: Budget) -> dict[str, Any]:
+    return {"node": row.node_id, **{name: getattr(row, name) for name in FACTS}}
+
+
+def _exists(node: QuotaNode, name: str) -> Conflict:
+    detail = f"{node.name} has a budget {name!r} already"
+    return Conflict("budget_exists", detail, remedy="choose another name, or change that one")
+
+
+def _invalid(field: str, code: str, detail: str, remedy: str) -> Invalid:
+    return Invalid("invalid_budget", detail, remedy=remedy, problems=(FieldProblem(f"/{field}", code, detail),))

@@ -1,0 +1,93 @@
+"""What a budget was spent on: a period's lines added up by team and job, and what is to be expected of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet, Sum
+
+from athanor.budgets.forecast import Forecast, forecast
+from athanor.budgets.ledger import spent_by_day
+from athanor.budgets.models import Budget, BudgetPeriod, SpentHour, Transfer
+from athanor.core.errors import FieldProblem, Invalid
+
+DAYS_LEARNT_FROM = 28
+Kind = Transfer.Kind
+COLUMNS = ("time", "kind", "debit", "credit", "amount", "team_id", "job_id", "attempt_id", "price")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Of one job. `spent` is commits and overruns less refunds; `reserved` is what it still holds."""
+
+    team_id: str
+    job_id: str
+    spent: int
+    reserved: int
+    refunded: int
+
+
+def period_of(budget: Budget, moment: datetime) -> BudgetPeriod | None:
+    return BudgetPeriod.objects.filter(budget=budget, start__lte=moment, end__gt=moment).first()
+
+
+def period_or_refuse(budget: Budget, moment: datetime) -> BudgetPeriod:
+    found = period_of(budget, moment)
+    if found is None:
+        detail = f"at={moment.isoformat()}: the budget has no period there"
+        problem = FieldProblem("/at", "period", detail)
+        raise Invalid("invalid_parameter", detail, remedy="name a time since it was made", problems=(problem,))
+    return found
+
+
+def lines(period: BudgetPeriod, team_id: str = "") -> list[Line]:
+    """Of those that the session sees, the dearest first."""
+    rows = Transfer.objects.filter(period=period).exclude(team_id="")
+    if team_id:
+        rows = rows.filter(team_id=team_id)
+    totals = {kind: Sum("amount", filter=Q(kind=kind), default=0) for kind in Kind.values if kind != Kind.OPEN}
+    sums: Any = rows.values("team_id", "job_id").annotate(**{f"{kind}_": total for kind, total in totals.items()})
+    found = []
+    for row in sums:
+        paid, back = row["commit_"] + row["overrun_"], row["refund_"]
+        held = row["reserve_"] - row["commit_"] - row["release_"]
+        found.append(Line(row["team_id"], row["job_id"], paid - back, held, back))
+    return sorted(found, key=lambda line: (-line.spent, line.job_id))
+
+
+def transfers(period: BudgetPeriod) -> QuerySet[Transfer]:
+    """Every line of the ledger that the session sees, in order."""
+    return Transfer.objects.filter(period=period).order_by("pk")
+
+
+def rows_of(found: QuerySet[Transfer]) -> Iterator[list[Any]]:
+    for row in found.iterator(chunk_size=1000):
+        yield [row.time.isoformat(), *(getattr(row, name) for name in COLUMNS[1:])]
+
+
+def burn_down(period: BudgetPeriod) -> list[tuple[datetime, int]]:
+    """What was spent up to the end of each hour in which something was."""
+    found, spent = [], 0
+    for hour, amount in SpentHour.objects.filter(period=period).order_by("hour").values_list("hour", "spent"):
+        spent += amount
+        found.append((hour + timedelta(hours=1), spent))
+    return found
+
+
+def forecast_of(budget: Budget, period: BudgetPeriod, now: datetime) -> Forecast:
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    first = max(today - timedelta(days=DAYS_LEARNT_FROM), _midnight_after(budget.created_at))
+    by_day = spent_by_day(budget, first)
+    whole_days = [by_day.get(first + timedelta(days=index), 0) for index in range((today - first).days)]
+    return forecast(
+        amount=budget.amount,
+        spent=period.spent,
+        seconds_left=max(0, int((period.end - now).total_seconds())),
+        rate_per_day=period.rate_per_day,
+        days=whole_days,
+    )
+
+
+def _midnight_after(moment: datetime) -> datetime:
+    return (moment + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -1,0 +1,123 @@
+"""What administrators say about pools: prices by weekday and hour, whether they are spot, what a slot draws."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.db import transaction
+
+from athanor.accounts import audit
+from athanor.accounts.models import User
+from athanor.budgets.models import PoolTerms, PriceRule, Series
+from athanor.budgets.tariff import MICRO
+from athanor.clusters.models import Cluster, Pool
+from athanor.core import wakeups
+from athanor.core.errors import FieldProblem, Invalid, NotFound
+from athanor.quotas import services as quotas
+
+Guard = Callable[[Pool], None]
+MOST_RULES = 50
+
+
+def pool_of(pool_id: str) -> Pool:
+    row = Pool.objects.select_related("cluster").filter(pk=pool_id).first()
+    if row is None:
+        raise NotFound("pool", pool_id)
+    return row
+
+
+def set_terms(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
+    """Its price, rules (all of them), spot and watts; what is left out stays."""
+    _check_rules(wanted.get("rules", []))
+    with transaction.atomic():
+        quotas.locked_root()
+        pool = Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").get(pk=pool_id)
+        guard(pool)
+        before = facts(pool)
+        if "price_per_slot_hour" in wanted:
+            pool.price_per_slot_hour = wanted["price_per_slot_hour"]
+            pool.save(update_fields=["price_per_slot_hour"])
+        changes: dict[str, Any] = {name: wanted[name] for name in ("spot", "watts_per_slot") if name in wanted}
+        PoolTerms.objects.update_or_create(pool=pool, defaults=changes)
+        if "rules" in wanted:
+            PriceRule.objects.filter(pool=pool).delete()
+            PriceRule.objects.bulk_create(
+                PriceRule(
+                    pool=pool,
+                    position=position,
+                    weekdays=sorted(set(rule["weekdays"])),
+                    from_hour=rule["from_hour"],
+                    to_hour=rule["to_hour"],
+                    zone=rule["zone"],
+                    price=int(Decimal(rule["price_per_slot_hour"]) * MICRO),
+                )
+                for position, rule in enumerate(wanted["rules"])
+            )
+        after = facts(pool)
+        if after != before:
+            audit.record("pool.prices", actor=actor, target=("pool", pool.id), before=before, after=after)
+            wakeups.hint_after_commit(wakeups.METER)
+            wakeups.hint_after_commit(wakeups.ADMIT)
+    return pool
+
+
+def facts(pool: Pool) -> dict[str, Any]:
+    """As the audit trail keeps them, and as an ETag is made of them."""
+    terms = PoolTerms.objects.filter(pool=pool).first() or PoolTerms(pool=pool)
+    rules = PriceRule.objects.filter(pool=pool).order_by("position")
+    return {
+        "price": int(pool.price_per_slot_hour * MICRO),
+        "spot": terms.spot,
+        "watts_per_slot": terms.watts_per_slot,
+        "rules": list(rules.values("weekdays", "from_hour", "to_hour", "zone", "price")),
+    }
+
+
+def connect(actor: User, **wanted: Any) -> Series:
+    """The price series of a pool or the carbon series of a cluster, as it is wanted now; its points stay."""
+    kind, pool_id, cluster_id = wanted["kind"], wanted.pop("pool_id", ""), wanted.pop("cluster_id", "")
+    if kind == Series.Kind.PRICE:
+        of: dict[str, Any] = {"pool": pool_of(pool_id), "cluster": None}
+    else:
+        cluster = Cluster.objects.filter(pk=cluster_id).first()
+        if cluster is None:
+            raise NotFound("cluster", cluster_id)
+        of = {"pool": None, "cluster": cluster}
+    with transaction.atomic():
+        row, _ = Series.objects.update_or_create(
+            **{name: value for name, value in of.items() if value}, defaults={**wanted, "fetch_at": None, "problem": ""}
+        )
+        after = {"kind": kind, "pool": row.pool_id, "cluster": row.cluster_id, "url": row.url}
+        audit.record("series.connect", actor=actor, target=("series", row.id), after=after)
+        wakeups.hint_after_commit(wakeups.METER)
+    return row
+
+
+def series_of(series_id: str) -> Series:
+    row = Series.objects.select_related("pool__cluster", "cluster").filter(pk=series_id).first()
+    if row is None:
+        raise NotFound("series", series_id)
+    return row
+
+
+def remove(series_id: str, actor: User) -> None:
+    row = series_of(series_id)
+    with transaction.atomic():
+        before = {"kind": row.kind, "pool": row.pool_id, "cluster": row.cluster_id, "url": row.url}
+        row.delete()
+        audit.record("series.remove", actor=actor, target=("series", series_id), before=before)
+
+
+def _check_rules(rules: list[dict[str, Any]]) -> None:
+    problems = []
+    if len(rules) > MOST_RULES:
+        problems.append(FieldProblem("/rules", "too_many", f"{len(rules)} rules; {MOST_RULES} at most"))
+    for index, rule in enumerate(rules):
+        try:
+            ZoneInfo(rule["zone"])
+        except (KeyError, ValueError, OSError):
+            detail = f"zone={rule['zone']!r} is no time zone, such as UTC or Europe/Berlin"
+            problems.append(FieldProblem(f"/rules/{index}/zone", "zone", detail))
+    if problems:
+        raise Invalid("invalid_prices", problems[0].detail, remedy="mend the rules", problems=tuple(problems))

@@ -1,0 +1,57 @@
+"""Prices and carbon that a provider tells: fetched when due, by one worker, from addresses that may be asked."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from athanor.budgets import series as points
+from athanor.budgets.models import Series
+from athanor.core.errors import AthanorError
+from athanor.core.leases import isolated
+from athanor.webhooks import sender
+from athanor.webhooks.guard import Allowed
+
+MOST_BYTES = 4 * 2**20
+AGAIN_SECONDS = 300  # after a failure, at most
+
+
+def due() -> QuerySet[Series]:
+    return Series.objects.filter(~Q(url=""), Q(fetch_at__isnull=True) | Q(fetch_at__lte=timezone.now()))
+
+
+def fetch_due() -> None:
+    for series_id in due().values_list("pk", flat=True):
+        with isolated(f"fetching series {series_id}"):
+            fetch(series_id)
+
+
+def fetch(series_id: str) -> str:
+    """Ask its provider now. Returns the problem, empty when there was none."""
+    with transaction.atomic():  # who takes it moves its time on: nobody else asks meanwhile
+        row = (
+            Series.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=series_id).exclude(url="").first()
+        )
+        if row is None:
+            return ""
+        now = timezone.now()
+        row.fetch_at = now + timedelta(seconds=min(row.fetch_seconds, AGAIN_SECONDS))
+        row.save(update_fields=["fetch_at"])
+    answer = sender.get(row.url, Allowed(settings.ATHANOR.webhook_allow), most=MOST_BYTES)
+    problem = answer.error
+    if not problem:
+        try:
+            found = points.from_answer(row, answer.answer)
+        except AthanorError as error:
+            problem = error.message
+        else:
+            with transaction.atomic():
+                points.store(row, found)
+    facts: dict[str, Any] = {"problem": problem[:500]}
+    if not problem:
+        facts |= {"fetched_at": now, "fetch_at": now + timedelta(seconds=row.fetch_seconds)}
+    Series.objects.filter(pk=series_id, url=row.url).update(**facts)
+    return problem
