@@ -9,8 +9,10 @@ from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Profile
+from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
+from athanor.quotas import services as quotas
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
 
@@ -26,6 +28,11 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
     return {
         "cluster_id": job.pool.cluster_id,
         "pool_name": "no-such-pool",
+        "pool_id": job.pool_id,
+        "series_id": Series.objects.create(kind="price", pool=job.pool).id,
+        "budget_id": Budget.objects.create(
+            node=quotas.leaf_of(job.team), name="ours", unit="slot_hours", period="month", amount=3600
+        ).id,
         "node_name": Node.objects.create(cluster=job.pool.cluster, name="node-of-the-fake").name,
         "job_id": job.id,
         "attempt_id": attempt.id,

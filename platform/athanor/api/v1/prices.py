@@ -78,36 +78,36 @@ class PriceChangeSerializer(serializers.Serializer[Any]):
     watts_per_slot = serializers.IntegerField(min_value=0, max_value=100_000, required=False, allow_null=True)
 
 
-class SeriesMappingSerializer(serializers.Serializer[Any]):
+class PriceSeriesMappingSerializer(serializers.Serializer[Any]):
     items = serializers.CharField(required=False, allow_blank=True, help_text="where the list is: data.points")
     time = serializers.CharField(required=False, help_text="its field with the time; time without it")
     value = serializers.CharField(required=False, help_text="its field with the value; value without it")
 
 
-class SeriesSerializer(serializers.Serializer[Any]):
+class PriceSeriesSerializer(serializers.Serializer[Any]):
     id = serializers.CharField()
-    kind = serializers.ChoiceField(choices=Series.Kind.choices)
+    kind = serializers.ChoiceField(choices=Series.Kind.values)
     pool_id = serializers.CharField(allow_null=True)
     cluster_id = serializers.CharField(allow_null=True)
     stale_seconds = serializers.IntegerField(help_text="a point holds up to the next one, but no longer than this")
     url = serializers.CharField(allow_blank=True)
-    mapping = SeriesMappingSerializer()
+    mapping = PriceSeriesMappingSerializer()
     fetch_seconds = serializers.IntegerField()
     fetched_at = serializers.DateTimeField(allow_null=True)
     problem = serializers.CharField(allow_blank=True, help_text="why it could not be fetched")
 
 
-class NewSeriesSerializer(serializers.Serializer[Any]):
-    kind = serializers.ChoiceField(choices=Series.Kind.choices)
+class NewPriceSeriesSerializer(serializers.Serializer[Any]):
+    kind = serializers.ChoiceField(choices=Series.Kind.values)
     pool_id = serializers.CharField(required=False, default="", allow_blank=True, help_text="of a price")
     cluster_id = serializers.CharField(required=False, default="", allow_blank=True, help_text="of carbon")
     stale_seconds = serializers.IntegerField(min_value=60, max_value=31 * 86_400, required=False, default=7200)
     url = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
-    mapping = SeriesMappingSerializer(required=False, default=dict)
+    mapping = PriceSeriesMappingSerializer(required=False, default=dict)
     fetch_seconds = serializers.IntegerField(min_value=60, max_value=86_400, required=False, default=3600)
 
 
-class SeriesPointSerializer(serializers.Serializer[Any]):
+class PriceSeriesPointSerializer(serializers.Serializer[Any]):
     time = serializers.DateTimeField()
     value = serializers.FloatField(help_text="the currency for a slot-hour, or grams a kWh")
 
@@ -146,32 +146,34 @@ class PoolPriceView(APIView):
 
 
 class SeriesListView(APIView):
-    @extend_schema(operation_id="series_list", responses={200: page_of("SeriesPage", SeriesSerializer), **PROBLEMS})
+    @extend_schema(
+        operation_id="series_list", responses={200: page_of("PriceSeriesPage", PriceSeriesSerializer), **PROBLEMS}
+    )
     def get(self, request: Request) -> Response:
         _operator(request)
-        return Response(listed(SeriesSerializer(Series.objects.order_by("id"), many=True).data))
+        return Response(listed(PriceSeriesSerializer(Series.objects.order_by("id"), many=True).data))
 
     @extend_schema(
         operation_id="series_connect",
-        request=NewSeriesSerializer,
-        responses={201: SeriesSerializer, **PROBLEMS},
+        request=NewPriceSeriesSerializer,
+        responses={201: PriceSeriesSerializer, **PROBLEMS},
         description="A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its "
         "points stay. With `url` it is fetched from there.",
     )
     def post(self, request: Request) -> Response:
         who = _operator(request)
-        wanted = read(NewSeriesSerializer, request)
+        wanted = read(NewPriceSeriesSerializer, request)
         if wanted["url"]:
             check_url(wanted["url"], Allowed(settings.ATHANOR.webhook_allow))
         row = terms.connect(who.user, **wanted)
-        return Response(SeriesSerializer(row).data, status=201)
+        return Response(PriceSeriesSerializer(row).data, status=201)
 
 
 class SeriesView(APIView):
-    @extend_schema(operation_id="series_show", responses={200: SeriesSerializer, **PROBLEMS})
+    @extend_schema(operation_id="series_show", responses={200: PriceSeriesSerializer, **PROBLEMS})
     def get(self, request: Request, series_id: str) -> Response:
         _operator(request)
-        return Response(SeriesSerializer(terms.series_of(series_id)).data)
+        return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
 
     @extend_schema(operation_id="series_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, series_id: str) -> Response:
@@ -183,13 +185,13 @@ class SeriesFetchView(APIView):
     @extend_schema(
         operation_id="series_fetch",
         request=None,
-        responses={200: SeriesSerializer, **PROBLEMS},
+        responses={200: PriceSeriesSerializer, **PROBLEMS},
         description="Ask its provider now.",
     )
     def post(self, request: Request, series_id: str) -> Response:
         _operator(request)
         fetching.fetch(terms.series_of(series_id).pk)
-        return Response(SeriesSerializer(terms.series_of(series_id)).data)
+        return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
 
 
 class SeriesPointsView(APIView):
@@ -201,7 +203,7 @@ class SeriesPointsView(APIView):
             OpenApiParameter("after", OpenApiTypes.DATETIME),
             OpenApiParameter("before", OpenApiTypes.DATETIME),
         ],
-        responses={200: page_of("SeriesPointPage", SeriesPointSerializer), **PROBLEMS},
+        responses={200: page_of("PriceSeriesPointPage", PriceSeriesPointSerializer), **PROBLEMS},
         description="Oldest first, 5000 at most; of the last seven days without `after`.",
     )
     def get(self, request: Request, series_id: str) -> Response:
@@ -216,7 +218,7 @@ class SeriesPointsView(APIView):
 
     @extend_schema(
         operation_id="series_upload",
-        request={"application/json": SeriesPointSerializer(many=True), "text/csv": OpenApiTypes.STR},
+        request={"application/json": PriceSeriesPointSerializer(many=True), "text/csv": OpenApiTypes.STR},
         responses={200: UploadedSerializer, **PROBLEMS},
         description="Points as JSON, or as CSV: a time and a value a line. One at a time that there is replaces it.",
     )

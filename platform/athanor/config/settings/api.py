@@ -34,6 +34,7 @@ SPECTACULAR_SETTINGS = {
         "JobStatusEnum": [status.value for status in JobStatus],
         "AttemptStatusEnum": [status.value for status in AttemptStatus],
         "NodeStateEnum": [state.value for state in NodeState],
+        "PriceSeriesKindEnum": ["price", "carbon"],
         "StateEnum": ["pending", "delivered", "failed"],  # of a delivery
     },
 }
