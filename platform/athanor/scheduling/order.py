@@ -20,8 +20,8 @@ HIGHEST_BY_AGE = 10
 CLASS = 10
 NEVER = 1 << 62
 
-Entry = tuple[bool, int, float, str, int, int, str]
-"""Beyond its own quota, -class, share, job, child, slots that arrive at the parent, accelerator."""
+Entry = tuple[bool, int, float, str, int, int]
+"""Beyond its own quota, -class, share, job, child, slots that arrive at the parent."""
 
 
 @dataclass(slots=True)
@@ -67,12 +67,56 @@ class Shares:
 
 
 class Order:
-    """Gives candidates one at a time; `settle` must follow each, after what came of it is in `usage` and `shares`."""
+    """Gives candidates one at a time; `settle` must follow each, after what came of it is in `usage` and `shares`.
+
+    Each accelerator has its tournament: what a team asks of one stands in nobody's way for another. Between them the
+    class decides, then age.
+    """
 
     def __init__(self, tree: Tree, usage: Usage, shares: Shares | None, candidates: Iterable[Candidate]) -> None:
-        self._tree = tree
-        self._usage = usage
+        of: dict[str, list[Candidate]] = defaultdict(list)
+        for candidate in candidates:
+            of[candidate.accelerator].append(candidate)
+        self._tournaments = {
+            accelerator: _Tournament(tree, usage, shares, accelerator, of[accelerator]) for accelerator in sorted(of)
+        }
+
+    def next(self) -> Candidate | None:
+        best = None
+        for tournament in self._tournaments.values():
+            head = tournament.head()
+            if head is not None and (best is None or _rank(head) < _rank(best)):
+                best = head
+        return best
+
+    def settle(self, candidate: Candidate) -> None:
+        """`candidate`, which `next` gave, was considered."""
+        self._tournaments[candidate.accelerator].settle(candidate)
+
+    def borrowers_went_before(self, candidate: Candidate) -> frozenset[int]:
+        """Nodes of its path of whose subtrees jobs beyond the node's own quota were considered already."""
+        tournament = self._tournaments[candidate.accelerator]
+        return frozenset(tournament.went_beyond.intersection(tournament.tree.paths[candidate.leaf]))
+
+
+def _rank(candidate: Candidate) -> tuple[int, str]:
+    return -candidate.effective, candidate.job.job_id
+
+
+class _Tournament:
+    """The order of the jobs for one accelerator. Shares only grow while it lasts: an entry that was made when one was
+    smaller is found on top at the latest, and is made anew."""
+
+    def __init__(
+        self, tree: Tree, usage: Usage, shares: Shares | None, accelerator: str, candidates: Iterable[Candidate]
+    ) -> None:
+        self.tree = tree
+        self.went_beyond: set[int] = set()
         self._shares = shares.of if shares is not None else [0.0] * len(tree.nodes)
+        quota = tree.quotas.get(accelerator)
+        self._own = quota.subtree if quota is not None else [NEVER] * len(tree.nodes)
+        self._local = quota.local if quota is not None else [0] * len(tree.nodes)
+        self._used = usage.quota_slots[accelerator] if quota is not None else [0] * len(tree.nodes)
         self._queues: dict[int, list[Candidate]] = defaultdict(list)
         for candidate in candidates:
             self._queues[candidate.leaf].append(candidate)
@@ -80,29 +124,40 @@ class Order:
             queue.sort(key=lambda candidate: candidate.job.job_id, reverse=True)
             queue.sort(key=lambda candidate: candidate.effective)
         self._heaps: dict[int, list[Entry]] = defaultdict(list)
-        busy = sorted({number for leaf in self._queues for number in tree.paths[leaf]})
-        for number in sorted(busy, key=lambda number: -len(tree.paths[number])):
+        busy = {number for leaf in self._queues for number in tree.paths[leaf]}
+        for number in sorted(busy, key=lambda number: (-len(tree.paths[number]), number)):
             if number in self._heaps:
                 heapq.heapify(self._heaps[number])
             self._heaps[tree.parents[number]].append(self._entry(number))
         heapq.heapify(self._heaps[-1])
+        self._head: Candidate | None = None
 
-    def next(self) -> Candidate | None:
-        heap = self._heaps[-1]
-        if not heap:
-            return None
-        child = heap[0][4]
-        while child in self._heaps:
-            child = self._heaps[child][0][4]
-        return self._queues[child][-1]
+    def head(self) -> Candidate | None:
+        if self._head is None and self._heaps[-1]:
+            self._head = self._queues[self._best(-1)][-1]
+        return self._head
+
+    def _best(self, node: int) -> int:
+        """The leaf below `node` that is next."""
+        heap = self._heaps[node]
+        while True:
+            child = heap[0][4]
+            leaf = self._best(child) if child in self._heaps else child
+            entry = self._entry(child)
+            if entry == heap[0]:
+                return leaf
+            heapq.heapreplace(heap, entry)
 
     def settle(self, candidate: Candidate) -> None:
-        """`candidate`, which `next` gave, was considered."""
+        self._head = None
         child = candidate.leaf
         self._queues[child].pop()
         empty = not self._queues[child]
-        for parent in (*self._tree.paths[child][1:], -1):
+        for parent in (*self.tree.paths[child][1:], -1):
             heap = self._heaps[parent]
+            assert heap[0][4] == child
+            if heap[0][0]:
+                self.went_beyond.add(child)
             if empty:
                 heapq.heappop(heap)
             else:
@@ -113,15 +168,13 @@ class Order:
     def _entry(self, child: int) -> Entry:
         heap = self._heaps.get(child)
         if heap:
-            _, level, _, job_id, _, slots, accelerator = heap[0]
+            _, level, _, job_id, _, slots = heap[0]
         else:
             candidate = self._queues[child][-1]
             level, job_id, slots = -candidate.effective, candidate.job.job_id, candidate.slots
-            accelerator = candidate.accelerator
-        quota = self._tree.quotas.get(accelerator)
-        beyond = False
-        if quota is not None and slots > 0:
-            used = self._usage.quota_slots[accelerator][child]
-            beyond = used + slots > quota.subtree[child]
-            slots = max(0, slots - max(0, quota.local[child] - used))
-        return (beyond, level, self._shares[child], job_id, child, slots, accelerator)
+        used = self._used[child]
+        beyond = slots > 0 and used + slots > self._own[child]
+        kept = self._local[child] - used
+        if kept > 0:
+            slots = slots - kept if slots > kept else 0
+        return (beyond, level, self._shares[child], job_id, child, slots)

@@ -46,6 +46,11 @@ class _Pass:
         # What is kept: for pools (and the whole tree), by pool; for limits of nodes, by (node, pool).
         self.kept: dict[int, Reservation] = {}
         self.kept_at: dict[int, dict[int, Reservation]] = {}
+        # Of those refused so far that wait for room: where they could come before a later one.
+        self.before_pools: set[int] = set()
+        self.before_accelerators: set[str] = set()
+        self.before_limits: set[int] = set()
+        self._in_line: set[tuple[int, int]] = set()
         self.positions = [0] * len(self.pools)
         self._refused: dict[tuple[int, int, int, bool], Verdict] = {}
         self._passing: dict[tuple[int, int, int, int], Reservation] = {}
@@ -78,7 +83,7 @@ class _Pass:
             else:
                 candidates.append(self._candidate(job, pool))
         shares = self.shares if self.settings.fair_share else None
-        order = Order(self.tree, self.usage, shares, candidates)
+        order = self.order = Order(self.tree, self.usage, shares, candidates)
         made = []
         while (candidate := order.next()) is not None:
             made.append(self._consider(candidate))
@@ -110,17 +115,19 @@ class _Pass:
         if verdict is None:
             verdict = self._wait_for_turn(candidate)
             if verdict is not None:
+                self._first_in_line(candidate)
                 return self._refusal(job, verdict, pool)
             self._admit(candidate)
             return Decision(job.job_id)
         scope = verdict.scope
+        certain = self._first_in_line(candidate)
         kept = self.kept_at.setdefault(scope, {}) if scope >= 0 else self.kept
         if pool in kept:
             return self._refusal(job, verdict, pool)
         victims = self._make_room(candidate) if self.settings.preempt else ()
         reservation = self._keep(candidate, scope)
         kept[pool] = reservation
-        starts = reservation.starts if scope < 0 and reservation.starts < NEVER else None
+        starts = reservation.starts if certain and scope < 0 and reservation.starts < NEVER else None
         return self._refusal(job, verdict, pool, victims, starts)
 
     def _refusal(
@@ -138,10 +145,15 @@ class _Pass:
     def _judge(self, candidate: Candidate) -> Verdict | None:
         """What of tree and pool has no room for it, or None."""
         leaf, accelerator, slots = candidate.leaf, candidate.accelerator, candidate.slots
-        wall = self.usage.wall(leaf, accelerator, slots)
+        capacity = self._capacities.get((leaf, accelerator))
+        if capacity is None:
+            capacity = self._capacities[leaf, accelerator] = self.tree.capacity(leaf, accelerator)
+        if slots > capacity:
+            return wording.never(self.tree.nodes[leaf], accelerator, capacity, slots)
+        pool = self.pools[candidate.pool]
+        wall = self.usage.wall(leaf, accelerator, slots) if slots <= pool.slots else None
         if wall is not None:
             return self._verdict_of_tree(candidate, wall)
-        pool = self.pools[candidate.pool]
         free = pool.slots - self.used[candidate.pool]
         if slots <= free:
             return None
@@ -149,7 +161,7 @@ class _Pass:
         return wording.pool_full(pool, max(0, free), slots, candidate.job.nodes, holders)
 
     def _verdict_of_tree(self, candidate: Candidate, wall: Wall) -> Verdict:
-        leaf, accelerator, slots = candidate.leaf, candidate.accelerator, candidate.slots
+        accelerator, slots = candidate.accelerator, candidate.slots
         node = self.tree.nodes[wall.node]
         if wall.kind == "jobs":
             holders = self._named("limit", wall.node, "")
@@ -157,12 +169,6 @@ class _Pass:
         if wall.kind == "slots":
             holders = self._named("limit", wall.node, "")
             return wording.limit_of_slots(node, self.usage.slots[wall.node], slots, holders, wall.node)
-        key = (leaf, accelerator)
-        capacity = self._capacities.get(key)
-        if capacity is None:
-            capacity = self._capacities[key] = self.tree.capacity(leaf, accelerator)
-        if slots > capacity:
-            return wording.never_by_quota(self.tree.nodes[leaf], accelerator, capacity, slots)
         quota = self.tree.quotas[accelerator]
         most = quota.most[wall.node]
         arriving = slots - self._kept_below(candidate, wall.node)
@@ -221,9 +227,27 @@ class _Pass:
             if budget_id in self.left:
                 self.left[budget_id] -= cost
 
+    def _first_in_line(self, candidate: Candidate) -> bool:
+        """Whether nobody before it waits for what it waits for, so that its start can be promised."""
+        if (candidate.leaf, candidate.pool) in self._in_line:
+            return False
+        self._in_line.add((candidate.leaf, candidate.pool))
+        limits = self.tree.limited_paths[candidate.leaf]
+        governed = candidate.accelerator in self.tree.quotas
+        first = (
+            candidate.pool not in self.before_pools
+            and not (governed and candidate.accelerator in self.before_accelerators)
+            and self.before_limits.isdisjoint(limits)
+        )
+        self.before_pools.add(candidate.pool)
+        self.before_accelerators.add(candidate.accelerator)
+        self.before_limits.update(limits)
+        return first
+
     def _make_room(self, candidate: Candidate) -> tuple[str, ...]:
         free = self.pools[candidate.pool].slots - self.used[candidate.pool]
-        victims = choose_victims(candidate, self.usage, free, self.held, self._binding(candidate), self.settings)
+        gone = self.order.borrowers_went_before(candidate)
+        victims = choose_victims(candidate, self.usage, free, self.held, self._binding(candidate), self.settings, gone)
         for held in victims:
             holding = held.holding
             held.ends = 0

@@ -10,6 +10,7 @@ So no chain of preemptions can come back to where it began (tests/control_plane/
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from athanor.scheduling.order import Candidate
 from athanor.scheduling.reservations import Held, Reservation
@@ -42,20 +43,23 @@ def choose_victims(
     held: Sequence[Held],
     binding: Sequence[Reservation],
     settings: Settings,
+    gone_before: frozenset[int] = frozenset(),
 ) -> list[Held]:
     """Whom to ask so that `candidate` fits, now and in what is kept for others: those that lose least work, and nobody
     that could be spared. Empty when nobody need be asked, or when asking would not suffice.
 
-    `held`: all that hold slots; `free`: in the candidate's pool. What leaves already counts as gone.
+    `held`: all that hold slots; `free`: in the candidate's pool. What leaves already counts as gone. `gone_before`:
+    nodes of the candidate's path of which borrowers were considered before it: behind those the victims, which would
+    borrow again, could get their slots back before it.
     """
     room = _Room(candidate, usage, free, binding)
     for holder in held:
         if holder.holding.leaving:
             room.give_back(holder)
-    if room.fits():
+    if room.is_there():
         return []
     tree, leaf = usage.tree, candidate.leaf
-    reclaims = _reclaims_below(candidate, room.usage)
+    reclaims = _reclaims_below(candidate, room.usage, gone_before)
     before = room.usage.copy()
     victims: list[Held] = []
     for holder in sorted((one for one in held if _may_be_asked(one, settings)), key=_work_lost):
@@ -64,7 +68,7 @@ def choose_victims(
         if holder.leaf == leaf:
             entitled = holder.holding.priority < candidate.job.priority
         else:
-            entitled = _gives_way(holder, leaf, reclaims, room.usage)
+            entitled = _gives_way(holder, candidate, reclaims, room.usage)
         if entitled:
             victims.append(holder)
             room.give_back(holder)
@@ -106,13 +110,15 @@ class _Room:
         for shadow in self._shadows:
             shadow.take_again(holder)
 
-    def fits(self) -> bool:
+    def is_there(self) -> bool:
         candidate = self._candidate
         if candidate.slots > self._free:
             return False
-        if self.usage.wall(candidate.leaf, candidate.accelerator, candidate.slots) is not None:
-            return False
-        return all(shadow.has_room(candidate) for shadow in self._shadows)
+        return self.usage.wall(candidate.leaf, candidate.accelerator, candidate.slots) is None
+
+    def fits(self) -> bool:
+        """It is there now, and in what is kept for others."""
+        return self.is_there() and all(shadow.has_room(self._candidate) for shadow in self._shadows)
 
 
 def _may_be_asked(holder: Held, settings: Settings) -> bool:
@@ -126,26 +132,30 @@ def _work_lost(holder: Held) -> tuple[int, int, str]:
 
 
 def _helps(holder: Held, candidate: Candidate, tree: Tree) -> bool:
-    same = holder.accelerator == candidate.accelerator and candidate.accelerator in tree.quotas
-    return holder.pool == candidate.pool or same or bool(tree.limited_paths[candidate.leaf])
+    """Only of the same accelerator: between accelerators no order says that the candidate comes before its victim."""
+    if holder.accelerator != candidate.accelerator:
+        return False
+    shared = candidate.accelerator in tree.quotas or bool(tree.limited_paths[candidate.leaf])
+    return holder.pool == candidate.pool or shared
 
 
-def _reclaims_below(candidate: Candidate, usage: Usage) -> frozenset[int]:
-    """Ancestors of the candidate's leaf below which it stays within its own quotas."""
+def _reclaims_below(candidate: Candidate, usage: Usage, gone_before: frozenset[int]) -> frozenset[int]:
+    """Ancestors of the candidate's leaf below which it stays within its own quotas, and is first in line."""
     if candidate.accelerator not in usage.tree.quotas:
         return frozenset()
     path = usage.tree.paths[candidate.leaf]
     return frozenset(
         ancestor
-        for ancestor in path[1:]
-        if usage.is_within_nominal(candidate.leaf, candidate.accelerator, candidate.slots, ancestor)
+        for below, ancestor in pairwise(path)
+        if below not in gone_before
+        and usage.is_within_nominal(candidate.leaf, candidate.accelerator, candidate.slots, ancestor)
     )
 
 
-def _gives_way(holder: Held, leaf: int, reclaims: frozenset[int], usage: Usage) -> bool:
-    tree = usage.tree
+def _gives_way(holder: Held, candidate: Candidate, reclaims: frozenset[int], usage: Usage) -> bool:
+    tree, leaf = usage.tree, candidate.leaf
     common = tree.common_ancestor(holder.leaf, leaf)
-    if common not in reclaims or holder.accelerator not in tree.quotas:
+    if common not in reclaims:
         return False
     return all(usage.borrowed(number, holder.accelerator) > 0 for number in tree.below(common, holder.leaf))
 

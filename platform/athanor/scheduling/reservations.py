@@ -107,7 +107,7 @@ def reserve(
         if holder.ends < NEVER:
             changes.append((holder.ends, 0, holder))
     for other in others:
-        if other.top < 0 and other.starts < NEVER:
+        if other.starts < NEVER:
             changes.append((other.starts, 1, other.head))
             if other.head.lasts < NEVER:
                 changes.append((other.starts + other.head.lasts, 0, other.head))

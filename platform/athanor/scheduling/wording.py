@@ -32,15 +32,12 @@ def limit_of_jobs(node: QuotaNode, running: int, holders: Holders, scope: int) -
         f"Starts when a job of {node.name} ends; an administrator can raise its limit.",
         Blocker("limit", node.id, node.name, 1, holders),
         scope,
-        waits=bool(node.max_running_jobs),
     )
 
 
 def limit_of_slots(node: QuotaNode, used: int, slots: int, holders: Holders, scope: int) -> Verdict:
     most = node.max_slots or 0
     lacking = used + slots - most
-    if slots > most:
-        return _never(f"{node.name} may use no more than {most} slots at a time, and {slots} are asked.", node, lacking)
     return Verdict(
         Reason.QUOTA_EXCEEDED,
         f"{used} of {most} slots that {node.name} may use are used; {lacking} more {_are(lacking)} needed.",
@@ -75,9 +72,14 @@ def quota(
     )
 
 
-def never_by_quota(node: QuotaNode, accelerator: str, capacity: int, slots: int) -> Verdict:
-    text = f"{slots} {accelerator} are asked, and {node.name} may never use more than {capacity}, even if all are idle."
-    return _never(text, node, slots - capacity)
+def never(node: QuotaNode, accelerator: str, capacity: int, slots: int) -> Verdict:
+    return Verdict(
+        Reason.QUOTA_EXCEEDED,
+        f"{slots} {accelerator} are asked, and {node.name} may never use more than {capacity}, even if all are idle.",
+        "An administrator can raise its quota or limit; with fewer slots it could start.",
+        Blocker("limit", node.id, node.name, slots - capacity),
+        waits=False,
+    )
 
 
 def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -> Verdict:
@@ -138,11 +140,6 @@ def amount(value: int, unit: str) -> str:
     if unit.replace("_", "-") in ("slot-seconds", "slot-hours", ""):
         return f"{value / 3600:.1f} slot-hours"
     return f"{value / 1e6:.2f} {unit}"
-
-
-def _never(text: str, node: QuotaNode, lacking: int) -> Verdict:
-    unblocks = "An administrator can raise the quota; with fewer slots it could start."
-    return Verdict(Reason.QUOTA_EXCEEDED, text, unblocks, Blocker("limit", node.id, node.name, lacking), waits=False)
 
 
 def _slots(count: int) -> str:

@@ -1,0 +1,141 @@
+"""What always holds of admission, each as a function of one source of chance that raises AssertionError."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from pydantic import TypeAdapter
+
+from athanor.scheduling.policy import decide
+from athanor.scheduling.snapshot import Pool, QuotaNode, Settings, Snapshot
+from tests.control_plane.scheduling import oracle
+from tests.control_plane.scheduling.histories import Draw, History, leaves, steps
+
+SNAPSHOT = TypeAdapter(Snapshot)
+CYCLES_TO_REST = 400
+
+
+def nothing_is_exceeded_and_nothing_idles(draw: Draw) -> None:
+    """Quotas, borrow and lend limits, limits, pools, budgets; gangs whole; victims by right; no idle room."""
+    history = History.random(draw)
+    for snapshot, decisions in steps(history, draw.randint(1, 8)):
+        oracle.check(snapshot, decisions)
+
+
+def the_same_snapshot_gives_the_same_decisions(draw: Draw) -> None:
+    """In whatever order it lists things, and after a way through JSON."""
+    history = History.random(draw)
+    for snapshot, decisions in steps(history, 3):
+        stored = json.loads(SNAPSHOT.dump_json(snapshot))
+        assert decide(SNAPSHOT.validate_python(stored)) == decisions, "replayed"
+        mixed = replace(
+            snapshot,
+            **{
+                name: draw.sample(list(getattr(snapshot, name)), len(getattr(snapshot, name)))
+                for name in ("nodes", "pools", "holdings", "waiting", "budgets")
+            },
+        )
+        assert decide(mixed) == decisions, "in another order"
+
+
+def jobs_at_rest_stay_at_rest(draw: Draw) -> None:
+    """With jobs that neither come nor end, preemptions end too, and the potential falls with each."""
+    history = History.random(draw)
+    history.settings = replace(history.settings, preempt=True, protected_seconds=0, age_step_seconds=0)
+    history.budgets = []
+    for _ in range(draw.randint(0, 20)):
+        history.arrive(costs=())
+    history.waiting = {name: replace(job, hold=None, costs=()) for name, job in history.waiting.items()}
+    preemptions = 0
+    for _ in range(CYCLES_TO_REST):
+        started = set(history.running)
+        snapshot, decisions = history.decided()
+        world = oracle.World(snapshot)
+        for run in history.running.values():
+            run.ends = 10**12
+        preemptions += sum(len(decision.victims) for decision in decisions)
+        oracle.check_preemptions(world, snapshot, decisions)
+        if all(run.leaves_at is None for run in history.running.values()) and set(history.running) == started:
+            return
+        history.pass_time(40)
+    raise AssertionError(f"still moving after {CYCLES_TO_REST} cycles and {preemptions} preemptions")
+
+
+def a_promised_start_is_kept(draw: Draw) -> None:
+    """Whatever passes the head, it starts no later than was said, unless others have come before it since."""
+    history = History.random(draw)
+    history.settings = replace(history.settings, preempt=False, age_step_seconds=0, backfill=True)
+    promised: dict[str, tuple[int, frozenset[str]]] = {}
+    for _ in range(60):
+        snapshot, decisions = history.decided(exact=True)
+        ahead: set[str] = set()
+        for decision in decisions:
+            if decision.job_id in promised and not ahead <= promised[decision.job_id][1]:
+                del promised[decision.job_id]
+            if decision.admitted:
+                promised_by, _ = promised.pop(decision.job_id, (history.now, None))
+                assert history.now <= promised_by, f"{decision.job_id} was to start by {promised_by}, not {history.now}"
+            elif decision.starts_in_seconds is not None:
+                by = history.now + decision.starts_in_seconds
+                promised.setdefault(decision.job_id, (by, frozenset(ahead)))
+            ahead.add(decision.job_id)
+        for job_id, (by, _) in promised.items():
+            assert by >= history.now, f"{job_id} was to start by {by}, and it is {history.now}"
+        end = history.next_end()
+        if end is None:
+            return
+        # To the next end, or to the next moment by which somebody was to have started.
+        soon = [by for by, _ in promised.values() if by > history.now]
+        history.pass_time(max(1, min([end, *soon]) - history.now))
+        del snapshot
+
+
+def nobody_starves(draw: Draw) -> None:
+    """A job that needs its whole pool starts, however many of higher priority keep coming."""
+    size, longest, step = draw.randint(2, 8), draw.choice([20, 60]), draw.choice([100, 300])
+    settings = Settings(fair_share=draw.random() < 0.5, age_step_seconds=step, backfill=draw.random() < 0.7)
+    nodes = [
+        QuotaNode("organisation", "organisation"),
+        *(QuotaNode(f"t{n}", f"t{n}", "organisation") for n in range(3)),
+    ]
+    history = History(draw, nodes, [Pool("pool", "pool", "h100", size, size)], settings)
+    poor = history.arrive(node="t0", pool="pool", slots=size, priority=-10, lasts_seconds=longest, hold=None)
+    until = 2 * step + 3 * longest
+    while poor.job_id in history.waiting:
+        assert history.now <= until, f"waits since {history.now} seconds, at most {until} were right"
+        while len(history.waiting) < size + 3:
+            slots, lasts = draw.randint(1, size), draw.randint(1, longest)
+            others = draw.choice(leaves(nodes)[1:])
+            history.arrive(node=others, pool="pool", slots=slots, priority=10, lasts_seconds=lasts, hold=None)
+        history.decided()
+        end = history.next_end()
+        assert end is not None
+        history.pass_time(max(1, end - history.now))
+
+
+def protected_time_is_kept(draw: Draw) -> None:
+    """Between two times that a job is asked to leave, it ran for at least its protected seconds, doubled each time."""
+    history = History.random(draw)
+    history.settings = replace(history.settings, preempt=True, protected_seconds=20)
+    for snapshot, decisions in steps(history, 8):
+        runs = {holding.job_id: holding for holding in snapshot.holdings}
+        for victim in (victim for decision in decisions for victim in decision.victims):
+            assert runs[victim].ran_seconds >= 20 * 2 ** runs[victim].preemptions
+
+
+PROPERTIES: dict[str, Callable[[Draw], None]] = {
+    check.__name__: check
+    for check in (
+        nothing_is_exceeded_and_nothing_idles,
+        the_same_snapshot_gives_the_same_decisions,
+        jobs_at_rest_stay_at_rest,
+        a_promised_start_is_kept,
+        nobody_starves,
+        protected_time_is_kept,
+    )
+}
+
+
+def run(name: str, seed: int) -> None:
+    PROPERTIES[name](random.Random(f"{name} {seed}"))

@@ -1,0 +1,125 @@
+"""The properties notice what they are there for: with a rule of the policy planted away, one of them fails."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from athanor.scheduling import order, policy, preemption, reservations, tree
+from tests.control_plane.scheduling.properties import run
+
+SEEDS = 400
+EXCEEDED = "nothing_is_exceeded_and_nothing_idles"
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _edited_quota(change: Callable[[tree.Quota], None]) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = tree.Tree._quota
+
+        def changed(self: tree.Tree, accelerator: str) -> tree.Quota:
+            quota = original(self, accelerator)
+            change(quota)
+            return quota
+
+        patch.setattr(tree.Tree, "_quota", changed)
+
+    return plant
+
+
+def _borrow_as_you_like(quota: tree.Quota) -> None:
+    quota.most = [most + 5 for most in quota.most]
+
+
+def _lend_all(quota: tree.Quota) -> None:
+    quota.local = [0] * len(quota.local)
+
+
+def _lend_nothing(quota: tree.Quota) -> None:
+    quota.most = [min(most, own) for most, own in zip(quota.most, quota.subtree, strict=True)]
+
+
+def no_limits_of_jobs(patch: pytest.MonkeyPatch) -> None:
+    original = tree.Tree.__init__
+
+    def made(self: tree.Tree, nodes: Any) -> None:
+        original(self, [replace(node, max_running_jobs=None, max_slots=None) for node in nodes])
+
+    patch.setattr(tree.Tree, "__init__", made)
+
+
+def no_budgets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(policy._Pass, "_budget_short", lambda *_: None)
+
+
+def everything_passes_the_head(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reservations.Reservation, "lets_pass", lambda *_: True)
+
+
+def nothing_passes_the_head(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reservations.Reservation, "lets_pass", lambda *_: False)
+
+
+def what_passes_is_not_booked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reservations.Reservation, "book", lambda *_: None)
+
+
+def nobody_is_protected(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        preemption, "_may_be_asked", lambda holder, _: holder.holding.stoppable and not holder.holding.leaving
+    )
+
+
+def anybody_gives_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(preemption, "_gives_way", lambda *_: True)
+    patch.setattr(preemption, "_lowers_potential", lambda *_: True)
+
+
+def some_give_way_in_vain(patch: pytest.MonkeyPatch) -> None:
+    original = preemption._Room.is_there
+    patch.setattr(preemption._Room, "is_there", lambda room: original(room) or room._free > 1)
+
+
+def borrowers_come_first(patch: pytest.MonkeyPatch) -> None:
+    original = order._Tournament._entry
+
+    def entry(self: Any, child: int) -> Any:
+        return (False, *original(self, child)[1:])
+
+    patch.setattr(order._Tournament, "_entry", entry)
+
+
+def age_counts_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(policy, "effective_priority", lambda job, _: job.priority)
+
+
+def ties_are_left_to_chance(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(policy, "sorted", lambda things, **_: list(things), raising=False)
+
+
+PLANTS: dict[str, tuple[Plant, str]] = {
+    "borrow limits ignored": (_edited_quota(_borrow_as_you_like), EXCEEDED),
+    "lend limits ignored": (_edited_quota(_lend_all), EXCEEDED),
+    "nothing is lent": (_edited_quota(_lend_nothing), EXCEEDED),
+    "limits ignored": (no_limits_of_jobs, EXCEEDED),
+    "budgets ignored": (no_budgets, EXCEEDED),
+    "all backfill": (everything_passes_the_head, "a_promised_start_is_kept"),
+    "no backfill": (nothing_passes_the_head, EXCEEDED),
+    "backfill not booked": (what_passes_is_not_booked, "a_promised_start_is_kept"),
+    "protection ignored": (nobody_is_protected, "protected_time_is_kept"),
+    "victims without a claim": (anybody_gives_way, EXCEEDED),
+    "victims in vain": (some_give_way_in_vain, EXCEEDED),
+    "borrowers first": (borrowers_come_first, "jobs_at_rest_stay_at_rest"),
+    "no ageing": (age_counts_for_nothing, "nobody_starves"),
+    "order of lists": (ties_are_left_to_chance, "the_same_snapshot_gives_the_same_decisions"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, noticed_by = PLANTS[name]
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, IndexError)):
+        for seed in range(SEEDS):
+            run(noticed_by, seed)
