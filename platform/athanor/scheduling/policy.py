@@ -43,9 +43,11 @@ class _Pass:
         self.budgets = {budget.id: budget for budget in snapshot.budgets if budget.hard}
         self.left = {budget.id: budget.available for budget in snapshot.budgets if budget.hard}
         self.waiting = snapshot.waiting
-        # What is kept: for pools (and the whole tree), by pool; for limits of nodes, by (node, pool).
-        self.kept: dict[int, Reservation] = {}
-        self.kept_at: dict[int, dict[int, Reservation]] = {}
+        # What is kept: for those that a pool or the whole tree has no room for, and for those that a node has not; one
+        # for each such scope and pool.
+        self.kept: list[Reservation] = []
+        self.kept_at: dict[int, list[Reservation]] = {}
+        self.heads: set[tuple[int, int]] = set()
         # Of those refused so far that wait for room: where they could come before a later one.
         self.before_pools: set[int] = set()
         self.before_accelerators: set[str] = set()
@@ -121,14 +123,15 @@ class _Pass:
             return Decision(job.job_id)
         scope = verdict.scope
         certain = self._first_in_line(candidate)
-        kept = self.kept_at.setdefault(scope, {}) if scope >= 0 else self.kept
-        if pool in kept:
+        if (scope, pool) in self.heads:
             return self._refusal(job, verdict, pool)
-        victims = self._make_room(candidate) if self.settings.preempt else ()
+        self.heads.add((scope, pool))
+        victims = self._make_room(candidate) if self.settings.preempt else None
+        if victims is not None:
+            scope = -1  # who leaves makes room for it in all that it waits for: that is kept for it too
         reservation = self._keep(candidate, scope)
-        kept[pool] = reservation
         starts = reservation.starts if certain and scope < 0 and reservation.starts < NEVER else None
-        return self._refusal(job, verdict, pool, victims, starts)
+        return self._refusal(job, verdict, pool, victims or (), starts)
 
     def _refusal(
         self, job: Waiting, verdict: Verdict, pool: int, victims: tuple[str, ...] = (), starts: int | None = None
@@ -193,9 +196,9 @@ class _Pass:
         return None
 
     def _binding(self, candidate: Candidate) -> list[Reservation]:
-        found = [kept for kept in self.kept.values() if kept.binds(candidate)]
+        found = [kept for kept in self.kept if kept.binds(candidate)]
         for number in self.tree.paths[candidate.leaf]:
-            found.extend(self.kept_at.get(number, {}).values())
+            found.extend(self.kept_at.get(number, ()))
         return found
 
     def _wait_for_turn(self, candidate: Candidate) -> Verdict | None:
@@ -244,17 +247,17 @@ class _Pass:
         self.before_limits.update(limits)
         return first
 
-    def _make_room(self, candidate: Candidate) -> tuple[str, ...]:
+    def _make_room(self, candidate: Candidate) -> tuple[str, ...] | None:
+        """Asks others to leave. None when it would not have room even then."""
         free = self.pools[candidate.pool].slots - self.used[candidate.pool]
         gone = self.order.borrowers_went_before(candidate)
-        victims = choose_victims(candidate, self.usage, free, self.held, self._binding(candidate), self.settings, gone)
-        for held in victims:
-            holding = held.holding
+        binding = self._binding(candidate)
+        victims = choose_victims(candidate, self.usage, free, self.held, binding, self.settings, gone)
+        for held in victims or ():
+            of = held.holding
             held.ends = 0
-            held.holding = Holding(
-                holding.job_id, holding.node, holding.pool, holding.slots, holding.priority, leaving=True
-            )
-        return tuple(sorted(held.holding.job_id for held in victims))
+            held.holding = Holding(of.job_id, of.node, of.pool, of.slots, of.priority, leaving=True)
+        return None if victims is None else tuple(sorted(held.holding.job_id for held in victims))
 
     def _keep(self, candidate: Candidate, scope: int) -> Reservation:
         """What no later job may take from it: budgets too, which time does not give back."""
@@ -267,6 +270,7 @@ class _Pass:
             held = [one for leaf, of in self.held_of.items() if scope in self.tree.paths[leaf] for one in of]
         made = reserve(candidate, self.usage, free, held, self._binding(candidate), scope)
         made.closed = not self.settings.backfill
+        (self.kept if scope < 0 else self.kept_at.setdefault(scope, [])).append(made)
         return made
 
     def _named(self, kind: str, number: int, accelerator: str) -> wording.Holders:

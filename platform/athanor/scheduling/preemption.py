@@ -44,9 +44,9 @@ def choose_victims(
     binding: Sequence[Reservation],
     settings: Settings,
     gone_before: frozenset[int] = frozenset(),
-) -> list[Held]:
+) -> list[Held] | None:
     """Whom to ask so that `candidate` fits, now and in what is kept for others: those that lose least work, and nobody
-    that could be spared. Empty when nobody need be asked, or when asking would not suffice.
+    that could be spared. Empty when it fits once those have left that leave already, None when asking does not help.
 
     `held`: all that hold slots; `free`: in the candidate's pool. What leaves already counts as gone. `gone_before`:
     nodes of the candidate's path of which borrowers were considered before it: behind those the victims, which would
@@ -75,14 +75,14 @@ def choose_victims(
             if room.fits():
                 break
     if not room.fits():
-        return []
+        return None
     for holder in sorted(victims, key=_work_lost, reverse=True):
         room.take_again(holder)
         if room.fits():
             victims.remove(holder)
         else:
             room.give_back(holder)
-    return victims if _lowers_potential(candidate, victims, before) else []
+    return victims if _lowers_potential(candidate, victims, before) else None
 
 
 class _Room:

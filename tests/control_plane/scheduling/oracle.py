@@ -189,11 +189,17 @@ def check_preemptions(world: World, snapshot: Snapshot, decisions: Sequence[Deci
     """Each against what is so after those before it: who was asked for another leaves too."""
     jobs = {job.job_id: job for job in snapshot.waiting}
     started = [world.part(jobs[decision.job_id]) for decision in decisions if decision.admitted]
+    before: list[Part] = []
     gone = {holding.job_id for holding in snapshot.holdings if holding.leaving}
     for decision in decisions:
+        if decision.admitted:
+            before.append(world.part(jobs[decision.job_id]))
         if decision.victims:
-            stay = [world.part(one) for one in snapshot.holdings if one.job_id not in gone] + started
-            _check_victims(world, snapshot, decision, jobs[decision.job_id], stay)
+            stay = [world.part(one) for one in snapshot.holdings if one.job_id not in gone]
+            part = world.part(jobs[decision.job_id])
+            rest = [one for one in stay if one.job_id not in decision.victims]
+            assert world.fits(rest + started, part), "the victims do not suffice, or others took what they leave"
+            _check_victims(world, snapshot, decision, jobs[decision.job_id], stay + before)
             gone |= set(decision.victims)
 
 
@@ -208,8 +214,6 @@ def _check_victims(world: World, snapshot: Snapshot, decision: Decision, job: Wa
         least = settings.protected_seconds * 2 ** min(10, holding.preemptions)
         assert holding.stoppable and not holding.leaving, f"{holding.job_id} could not be asked"
         assert holding.ran_seconds >= least, f"{holding.job_id} ran {holding.ran_seconds} of {least} protected seconds"
-    rest = [one for one in stay if one.job_id not in decision.victims]
-    assert world.fits(rest, part), "the victims do not suffice"
     assert not world.fits(stay, part), "nobody need have been asked"
     for holding in asked:
         victim = world.part(holding)
