@@ -73,7 +73,8 @@ def count_due(now: datetime) -> list[Stop]:
         seen.update(ids)
         with transaction.atomic():
             quotas.locked_root()
-            stops += _count(_locked(ids), now, closing=False)
+            meters = [meter for meter in _locked(ids) if not meter.closed]  # nor by who was faster
+            stops += _count(meters, now, closing=False)
     return stops
 
 
@@ -316,10 +317,30 @@ def turn_over(now: datetime) -> bool:
         charging = Charging()
         present = [(budget, *_bounds(charging, budget, now)) for budget in charging.budgets.values()]
         periods = ledger.period_ids(present, now)
+        missing = _still_holding(_missing(charging, now))
+        overdrawn = list(_overdrawn(now).values_list("pk", flat=True))
+        _count_soon(missing, overdrawn, now)
         _release_stale(now)
-        _take_back(list(periods.values()), now)
-        _reserve_missing(periods, charging, now)
+        _take_back(overdrawn, now)
+        _reserve_missing(missing, periods, charging, now)
     return True
+
+
+def _still_holding(missing: list[tuple[str, Budget]]) -> list[tuple[str, Budget]]:
+    """Of jobs that are locked from here on, so that none is let go meanwhile; who is moved now is left to later."""
+    rows = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
+        _holding, pk__in={job for job, _ in missing}
+    )
+    jobs = set(rows.order_by("pk").values_list("pk", flat=True))
+    return [(job, budget) for job, budget in missing if job in jobs]
+
+
+def _count_soon(missing: list[tuple[str, Budget]], overdrawn: list[int], now: datetime) -> None:
+    """The runs whose reservations change, so that it is known whether they must stop. Before any period is locked."""
+    holders = Reservation.objects.filter(period__in=overdrawn).values_list("job", flat=True)
+    jobs = {job for job, _ in missing}.union(holders)
+    meters = Meter.objects.select_for_update(no_key=True).filter(job__in=jobs, closed=False).order_by("pk")
+    Meter.objects.filter(pk__in=[meter.pk for meter in meters]).update(due_at=now)
 
 
 def _bounds(charging: Charging, budget: Budget, now: datetime) -> tuple[int, int]:
@@ -332,10 +353,7 @@ def _turning(now: datetime, charging: Charging) -> bool:
         BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True).values_list("budget", flat=True)
     )
     return bool(
-        set(charging.budgets) - current
-        or _stale(now).exists()
-        or _overdrawn(now).exists()
-        or _missing({}, charging, now)
+        set(charging.budgets) - current or _stale(now).exists() or _overdrawn(now).exists() or _missing(charging, now)
     )
 
 
@@ -360,9 +378,8 @@ def _release_stale(now: datetime) -> None:
     book.write()
 
 
-def _take_back(periods: list[int], now: datetime) -> None:
+def _take_back(overdrawn: list[int], now: datetime) -> None:
     """From the reservations of overdrawn periods, the newest jobs' first; they are counted next, and stop."""
-    overdrawn = list(_overdrawn(now).filter(pk__in=periods).values_list("pk", flat=True))
     if not overdrawn:
         return
     holders = list(Reservation.objects.filter(period__in=overdrawn, amount__gt=0).order_by("-job_id"))
@@ -372,11 +389,10 @@ def _take_back(periods: list[int], now: datetime) -> None:
         short = -book.periods[row.period_id].allowance
         if short > 0 and (row.period_id, row.job_id) in book.reserved:
             book.release(row.period_id, row.job_id, teams[row.job_id], short)
-            Meter.objects.filter(job=row.job_id, closed=False).update(due_at=now)
     book.write()
 
 
-def _missing(periods: dict[tuple[str, int], int], charging: Charging, now: datetime) -> list[tuple[str, Budget]]:
+def _missing(charging: Charging, now: datetime) -> list[tuple[str, Budget]]:
     """Jobs that hold slots and have no reservation in a budget that they are charged to, oldest first."""
     if not charging.budgets:
         return []
@@ -393,8 +409,9 @@ def _missing(periods: dict[tuple[str, int], int], charging: Charging, now: datet
     ]
 
 
-def _reserve_missing(periods: dict[tuple[str, int], int], charging: Charging, now: datetime) -> None:
-    missing = _missing(periods, charging, now)
+def _reserve_missing(
+    missing: list[tuple[str, Budget]], periods: dict[tuple[str, int], int], charging: Charging, now: datetime
+) -> None:
     if not missing:
         return
     second = seconds_of(now)
@@ -416,5 +433,4 @@ def _reserve_missing(periods: dict[tuple[str, int], int], charging: Charging, no
             charges.slots_of(job, job.pool),
             Span(second, max(second, min(latest, span.end))),
         )
-        Meter.objects.filter(job=job_id, closed=False).update(due_at=now)
     book.write()
