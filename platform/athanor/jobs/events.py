@@ -1,5 +1,6 @@
 """Appends to a job's event log. The caller holds the job's row lock, which makes `seq` gapless and in commit order."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +23,33 @@ def append(
     """One more event. Counts `job.event_seq` up on the instance; the caller saves the job."""
     job.event_seq += 1
     return first(job, type_, actor=actor, message=message, data=data, time=time)
+
+
+def append_same(
+    jobs: Sequence[Job],
+    type_: str,
+    *,
+    actor: str,
+    data: dict[str, Any],
+    time: datetime,
+    messages: Sequence[str] | None = None,
+) -> None:
+    """The event with the number `job.event_seq` of each of many jobs, which the caller has counted up and saves."""
+    assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
+    JobEvent.objects.bulk_create(
+        JobEvent(
+            job=job,
+            team_id=job.team_id,
+            seq=job.event_seq,
+            type=type_,
+            time=time,
+            actor=actor,
+            message=message,
+            data=data,
+            request_id=bound_id("request"),
+        )
+        for job, message in zip(jobs, messages or [""] * len(jobs), strict=True)
+    )
 
 
 def first(

@@ -56,6 +56,10 @@ class Job(LeasedModel):
     warnings = models.JSONField(default=list)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="jobs")
     slots = models.PositiveIntegerField()
+    # Of the resolved spec, for who reads many jobs at once. `schedule` is None when it asks for nothing.
+    nodes = models.PositiveIntegerField(default=1)
+    time_limit_seconds = models.PositiveIntegerField(default=86_400)
+    schedule = models.JSONField(null=True)
     dataset_id = models.CharField(max_length=40)
     more_dataset_ids = models.JSONField(default=list)  # of a mixture, in the order of its parts
     forked_from = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="forks")
@@ -88,6 +92,11 @@ class Job(LeasedModel):
             models.Index(fields=["team", "-id"], include=["name"], name="jobs_of_a_team"),
             models.Index(fields=["team", "status", "-id"], name="jobs_by_status"),
             models.Index(fields=["team", "project", "-id"], name="jobs_by_project"),
+            models.Index(
+                fields=["team", "pool", "priority", "id"],
+                condition=models.Q(status=JobStatus.QUEUED.value),
+                name="jobs_that_wait",
+            ),
         ]
 
     def __str__(self) -> str:

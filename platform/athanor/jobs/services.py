@@ -16,7 +16,7 @@ from athanor.jobs import events, projects, transitions
 from athanor.jobs.models import Dependency, IdempotencyRecord, Job, Label
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.specs import fit, validation
-from athanor.specs.v1 import PRIORITY_VALUES, JobSpec
+from athanor.specs.v1 import PRIORITY_VALUES, JobSpec, Schedule
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,9 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         warnings=[vars(warning) for warning in found_warnings],
         pool=request.pool,
         slots=spec.resources.slots,
+        nodes=spec.resources.nodes + spec.resources.spare_nodes,
+        time_limit_seconds=spec.time_limit_seconds,
+        schedule=resolved["schedule"] if spec.schedule != Schedule() else None,
         dataset_id=request.dataset_ids[0],
         more_dataset_ids=request.dataset_ids[1:],
         forked_from=request.forked_from,

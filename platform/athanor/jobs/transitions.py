@@ -1,9 +1,13 @@
 """The only code that assigns `status`, of jobs and of attempts. Each change carries its reason, actor and event."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
+from django.db.models import F
 from django.utils import timezone
 
 from athanor.core import wakeups
@@ -54,6 +58,7 @@ def move(
     job.status = to.value
     job.reason = reason.value if reason else ""
     job.reason_detail = detail
+    job.waiting = None
     job.act_after = None
     job.expires_at = None
     if to in (JobStatus.QUEUED, JobStatus.PAUSED):
@@ -116,13 +121,97 @@ def move_attempt(attempt: Attempt, to: AttemptStatus, *, reason: Reason | None =
     attempt.save()
 
 
-def set_waiting_reason(job: Job, reason: Reason, detail: str) -> None:
-    """Say why a queued job waits; an event only when the reason is another one."""
-    assert job.status == JobStatus.QUEUED.value and MEANINGS[reason].final is None
-    changed = job.reason != reason.value
-    job.reason = reason.value
-    job.reason_detail = detail
-    if changed:
+def admit_all(jobs: Sequence[Job], *, actor: str, data: dict[str, Any]) -> None:
+    """QUEUED -> ADMITTED, as `move` does it, of many jobs whose rows the caller has locked in this transaction."""
+    assert transaction.get_connection().in_atomic_block, "a status changes under the job's row lock"
+    now = timezone.now()
+    for job in jobs:
+        if JobStatus.ADMITTED not in ALLOWED[JobStatus(job.status)]:
+            raise IllegalTransition(f"{job.id}: {job.status} -> admitted is not in the table")
+    changes = {
+        "status": JobStatus.ADMITTED.value, "reason": "", "reason_detail": "", "waiting": None, "act_after": None,
+        "expires_at": None, "admitted_at": now, "updated_at": now,
+    }  # fmt: skip
+    counted = {"version": F("version") + 1, "event_seq": F("event_seq") + 1}
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(**changes, **counted)
+    for job in jobs:
+        job.event_seq += 1
         job.version += 1
-        events.append(job, "job.waiting", actor="scheduling", message=detail, data={"reason": reason.value})
-    job.save(update_fields=["reason", "reason_detail", "version", "event_seq", "updated_at"])
+        for name, value in changes.items():
+            setattr(job, name, value)
+    facts = {"from": JobStatus.QUEUED.value, "to": JobStatus.ADMITTED.value, **data}
+    events.append_same(jobs, "job.status", actor=actor, data=facts, time=now)
+    wakeups.hint_after_commit(HINTS[JobStatus.ADMITTED])
+
+
+@dataclass(frozen=True)
+class WaitingFor:
+    """What a queued job is told. `facts` are for Job.waiting (scheduling/explain.py)."""
+
+    job_id: str
+    reason: Reason
+    detail: str
+    facts: dict[str, Any] | None = None
+
+
+def set_waiting_reasons(told: Sequence[WaitingFor]) -> None:
+    """Say of queued jobs why they wait; an event only where the reason is another one. Those that a user's request
+    holds just now are left for the next time. The caller's transaction."""
+    by_id = {each.job_id: each for each in told}
+    rows = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
+        pk__in=by_id, status=JobStatus.QUEUED.value
+    )
+    jobs = list(rows.only("id", "team_id", "reason", "event_seq", "version").order_by("id"))
+    now = timezone.now()
+    changed: dict[Reason, list[Job]] = {}
+    for job in jobs:
+        each = by_id[job.id]
+        assert MEANINGS[each.reason].final is None
+        if job.reason != each.reason.value:
+            job.version += 1
+            job.event_seq += 1
+            changed.setdefault(each.reason, []).append(job)
+        job.reason, job.reason_detail, job.waiting = each.reason.value, each.detail, each.facts
+        job.updated_at = now
+    for reason, those in changed.items():
+        messages = [job.reason_detail for job in those]
+        events.append_same(
+            those, "job.waiting", actor="scheduling", data={"reason": reason.value}, time=now, messages=messages
+        )
+    _write_waiting(jobs)
+
+
+def set_facts_of_waiting(told: Sequence[WaitingFor]) -> None:
+    """Only the facts, of jobs that still wait for the same reason; no event, no new version."""
+    for each in told:
+        Job.objects.filter(pk=each.job_id, status=JobStatus.QUEUED.value, reason=each.reason.value).update(
+            waiting=each.facts
+        )
+
+
+def _write_waiting(jobs: Sequence[Job]) -> None:
+    """One statement for all: Django's bulk_update makes a CASE of every row and column."""
+    if not jobs:
+        return
+    columns = [
+        [job.id for job in jobs],
+        [job.reason for job in jobs],
+        [job.reason_detail for job in jobs],
+        [json.dumps(job.waiting) if job.waiting is not None else None for job in jobs],
+        [job.version for job in jobs],
+        [job.event_seq for job in jobs],
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_job SET reason = told.reason, reason_detail = told.detail, waiting = told.waiting::jsonb,"
+            " version = told.version, event_seq = told.event_seq, updated_at = now()"
+            " FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::int[])"
+            " AS told(id, reason, detail, waiting, version, event_seq) WHERE jobs_job.id = told.id",
+            columns,
+        )
+
+
+def set_waiting_reason(job: Job, reason: Reason, detail: str) -> None:
+    """Say why a queued job waits, whose row the caller has locked; an event only when the reason is another one."""
+    assert job.status == JobStatus.QUEUED.value
+    set_waiting_reasons([WaitingFor(job.id, reason, detail)])

@@ -1,4 +1,9 @@
-"""Takes a snapshot under the pools' locks, lets the policy decide, and applies what it says."""
+"""Takes a snapshot under the one lock of admission, lets the policy decide, and carries out what it says."""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -9,36 +14,110 @@ from athanor.clusters.models import Pool
 from athanor.jobs import transitions
 from athanor.jobs.models import Dependency, Job
 from athanor.jobs.reasons import MEANINGS, Reason
-from athanor.jobs.states import FINAL, HOLDING, Desired, JobStatus
-from athanor.quotas.models import QuotaNode
-from athanor.scheduling import policy, snapshot
-from athanor.scheduling.snapshot import Grant, Holding, Settings, Snapshot, Waiting
+from athanor.jobs.states import FINAL, Desired, JobStatus
+from athanor.jobs.transitions import WaitingFor
+from athanor.quotas.services import locked_root
+from athanor.scheduling import estimates, explain, policy, record, snapshots
+from athanor.scheduling.snapshot import Decision, Snapshot
+from athanor.scheduling.snapshots import Row, Taken
 
 BATCH = 1000
+MOST_CYCLES = 50  # of one run: whoever comes next goes on
+TOLD_ANEW_AFTER = timedelta(seconds=15)  # numbers in what a job is told; another reason is told at once
+MOST_TOLD = 1000  # of one cycle
 
 
 def admit() -> int:
     """Admit what may start now, and say of the rest why it waits. Returns how many were admitted."""
     _settle_waiting()
-    with transaction.atomic():
-        # One admission at a time: whoever holds these locks sees every admission before it.
-        pools = list(Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").order_by("id"))
-        waiting = {
-            job.id: job
-            for job in Job.objects.select_for_update(no_key=True, skip_locked=True, of=("self",))
-            .filter(Q(act_after__isnull=True) | Q(act_after__lte=Now()))
-            .filter(~Exists(_unfinished_upstream()), status=JobStatus.QUEUED.value, desired=Desired.RUN.value)
-            .order_by("-priority", "id")[:BATCH]
-        }
-        admitted = 0
-        for decision in policy.decide(_snapshot(pools, list(waiting.values()))):
-            job = waiting[decision.job_id]
-            if decision.reason is None:
-                transitions.move(job, JobStatus.ADMITTED, actor="scheduling")
-                admitted += 1
-            elif (job.reason, job.reason_detail) != (decision.reason.value, decision.detail):
-                transitions.set_waiting_reason(job, decision.reason, decision.detail)
+    admitted = 0
+    for _ in range(MOST_CYCLES):
+        started, complete = _cycle()
+        admitted += started
+        if complete or not started:
+            break
+    record.sweep()
     return admitted
+
+
+def snapshot_now() -> Snapshot:
+    """What admission would decide on now, without its lock: for who asks what if."""
+    return snapshots.take(timezone.now()).snapshot
+
+
+def _cycle() -> tuple[int, bool]:
+    """One decision, carried out. How many were admitted, and whether every waiting job was considered."""
+    with transaction.atomic():
+        # One admission at a time: whoever holds this lock sees every admission, quota and budget before it.
+        locked_root()
+        list(Pool.objects.select_for_update(no_key=True).order_by("id").values_list("id"))
+        began, now = time.monotonic(), timezone.now()
+        taken = snapshots.take(now)
+        decisions = policy.decide(taken.snapshot)
+        took = time.monotonic() - began
+        startable = [decision.job_id for decision in decisions if decision.admitted]
+        cycle = None
+        if startable or any(decision.victims for decision in decisions):
+            cycle = record.keep(taken.snapshot, decisions, took).pk
+        _reclaim(decisions, taken, cycle)
+        _tell(decisions, taken, now)
+        started = _start(startable, cycle)
+    return started, taken.complete
+
+
+def _start(job_ids: Sequence[str], cycle: int | None) -> int:
+    """A job that a user's request holds just now starts in the next cycle."""
+    free = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
+        pk__in=job_ids, status=JobStatus.QUEUED.value, desired=Desired.RUN.value
+    )
+    jobs = list(free.only("id", "team_id", "status", "event_seq", "version").order_by("id"))
+    if jobs:
+        transitions.admit_all(jobs, actor="scheduling", data={"decision": cycle})
+        estimates.note_starts(jobs, timezone.now())
+    return len(jobs)
+
+
+def _reclaim(decisions: Sequence[Decision], taken: Taken, cycle: int | None) -> None:
+    """Ask the victims for a checkpoint and their slots."""
+    for decision in decisions:
+        if not decision.victims:
+            continue
+        claimant = taken.rows[decision.job_id]
+        victims = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=decision.victims)
+        for victim in victims.select_related("team").order_by("id"):
+            same_team = victim.team_id == claimant.team_id
+            whose = f"{claimant.id} of higher priority" if same_team else "a job of a team that is within its quota"
+            facts = {"decision": cycle, **({"for": claimant.id} if same_team else {})}
+            detail = f"They went to {whose}."
+            transitions.give_back(victim, Reason.RECLAIMED, detail, actor="scheduling", data=facts)
+
+
+def _tell(decisions: Sequence[Decision], taken: Taken, now: Any) -> None:
+    """Write what has changed: other reasons first, then the oldest of what is told with other numbers."""
+    teams = explain.holders(taken.snapshot)
+    leaves = {waiting.job_id: waiting.node for waiting in taken.snapshot.waiting}
+    news, numbers = [], []
+    for decision in decisions:
+        row = taken.rows[decision.job_id]
+        if decision.reason is None:
+            continue
+        known = row.waiting or {}
+        if row.reason == decision.reason.value and known:
+            if (row.reason_detail, known.get("position")) == (decision.detail, decision.position):
+                continue
+            if now.timestamp() - known.get("at", 0) < TOLD_ANEW_AFTER.total_seconds():
+                continue
+            numbers.append((known.get("at", 0), decision, row))
+        else:
+            news.append((decision, row))
+    numbers.sort(key=lambda each: (each[0], each[1].job_id))
+    chosen: list[tuple[Decision, Row]] = [*news, *((decision, row) for _, decision, row in numbers)][:MOST_TOLD]
+    told = []
+    for decision, row in chosen:
+        assert decision.reason is not None
+        facts = {**(row.waiting or {}), **explain.facts(decision, leaves[row.id], teams), "at": int(now.timestamp())}
+        told.append(WaitingFor(row.id, decision.reason, decision.detail, facts))
+    transitions.set_waiting_reasons(told)
 
 
 def _settle_waiting() -> None:
@@ -57,6 +136,7 @@ def _needs_settling() -> Q:
     return (
         Q(desired=Desired.STOP.value)
         | (queued & Q(desired=Desired.PAUSE.value) & ~Q(reason=Reason.HELD.value))
+        | (queued & Q(not_before__gt=Now()) & ~Q(reason=Reason.NOT_BEFORE.value))
         | (queued & Exists(Dependency.objects.filter(job=OuterRef("pk"))))
         | (paused & Q(desired=Desired.RUN.value))
         | Q(expires_at__lte=Now())
@@ -88,6 +168,8 @@ def _settle(job: Job) -> None:
         transitions.move(job, JobStatus.QUEUED, actor="scheduling")
     elif not paused and job.desired == Desired.PAUSE.value:
         transitions.set_waiting_reason(job, Reason.HELD, "")
+    elif not paused and job.not_before is not None and job.not_before > timezone.now():
+        transitions.set_waiting_reason(job, Reason.NOT_BEFORE, f"{job.not_before:%Y-%m-%d %H:%M} UTC.")
     elif not paused:
         _settle_dependencies(job)
 
@@ -101,64 +183,3 @@ def _settle_dependencies(job: Job) -> None:
         transitions.move(job, JobStatus.FAILED, reason=Reason.DEPENDENCY_FAILED, actor="scheduling", detail=detail)
     elif open_ and (job.reason, job.reason_detail) != (Reason.DEPENDENCY.value, f"{', '.join(open_)}."):
         transitions.set_waiting_reason(job, Reason.DEPENDENCY, f"{', '.join(open_)}.")
-
-
-def _unfinished_upstream() -> QuerySet[Dependency]:
-    return Dependency.objects.filter(job=OuterRef("pk")).exclude(upstream__status=JobStatus.SUCCEEDED.value)
-
-
-def _snapshot(pools: list[Pool], waiting: list[Job]) -> Snapshot:
-    running = Job.objects.filter(status__in=[status.value for status in HOLDING]).select_related("team__quota_node")
-    holdings = [
-        Holding(
-            job.id,
-            job.team.quota_node.id,
-            job.pool_id,
-            job.slots,
-            job.priority,
-            leaving=job.status in (JobStatus.PAUSING.value, JobStatus.STOPPING.value),
-            stoppable=False,
-            preemptions=job.preemptions,
-        )
-        for job in running
-    ]
-    leaves = dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))
-    return Snapshot(
-        nodes=_nodes(),
-        pools=[_pool(pool) for pool in pools],
-        holdings=holdings,
-        waiting=[
-            Waiting(
-                job.id,
-                leaves[job.team_id],
-                job.pool_id,
-                job.slots,
-                job.priority,
-                nodes=job.resolved_spec.get("resources", {}).get("nodes", 1),
-            )
-            for job in waiting
-        ],
-        settings=Settings(preempt=False),
-    )
-
-
-def _nodes() -> list[snapshot.QuotaNode]:
-    return [
-        snapshot.QuotaNode(
-            node.id,
-            node.name,
-            node.parent_id,
-            node.weight,
-            {
-                grant.accelerator: Grant(grant.nominal, grant.borrow_limit, grant.lend_limit)
-                for grant in node.grants.all()
-            },
-            node.max_running_jobs,
-            node.max_slots,
-        )
-        for node in QuotaNode.objects.prefetch_related("grants").order_by("id")
-    ]
-
-
-def _pool(pool: Pool) -> snapshot.Pool:
-    return snapshot.Pool(pool.id, pool.name, pool.accelerator, pool.slots, pool.slots, pool.cluster.enabled)

@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "athanor.budgets",
     "athanor.telemetry",
     "athanor.artifacts",
+    "athanor.scheduling",
     "athanor.webhooks",
     "athanor.operations",
     "athanor.config",

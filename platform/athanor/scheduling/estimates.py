@@ -1,0 +1,118 @@
+"""Start times told to waiting jobs, and how well they were met."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from django.db.models import F
+from django.utils import timezone
+
+from athanor.jobs import transitions
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import Reason
+from athanor.jobs.states import AttemptStatus
+from athanor.jobs.transitions import WaitingFor
+from athanor.scheduling import snapshots
+from athanor.scheduling.forecast import Forecast, Shares, forecasts
+from athanor.scheduling.models import StartEstimate
+from athanor.scheduling.policy import decide
+from athanor.scheduling.snapshot import Snapshot
+
+HISTORY = 2000  # ends that durations are drawn from
+MOST_OF_A_POOL = 60  # first in line, of whom a start is told
+JUDGED = 500  # estimates that calibration looks back on
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Of estimates whose jobs have started: the shares that had started by their P50 and P90 (perfect: 0.5 and 0.9),
+    and the middle of how far the P50 was off."""
+
+    judged: int
+    by_p50: float | None
+    by_p90: float | None
+    median_error_seconds: float | None
+
+
+def estimate_due() -> None:
+    """Tell the first in line of each pool when they will start."""
+    now = timezone.now()
+    taken = snapshots.take(now)
+    shares = shares_of(taken.snapshot)
+    told: list[WaitingFor] = []
+    for pool in taken.snapshot.pools:
+        first = first_in_line(taken.snapshot, pool.id)
+        ids = [job.job_id for job in first.waiting if job.pool == pool.id]
+        for job_id, found in (forecasts(first, ids, shares) if ids else {}).items():
+            row = taken.rows[job_id]
+            if row.reason and row.waiting is not None:
+                facts = {**row.waiting, "p50_seconds": found.p50_seconds, "p90_seconds": found.p90_seconds}
+                facts["estimated_at"] = int(now.timestamp())
+                told.append(WaitingFor(job_id, Reason(row.reason), row.reason_detail, facts))
+                _note(taken.rows[job_id], found, now)
+    transitions.set_facts_of_waiting(told)
+
+
+def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:
+    """Only what bears on the first of a pool: its accelerator's pools, and of each the first in line."""
+    accelerator = next(pool.accelerator for pool in snapshot.pools if pool.id == pool_id)
+    pools = [pool for pool in snapshot.pools if pool.accelerator == accelerator]
+    here = {pool.id for pool in pools}
+    waiting = [job for job in snapshot.waiting if job.pool in here]
+    holdings = [holding for holding in snapshot.holdings if holding.pool in here]
+    narrowed = replace(snapshot, pools=pools, waiting=waiting, holdings=holdings)
+    order = {decision.job_id: decision.position for decision in decide(narrowed)}
+    kept = [job for job in waiting if order.get(job.job_id, 0) <= MOST_OF_A_POOL]
+    return replace(narrowed, waiting=kept)
+
+
+def shares_of(snapshot: Snapshot) -> Shares:
+    leaves = snapshots.leaves()
+    ended = Attempt.objects.filter(
+        status=AttemptStatus.ENDED.value, launched_at__isnull=False, ended_at__gt=F("launched_at")
+    ).order_by("-id")
+    of_leaf: dict[str, list[float]] = defaultdict(list)
+    of_all: list[float] = []
+    rows = ended.values_list("job__team_id", "launched_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
+    for team_id, launched_at, ended_at, limit in rows:
+        share = min((ended_at - launched_at).total_seconds() / limit, 1.0)
+        of_all.append(share)
+        of_leaf[leaves[team_id]].append(share)
+    return Shares({leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all))
+
+
+def _note(row: snapshots.Row, found: Forecast, now: datetime) -> None:
+    """The first estimate of each wait is the one that is judged."""
+    if found.p50_seconds is None or found.p90_seconds is None:
+        return
+    if StartEstimate.objects.filter(job_id=row.id, made_at__gte=row.queued_at).exists():
+        return
+    StartEstimate.objects.create(
+        job_id=row.id,
+        team_id=row.team_id,
+        made_at=now,
+        p50_at=now + timedelta(seconds=found.p50_seconds),
+        p90_at=now + timedelta(seconds=found.p90_seconds),
+    )
+
+
+def note_starts(jobs: Sequence[Job], now: datetime) -> None:
+    StartEstimate.objects.filter(job__in=[job.pk for job in jobs], started_at__isnull=True).update(started_at=now)
+
+
+def calibration() -> Calibration:
+    judged = list(
+        StartEstimate.objects.filter(started_at__isnull=False)
+        .order_by("-started_at")
+        .values_list("p50_at", "p90_at", "started_at")[:JUDGED]
+    )
+    if not judged:
+        return Calibration(0, None, None, None)
+    errors = sorted(abs((started - p50).total_seconds()) for p50, _, started in judged)
+    return Calibration(
+        judged=len(judged),
+        by_p50=sum(started <= p50 for p50, _, started in judged) / len(judged),
+        by_p90=sum(started <= p90 for _, p90, started in judged) / len(judged),
+        median_error_seconds=errors[len(errors) // 2],
+    )

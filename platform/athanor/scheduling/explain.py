@@ -1,0 +1,52 @@
+"""What a waiting job's team is told of it: the blocker, who holds what it lacks, what would unblock it.
+
+Names of teams and sums of slots are told to everybody (one installation is one organisation), ids of jobs only to the
+team that they belong to.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from athanor.scheduling.snapshot import Decision, Snapshot
+
+MOST_HOLDERS = 20
+
+
+class Holders(NamedTuple):
+    """Whose the jobs that hold slots are: (leaf, its name) by job."""
+
+    leaves: Mapping[str, tuple[str, str]]
+
+
+def holders(snapshot: Snapshot) -> Holders:
+    names = {node.id: node.name for node in snapshot.nodes}
+    return Holders({holding.job_id: (holding.node, names[holding.node]) for holding in snapshot.holdings})
+
+
+def facts(decision: Decision, leaf: str, of: Holders) -> dict[str, Any]:
+    """For Job.waiting. `leaf`: of the job's own team."""
+    blocker = decision.blocker
+    told: dict[str, Any] = {
+        "unblocks": decision.unblocks,
+        "position": decision.position,
+        "starts_in_seconds": decision.starts_in_seconds,
+        "blocker": None,
+    }
+    if blocker is not None:
+        slots: dict[str, int] = {}
+        own = []
+        for job_id, held in blocker.holders:
+            holder, name = of.leaves.get(job_id, ("", ""))
+            if holder:
+                slots[name] = slots.get(name, 0) + held
+            if holder == leaf:
+                own.append(job_id)
+        ranked = sorted(slots.items(), key=lambda each: (-each[1], each[0]))[:MOST_HOLDERS]
+        told["blocker"] = {
+            "kind": blocker.kind,
+            "name": blocker.name,
+            "lacking": blocker.lacking,
+            "held_by": [{"team": name, "slots": held} for name, held in ranked],
+            "own_jobs": own[:MOST_HOLDERS],
+        }
+    return told

@@ -1,0 +1,138 @@
+"""When waiting jobs will start: the policy itself, played forward many times with durations as they have been. Pure."""
+
+import heapq
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from athanor.scheduling.policy import decide
+from athanor.scheduling.snapshot import Holding, Snapshot, Waiting
+
+# How long runs take of what they may, where nothing is known yet: from a run that fails early to one that is cut off.
+UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+FEWEST_KNOWN = 20  # ends of a team before its own are taken
+HORIZON_SECONDS = 60 * 86_400
+SAVING_SECONDS = 30  # what a preempted job takes to save its checkpoint
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much of their time limit runs took, sorted: of a leaf, and of all."""
+
+    of_leaf: Mapping[str, Sequence[float]]
+    of_all: Sequence[float]
+
+    def draw(self, chance: random.Random, leaf: str, limit: int, ran: int) -> int:
+        """Seconds that a run still takes which has taken `ran` of at most `limit`."""
+        known = self.of_leaf.get(leaf, ())
+        if len(known) < FEWEST_KNOWN:
+            known = self.of_all if len(self.of_all) >= FEWEST_KNOWN else UNKNOWN
+        longer = [share for share in known if share * limit > ran] or [1.0]
+        return max(int(chance.choice(longer) * limit) - ran, 1)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds from now; None: later than anybody can say."""
+
+    p50_seconds: int | None
+    p90_seconds: int | None
+
+
+def forecasts(
+    snapshot: Snapshot,
+    job_ids: Sequence[str],
+    shares: Shares,
+    *,
+    samples: int = 15,
+    seed: int = 0,
+    most_events: int = 150,
+) -> dict[str, Forecast]:
+    """Of each of `job_ids`. Jobs that come later are not known and not thought of."""
+    starts: dict[str, list[int]] = {job_id: [] for job_id in job_ids}
+    for sample in range(samples):
+        chance = random.Random(seed * 1_000 + sample)  # noqa: S311 - of a model, no secret
+        found = _play(snapshot, frozenset(job_ids), shares, chance, most_events)
+        for job_id in job_ids:
+            starts[job_id].append(found.get(job_id, HORIZON_SECONDS))
+    return {job_id: Forecast(_quantile(those, 0.5), _quantile(those, 0.9)) for job_id, those in starts.items()}
+
+
+def _quantile(values: list[int], share: float) -> int | None:
+    found = sorted(values)[min(int(share * len(values)), len(values) - 1)]
+    return None if found >= HORIZON_SECONDS else found
+
+
+def _play(
+    snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, most_events: int
+) -> dict[str, int]:
+    """When each of `wanted` starts in one future."""
+    clock, started = 0, {}
+    waiting = {job.job_id: job for job in snapshot.waiting if job.hold is None}
+    holdings, ends = _running(snapshot, shares, chance)
+    requeued: dict[str, Waiting] = {}
+    left = set(wanted & waiting.keys())
+    for _ in range(most_events):
+        now = [replace(job, waited_seconds=job.waited_seconds + clock) for job in waiting.values()]
+        decisions = decide(replace(snapshot, waiting=now, holdings=_at(holdings, clock)))
+        for decision in decisions:
+            if decision.admitted:
+                job = waiting.pop(decision.job_id)
+                started.setdefault(job.job_id, clock)
+                left.discard(job.job_id)
+                lasts = job.lasts_seconds or HORIZON_SECONDS
+                heapq.heappush(ends, (clock + shares.draw(chance, job.node, lasts, 0), job.job_id))
+                holdings[job.job_id] = (_as_holding(job), clock)
+            for victim in decision.victims:
+                holding, since = holdings[victim]
+                holdings[victim] = (replace(holding, leaving=True), since)
+                heapq.heappush(ends, (clock + SAVING_SECONDS, victim))
+                requeued[victim] = _as_waiting(holding)
+        if not left:
+            break
+        while ends and ends[0][1] not in holdings:
+            heapq.heappop(ends)  # of one that was preempted before its end
+        if not ends or ends[0][0] > HORIZON_SECONDS:
+            break
+        clock, ended = heapq.heappop(ends)
+        del holdings[ended]
+        if ended in requeued:
+            waiting[ended] = requeued.pop(ended)
+    return started
+
+
+def _running(
+    snapshot: Snapshot, shares: Shares, chance: random.Random
+) -> tuple[dict[str, tuple[Holding, int]], list[tuple[int, str]]]:
+    """What holds slots now, with the moment since which it is told about, and when each ends in this future."""
+    ends: list[tuple[int, str]] = []
+    for holding in snapshot.holdings:
+        left = SAVING_SECONDS if holding.leaving else holding.ends_in_seconds
+        if left is not None and not holding.leaving:
+            left = shares.draw(chance, holding.node, left + holding.ran_seconds, holding.ran_seconds)
+        if left is not None:
+            ends.append((left, holding.job_id))
+    heapq.heapify(ends)
+    return {holding.job_id: (holding, 0) for holding in snapshot.holdings}, ends
+
+
+def _at(holdings: Mapping[str, tuple[Holding, int]], clock: int) -> list[Holding]:
+    found = []
+    for holding, since in holdings.values():
+        passed = clock - since
+        left = None if holding.ends_in_seconds is None else max(holding.ends_in_seconds - passed, 0)
+        ran = holding.ran_seconds + passed
+        unsaved = min(holding.unsaved_seconds + passed, ran)
+        found.append(replace(holding, ends_in_seconds=left, ran_seconds=ran, unsaved_seconds=unsaved))
+    return found
+
+
+def _as_holding(job: Waiting) -> Holding:
+    return Holding(job.job_id, job.node, job.pool, job.slots, job.priority, ends_in_seconds=job.lasts_seconds)
+
+
+def _as_waiting(holding: Holding) -> Waiting:
+    return Waiting(
+        holding.job_id, holding.node, holding.pool, holding.slots, holding.priority,
+        lasts_seconds=holding.ends_in_seconds,
+    )  # fmt: skip

@@ -1,0 +1,47 @@
+from typing import ClassVar
+
+from django.db import models
+from django.utils import timezone
+
+from athanor.accounts.models import Team
+from athanor.jobs.models import Job
+
+
+class AdmissionCycle(models.Model):
+    """One decision of admission that started or preempted something, with all that it knew (scheduling/record.py).
+
+    `digest` is the SHA-256 of the snapshot's canonical JSON; both blobs are that JSON, compressed by zstandard.
+    """
+
+    time = models.DateTimeField(default=timezone.now, db_index=True)
+    digest = models.CharField(max_length=64)
+    snapshot = models.BinaryField()
+    decisions = models.BinaryField()
+    considered = models.PositiveIntegerField()
+    admitted = models.JSONField(default=list)
+    preempted = models.JSONField(default=list)
+    seconds = models.FloatField()
+
+    def __str__(self) -> str:
+        return f"cycle {self.pk} at {self.time}"
+
+
+class StartEstimate(models.Model):
+    """What a waiting job was told about its start, once for each time that it waits, and when it did start: the record
+    by which estimates are judged."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="start_estimates")
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
+    made_at = models.DateTimeField()
+    p50_at = models.DateTimeField()
+    p90_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["job"], condition=models.Q(started_at__isnull=True), name="open_estimates"),
+            models.Index(fields=["-started_at"], name="judged_estimates"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} starts at about {self.p50_at}"

@@ -1,0 +1,232 @@
+"""Reads from the database what admission must know at one moment. What is used is counted from rows of live jobs."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.models import Count, Exists, Max, OuterRef, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
+from django.utils import timezone
+
+from athanor.accounts.models import Team
+from athanor.artifacts.models import Checkpoint
+from athanor.backends.base import Phase
+from athanor.backends.facts import NodeState
+from athanor.clusters.models import Node, Pool
+from athanor.jobs.models import Attempt, Dependency, Job
+from athanor.jobs.states import (
+    ATTEMPT_LIVE,
+    HOLDING,
+    STOPPABLE_AT_CHECKPOINT,
+    Desired,
+    JobStatus,
+)
+from athanor.quotas import services as quotas
+from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
+from athanor.scheduling import snapshot as pure
+
+MOST_CONSIDERED = 8000
+FEWEST_OF_A_QUEUE = 8
+LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
+
+
+class Row(NamedTuple):
+    """As much of a waiting job as a decision takes."""
+
+    id: str
+    team_id: str
+    pool_id: str
+    slots: int
+    priority: int
+    queued_at: datetime
+    time_limit_seconds: int
+    nodes: int
+    schedule: dict[str, Any] | None
+    reason: str
+    reason_detail: str
+    waiting: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A snapshot and the rows of its waiting jobs. `complete`: no waiting job was left out."""
+
+    snapshot: pure.Snapshot
+    rows: Mapping[str, Row]
+    complete: bool
+
+
+def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
+    """The waiting jobs are the first of each queue, which is a team's with one priority in one pool."""
+    leaf_of = leaves()
+    pools = {pool.id: pool for pool in _pools()}
+    rows, complete = _first_of_queues(most)
+    return Taken(
+        pure.Snapshot(
+            nodes=_nodes(),
+            pools=tuple(pools.values()),
+            holdings=_holdings(leaf_of, pools, now),
+            waiting=tuple(_waiting(row, leaf_of, pools, now) for row in rows),
+            settings=_settings(quotas.settings()),
+        ),
+        {row.id: row for row in rows},
+        complete,
+    )
+
+
+def eligible() -> QuerySet[Job]:
+    """Waiting jobs whose start is admission's alone to decide."""
+    now = timezone.now()
+    return Job.objects.filter(
+        ~Exists(Dependency.objects.filter(job=OuterRef("pk")).exclude(upstream__status=JobStatus.SUCCEEDED.value)),
+        Q(act_after__isnull=True) | Q(act_after__lte=now),
+        Q(not_before__isnull=True) | Q(not_before__lte=now),
+        status=JobStatus.QUEUED.value,
+        desired=Desired.RUN.value,
+    )
+
+
+def _first_of_queues(most: int) -> tuple[list[Row], bool]:
+    counted = eligible().aggregate(jobs=Count("pk"), teams=Count("team", distinct=True))
+    jobs = eligible().order_by("-priority", "id")
+    complete = counted["jobs"] <= most
+    if not complete:
+        of_each = max(FEWEST_OF_A_QUEUE, most // max(counted["teams"], 1))
+        place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
+        jobs = jobs.annotate(place=place).filter(place__lte=of_each)
+    return [Row(*row) for row in jobs.values_list(*Row._fields)], complete
+
+
+def _waiting(row: Row, leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: datetime) -> pure.Waiting:
+    return pure.Waiting(
+        job_id=row.id,
+        node=leaves[row.team_id],
+        pool=row.pool_id,
+        slots=min(row.slots, pools[row.pool_id].size),
+        priority=row.priority,
+        waited_seconds=_seconds(now - row.queued_at),
+        lasts_seconds=row.time_limit_seconds,
+        nodes=row.nodes,
+    )
+
+
+def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: datetime) -> tuple[pure.Holding, ...]:
+    live = {
+        attempt["job_id"]: attempt
+        for attempt in Attempt.objects.filter(status__in=[status.value for status in ATTEMPT_LIVE]).values(
+            "job_id", "launched_at", "phase", "expected_start_at"
+        )
+    }
+    jobs = Job.objects.filter(status__in=[status.value for status in HOLDING]).order_by("id")
+    rows = list(
+        jobs.values_list(
+            "id", "team_id", "pool_id", "slots", "priority", "status", "admitted_at", "time_limit_seconds",
+            "preemptions", "desired",
+        )
+    )  # fmt: skip
+    saved = _saved([row[0] for row in rows if row[5] == JobStatus.RUNNING.value])
+    found = []
+    for job_id, team_id, pool_id, slots, priority, status, admitted_at, limit, preemptions, desired in rows:
+        attempt = live.get(job_id)
+        began = attempt["launched_at"] if attempt else None
+        ran = _seconds(now - began) if began else 0
+        leaving = status in LEAVING or desired != Desired.RUN.value
+        # One that waits in its cluster's own queue has all of its time before it, from a moment nobody knows.
+        queued_there = attempt is not None and attempt["phase"] == Phase.PENDING.value
+        found.append(
+            pure.Holding(
+                job_id=job_id,
+                node=leaves[team_id],
+                pool=pool_id,
+                slots=min(slots, pools[pool_id].size),
+                priority=priority,
+                ran_seconds=_seconds(now - admitted_at) if admitted_at else ran,
+                ends_in_seconds=0 if leaving else None if queued_there else max(limit - ran, 0),
+                unsaved_seconds=min(ran, _seconds(now - saved[job_id])) if job_id in saved else ran,
+                leaving=leaving,
+                stoppable=JobStatus(status) in STOPPABLE_AT_CHECKPOINT,
+                preemptions=preemptions,
+            )
+        )
+    return tuple(found)
+
+
+def _saved(job_ids: Sequence[str]) -> dict[str, datetime]:
+    kept = Checkpoint.objects.filter(job_id__in=job_ids, retired_at__isnull=True)
+    return dict(kept.values("job_id").annotate(at=Max("created_at")).values_list("job_id", "at"))
+
+
+def _pools() -> list[pure.Pool]:
+    lost = _slots_out_of_service()
+    return [
+        pure.Pool(
+            id=pool.id,
+            name=str(pool),
+            accelerator=pool.accelerator,
+            slots=max(pool.slots - lost.get(pool.id, 0), 0),
+            size=pool.slots,
+            enabled=pool.cluster.enabled,
+            note=f"{lost[pool.id]} slots are on nodes that take no work now." if lost.get(pool.id) else "",
+        )
+        for pool in Pool.objects.select_related("cluster").order_by("id")
+    ]
+
+
+def _slots_out_of_service() -> dict[str, int]:
+    """By pool: slots of its nodes that are down, drained or in quarantine. A node that lists no groups of its cluster
+    counts for every pool with its accelerator there."""
+    off = Node.objects.filter(
+        Q(quarantined_at__isnull=False) | ~Q(state__in=[NodeState.READY.value, NodeState.UNKNOWN.value]), listed=True
+    ).values("cluster_id", "pools", "accelerator")
+    lost: dict[str, int] = defaultdict(int)
+    nodes = list(off)
+    if not nodes:
+        return lost
+    for pool in Pool.objects.filter(cluster__in={node["cluster_id"] for node in nodes}):
+        for node in nodes:
+            here = node["cluster_id"] == pool.cluster_id and node["accelerator"] in (pool.accelerator, "")
+            if here and (not node["pools"] or pool.name in node["pools"]):
+                lost[pool.id] += pool.slots_per_node
+    return lost
+
+
+def leaves() -> dict[str, str]:
+    """Quota nodes by team. A team from before there were any gets its leaf now."""
+    for team in Team.objects.filter(quota_node__isnull=True):
+        quotas.leaf_of(team)
+    return dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))
+
+
+def _nodes() -> tuple[pure.QuotaNode, ...]:
+    grants: dict[str, dict[str, pure.Grant]] = defaultdict(dict)
+    for grant in QuotaGrant.objects.order_by("id"):
+        grants[grant.node_id][grant.accelerator] = pure.Grant(grant.nominal, grant.borrow_limit, grant.lend_limit)
+    return tuple(
+        pure.QuotaNode(
+            id=node.id,
+            name=node.name,
+            parent=node.parent_id,
+            weight=node.weight,
+            grants=grants.get(node.id, {}),
+            max_running_jobs=node.max_running_jobs,
+            max_slots=node.max_slots,
+        )
+        for node in QuotaNode.objects.order_by("id")
+    )
+
+
+def _settings(row: AdmissionSettings) -> pure.Settings:
+    return pure.Settings(
+        fair_share=row.fair_share,
+        half_life_seconds=row.half_life_seconds,
+        age_step_seconds=row.age_step_seconds,
+        backfill=row.backfill,
+        preempt=row.preempt,
+        protected_seconds=row.protected_seconds,
+    )
+
+
+def _seconds(span: Any) -> int:
+    return max(int(span.total_seconds()), 0)
