@@ -11,6 +11,7 @@ from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.operations import series, surveys
 from athanor.operations.sweepers import recorded
+from athanor.scheduling import estimates
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
 from athanor.webhooks import delivering
@@ -35,6 +36,11 @@ def admit() -> None:
     if scheduling.admit():
         submit.prepare_due()
         submit.submit_due()
+
+
+@sweeper(wakeups.ESTIMATE)
+def estimate() -> None:
+    estimates.estimate_due()
 
 
 @sweeper(wakeups.DISPATCH)

@@ -22,6 +22,7 @@ FOLD_TELEMETRY = "athanor.fold_telemetry"
 SWEEP_TELEMETRY = "athanor.sweep_telemetry"
 SURVEY = "athanor.survey"
 METER = "athanor.meter"
+ESTIMATE = "athanor.estimate"
 
 
 def hint_after_commit(task: str) -> None:

@@ -18,6 +18,7 @@ class Sweeper:
 
 SWEEPERS = (
     Sweeper(wakeups.ADMIT, 2.0, "A job that may start is admitted, and one that waits says on what."),
+    Sweeper(wakeups.ESTIMATE, 30.0, "The first in line of each pool know when they will start."),
     Sweeper(wakeups.DISPATCH, 2.0, "An admitted job is on its cluster, once; one that is not wanted is asked to end."),
     Sweeper(wakeups.OBSERVE, 2.0, "What its cluster says of a live attempt is known; none is forgotten."),
     Sweeper(wakeups.FINALISE, 2.0, "The end of an attempt ends its job or queues it again."),

@@ -66,6 +66,7 @@ def _dispatch_due() -> list[Due]:
 
 DUE: dict[str, Callable[[], list[Due]]] = {
     wakeups.ADMIT: lambda: [Due(scheduling.undecided(), F("updated_at"))],
+    wakeups.ESTIMATE: lambda: [],  # an estimate is never late: it is of the moment it was made
     wakeups.DISPATCH: _dispatch_due,
     wakeups.OBSERVE: _observe_due,
     wakeups.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],

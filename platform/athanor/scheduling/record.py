@@ -33,6 +33,14 @@ def keep(snapshot: Snapshot, decisions: Sequence[Decision], seconds: float) -> A
     )
 
 
+def stored(cycle: AdmissionCycle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Snapshot and decisions as plain data."""
+    return (
+        json.loads(zstandard.decompress(bytes(cycle.snapshot))),
+        json.loads(zstandard.decompress(bytes(cycle.decisions))),
+    )
+
+
 def snapshot_of(cycle: AdmissionCycle) -> Snapshot:
     """What was known. Raises ValueError when it is not what its digest says."""
     content = zstandard.decompress(bytes(cycle.snapshot))
@@ -43,7 +51,7 @@ def snapshot_of(cycle: AdmissionCycle) -> Snapshot:
 
 def differences(cycle: AdmissionCycle) -> list[str]:
     """Decide again: the ids of jobs of which something else is said now. None as long as the policy is the same."""
-    then = {row["job_id"]: row for row in json.loads(zstandard.decompress(bytes(cycle.decisions)))}
+    then = {row["job_id"]: row for row in stored(cycle)[1]}
     again = json.loads(_canonical([asdict(decision) for decision in policy.decide(snapshot_of(cycle))]))
     now = {row["job_id"]: row for row in again}
     return sorted(job_id for job_id in then.keys() | now.keys() if then.get(job_id) != now.get(job_id))

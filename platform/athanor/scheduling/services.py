@@ -61,6 +61,8 @@ def _cycle() -> tuple[int, bool]:
             cycle = record.keep(taken.snapshot, decisions, took).pk
         _reclaim(decisions, taken, cycle)
         _tell(decisions, taken, now)
+        if not taken.complete:
+            _tell_the_rest(taken)
         started = _start(startable, cycle)
     return started, taken.complete
 
@@ -117,6 +119,17 @@ def _tell(decisions: Sequence[Decision], taken: Taken, now: Any) -> None:
         assert decision.reason is not None
         facts = {**(row.waiting or {}), **explain.facts(decision, leaves[row.id], teams), "at": int(now.timestamp())}
         told.append(WaitingFor(row.id, decision.reason, decision.detail, facts))
+    transitions.set_waiting_reasons(told)
+
+
+def _tell_the_rest(taken: Taken) -> None:
+    """Those so far back in their team's queue that admission does not look at them yet."""
+    untold = snapshots.eligible().filter(reason="").exclude(pk__in=taken.rows.keys()).order_by("id")
+    detail = "Earlier jobs of its own team are before it in the same queue."
+    told = [
+        WaitingFor(job_id, Reason.WAITING_FOR_CAPACITY, detail)
+        for job_id in untold.values_list("id", flat=True)[:MOST_TOLD]
+    ]
     transitions.set_waiting_reasons(told)
 
 

@@ -1,6 +1,5 @@
 """/jobs: submit, plan, list, show, cancel, pause, resume, fork, retry."""
 
-from decimal import Decimal
 from typing import Any
 
 from django.db.models import prefetch_related_objects
@@ -22,7 +21,7 @@ from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.pagination import listed, page, time
 from athanor.api.parsers import TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
-from athanor.api.v1 import submission
+from athanor.api.v1 import outlook, submission
 from athanor.api.v1.shapes import (
     PROBLEMS,
     FieldProblemSerializer,
@@ -31,6 +30,7 @@ from athanor.api.v1.shapes import (
     mark_as_new,
     page_of,
 )
+from athanor.core import tenancy
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
@@ -63,6 +63,8 @@ Plan = inline_serializer(
                 "cost_at_time_limit": serializers.FloatField(),
             },
         ),
+        "start": outlook.Start,
+        "alternatives": serializers.ListField(child=outlook.Alternative),
     },
 )
 
@@ -129,7 +131,8 @@ class PlanView(APIView):
         asked = submission.read(who, submission.team_of(who, request.data), request.data)
         warnings = services.check_fits(asked.spec, asked.pool)
         need = fit.estimate(asked.spec, services.pool_facts(asked.pool))
-        hours = Decimal(asked.spec.time_limit_seconds) / 3600
+        with tenancy.unrestricted():  # others hold what it would wait for; of them only sums are told
+            start, alternatives = outlook.start_and_alternatives(asked)
         return Response(
             {
                 "resolved_spec": asked.spec.model_dump(mode="json"),
@@ -138,8 +141,10 @@ class PlanView(APIView):
                     **vars(need),
                     "slots": asked.pool.slots,
                     "cost_currency": asked.pool.currency,
-                    "cost_at_time_limit": float(asked.pool.price_per_slot_hour * need.processes * hours),
+                    "cost_at_time_limit": outlook.cost_at_time_limit(asked.spec, asked.pool),
                 },
+                "start": start,
+                "alternatives": alternatives,
             }
         )
 

@@ -257,6 +257,7 @@ class JobSerializer(JobSummarySerializer):
     """A job in full."""
 
     attempts = AttemptSerializer(many=True)
+    preemptions = serializers.IntegerField(help_text="how often its slots were reclaimed")
     timings = serializers.SerializerMethodField()
     spec = serializers.JSONField(help_text="as written")
     resolved_spec = serializers.JSONField(help_text="with every default filled in")
