@@ -4,16 +4,9 @@ does not grow with their number, which a sweep over a tenth of them shows.
 
 import json
 import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from athanor.core.encryption import new_wrapping_keyset
-from deploy.local.environment import REPOSITORY
-from deploy.local.handle import StackHandle
-from tests.bench.platform_stack import settings_of
+from tests.bench.platform_stack import stores_alone
 
 MANY, FEW = 50_000, 5_000
 
@@ -24,36 +17,10 @@ def measure() -> dict[str, Any]:
 
 def _sweeps(attempts: int) -> dict[str, Any]:
     """On stores alone: a worker of a whole stack would sweep too, and know nothing of this process's world."""
-    with tempfile.TemporaryDirectory(prefix="athanor-bench-") as folder:
-        Path(folder).chmod(0o755)  # under root PostgreSQL runs as another user
-        stack = StackHandle(Path(folder) / "data")
-        stack.up(only_stores=True)
-        try:
-            return _run(stack, attempts)
-        finally:
-            stack.down()
-
-
-def _run(stack: StackHandle, attempts: int) -> dict[str, Any]:
-    environment = {
-        **stack.environment,
-        **settings_of(stack),
-        "ATHANOR_SECRET_KEY": "bench",
-        "ATHANOR_MASTER_KEY": new_wrapping_keyset(),
-        "DJANGO_SETTINGS_MODULE": "athanor.config.settings",
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)]),
-    }
-    _program(environment, str(attempts))
-    figures: dict[str, Any] = json.loads(_program(environment))
-    return figures
-
-
-def _program(environment: dict[str, str], *arguments: str) -> str:
-    command = [sys.executable, "-m", "tests.bench.observe_rows", *arguments]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the sweeps failed: {done.stderr[-2000:]}")
-    return done.stdout
+    with stores_alone() as run:
+        run("tests.bench.observe_rows", str(attempts))
+        figures: dict[str, Any] = json.loads(run("tests.bench.observe_rows"))
+        return figures
 
 
 def lines(figures: dict[str, Any]) -> list[str]:

@@ -6,12 +6,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
+from athanor.core.encryption import new_wrapping_keyset
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import StackHandle
 
@@ -28,6 +29,36 @@ def private_stack() -> Iterator[StackHandle]:
             stack.down()
             for process in stack.job_processes():
                 process.kill()
+
+
+@contextmanager
+def stores_alone() -> Iterator[Callable[..., str]]:
+    """Private stores without a platform, which would work on the rows too. Yields what runs `python -m` with arguments
+    on them, and returns its output."""
+    with tempfile.TemporaryDirectory(prefix="athanor-bench-") as folder:
+        Path(folder).chmod(0o755)  # under root PostgreSQL runs as another user
+        stack = StackHandle(Path(folder) / "data")
+        stack.up(only_stores=True)
+        environment = {
+            **stack.environment,
+            **settings_of(stack),
+            "ATHANOR_SECRET_KEY": "bench",
+            "ATHANOR_MASTER_KEY": new_wrapping_keyset(),
+            "DJANGO_SETTINGS_MODULE": "athanor.config.settings",
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)]),
+        }
+
+        def run(*arguments: str) -> str:
+            command = [sys.executable, "-m", *arguments]
+            done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(arguments)} failed: {done.stderr[-2000:]}")
+            return done.stdout
+
+        try:
+            yield run
+        finally:
+            stack.down()
 
 
 def api(stack: StackHandle) -> httpx.Client:

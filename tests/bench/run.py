@@ -12,6 +12,7 @@ from typing import Any
 from deploy.local.environment import REPOSITORY
 from tests.bench import (
     demo_times,
+    platform_admission,
     platform_first_step,
     platform_followers,
     platform_idle_memory,
@@ -31,6 +32,7 @@ PLATFORM: list[Measure] = [
     ("submits per second", platform_submits.measure, platform_submits.lines),
     ("followers of streams", platform_followers.measure, platform_followers.lines),
     ("lists among many jobs", platform_lists.measure, platform_lists.lines),
+    ("admission", platform_admission.measure, platform_admission.lines),
     ("observation sweep", platform_observe.measure, platform_observe.lines),
     ("recovery after kills", platform_recovery.measure, platform_recovery.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
