@@ -10,19 +10,21 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
 from tests import stores
 
 PROCESSES = 16
-SCENE_SECONDS = 0.6
-KILLED_IN_A_SCENE = 2
+SCENE_SECONDS = 1.0
+KILLED_IN_A_SCENE = 1
 LOG_TABLE = "chaos_trees"
 
 
@@ -45,76 +47,108 @@ class Found:
         )
 
 
-def forked(work: Callable[[], Any]) -> tuple[int, int]:
-    """Run `work` in a child that has no connection yet; its result comes as JSON through a pipe. (pid, pipe)."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    os.close(reading)
-    status = 0
-    try:
-        os.write(writing, json.dumps(work()).encode())
-    except BaseException:  # noqa: BLE001 - the parent prints it
-        os.write(writing, json.dumps({"error": traceback.format_exc()[-4000:]}).encode())
-        status = 1
-    os._exit(status)
+class Process:
+    """A child with connections of its own, forked from a parent that has none. It works off tasks one by one, and is
+    kept for many scenes: a fresh one spends its first second on warming up."""
+
+    _open: ClassVar[set[IO[str]]] = set()  # the parent's ends: a child that kept one would keep its sibling alive
+
+    def __init__(self) -> None:
+        mine, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid:
+            theirs.close()
+            self._file = mine.makefile("rw")
+            self._open.add(self._file)
+            mine.close()
+            return
+        mine.close()
+        for file in self._open:
+            file.close()
+        with suppress(KeyboardInterrupt), theirs.makefile("rw") as file:
+            for line in file:
+                file.write(json.dumps(_answer(json.loads(line))) + "\n")
+                file.flush()
+        os._exit(0)
+
+    def begin(self, task: str, *arguments: Any) -> None:
+        self._file.write(json.dumps([task, *arguments]) + "\n")
+        self._file.flush()
+
+    def result(self) -> Any:
+        """What the task has brought; None when the process was killed."""
+        line = self._file.readline()
+        return json.loads(line) if line else None
+
+    def ask(self, task: str, *arguments: Any) -> Any:
+        self.begin(task, *arguments)
+        return self.result()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        self._open.discard(self._file)
+        self._file.close()
+        os.waitpid(self.pid, 0)
 
 
-def result(pid: int, pipe: int) -> Any:
-    """What a child brought; None when it was killed."""
-    with os.fdopen(pipe, "rb") as stream:
-        content = stream.read()
-    os.waitpid(pid, 0)
-    return json.loads(content) if content else None
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    return result(*forked(work))
-
-
-def scene(seed: int, seconds: float, killed: int, processes: int = PROCESSES) -> Found:
-    """One world made from `seed`, then `processes` at work in it for `seconds`; `killed` of them are killed."""
+def _answer(task: list[Any]) -> Any:
     from tests.chaos import contention_world as world
 
-    chance = random.Random(seed)
-    made = in_child(lambda: world.prepare(seed))
-    if "error" in made:
-        return Found(1, problems=[f"{seed}: the world could not be made: {made['error']}"])
-    until = time.time() + seconds
-    workers = [forked(_worker(seed, number, until)) for number in range(processes)]
-    killings = sorted(chance.uniform(0, seconds) for _ in range(killed))
-    found = Found(1, killed=killed)
-    began = until - seconds
-    for number, moment in enumerate(killings):
-        time.sleep(max(0.0, began + moment - time.time()))
-        place = chance.randrange(processes)
-        pid, pipe = workers[place]
-        os.kill(pid, signal.SIGKILL)
-        result(pid, pipe)
-        workers[place] = forked(_worker(seed, processes + number, until))
-    for pid, pipe in workers:
-        told = result(pid, pipe)
-        if told and "error" in told:
-            found.problems.append(f"{seed}: a process failed: {told['error']}")
-    checked = in_child(world.check)
-    if "error" in checked:
-        found.problems.append(f"{seed}: the check failed: {checked['error']}")
+    try:
+        return getattr(world, task[0])(*task[1:])
+    except BaseException:  # noqa: BLE001 - the parent prints it
+        return {"error": traceback.format_exc()[-4000:]}
+
+
+class Crew:
+    """The processes of all scenes, and one that makes the worlds and looks at their logs."""
+
+    def __init__(self, processes: int = PROCESSES) -> None:
+        stores.start()
+        from tests.chaos import contention_world  # noqa: F401 - read once, before the forks
+
+        self._judge = Process()
+        made = self._judge.ask("make_tables")
+        if "error" in made:
+            raise RuntimeError(made["error"])
+        self._workers = [Process() for _ in range(processes)]
+
+    def scene(self, seed: int, seconds: float, killed: int) -> Found:
+        """One world made from `seed`, then everybody at work in it for `seconds`; `killed` of them are killed."""
+        chance = random.Random(seed)
+        found = Found(1, killed=killed)
+        made = self._judge.ask("prepare", seed)
+        if "error" in made:
+            found.problems.append(f"{seed}: the world could not be made: {made['error']}")
+            return found
+        began = time.time()
+        for number, worker in enumerate(self._workers):
+            worker.begin("work", seed * 1000 + number, began + seconds)
+        for number, moment in enumerate(sorted(chance.uniform(0, seconds) for _ in range(killed))):
+            time.sleep(max(0.0, began + moment - time.time()))
+            place = chance.randrange(len(self._workers))
+            self._workers[place].kill()
+            self._workers[place] = Process()
+            self._workers[place].begin("work", seed * 1000 + len(self._workers) + number, began + seconds)
+        for worker in self._workers:
+            told = worker.result()
+            if told is None or "error" in told:
+                found.problems.append(f"{seed}: a process failed: {told and told['error']}")
+        checked = self._judge.ask("check")
+        if "error" in checked:
+            found.problems.append(f"{seed}: the check failed: {checked['error']}")
+            return found
+        found.problems += [f"{seed}: {problem}" for problem in checked.pop("problems")]
+        for name, count in checked.items():
+            setattr(found, name, count)
         return found
-    found.problems += [f"{seed}: {problem}" for problem in checked.pop("problems")]
-    for name, count in checked.items():
-        setattr(found, name, count)
-    return found
 
-
-def _worker(seed: int, number: int, until: float) -> Callable[[], Any]:
-    def work() -> Any:
-        from tests.chaos import contention_world as world
-
-        return world.work(random.Random(seed * 1000 + number), until)
-
-    return work
+    def end(self) -> None:
+        for process in [*self._workers, self._judge]:
+            process.end()
 
 
 def added(total: Found, one: Found) -> None:
@@ -122,30 +156,16 @@ def added(total: Found, one: Found) -> None:
         setattr(total, name, getattr(total, name) + value)
 
 
-def play(seeds: range, seconds: float, killed: int, say: Callable[[str], None] = print) -> Found:
-    stores.start()
-    database_is_made = in_child(_migrate)
-    if "error" in database_is_made:
-        raise RuntimeError(database_is_made["error"])
+def play(crew: Crew, seeds: range, seconds: float, killed: int, say: Callable[[str], None] = print) -> Found:
     total = Found()
     for seed in seeds:
-        one = scene(seed, seconds, killed)
+        one = crew.scene(seed, seconds, killed)
         added(total, one)
         for problem in one.problems:
             say(problem)
         if total.seeds % 50 == 0:
             say(total.line())
     return total
-
-
-def _migrate() -> dict[str, Any]:
-    from django.core.management import call_command
-    from django.db import connection
-
-    call_command("migrate", verbosity=0)
-    with connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE IF NOT EXISTS {LOG_TABLE} (time double precision, tree jsonb)")
-    return {}
 
 
 def main() -> int:
@@ -156,17 +176,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures there")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    total = play(seeds, SCENE_SECONDS, KILLED_IN_A_SCENE)
+    crew = Crew()
+    total = play(crew, seeds, SCENE_SECONDS, KILLED_IN_A_SCENE)
     print(f"short scenes: {total.line()}")
     problems = list(total.problems)
     figures = {"short": asdict(total)}
     if arguments.minutes:
-        long = scene(arguments.first, arguments.minutes * 60, int(arguments.minutes * 20))
+        long = crew.scene(arguments.first, arguments.minutes * 60, int(arguments.minutes * 20))
         print(f"one scene of {arguments.minutes:g} minutes: {long.line()}")
         for problem in long.problems:
             print(problem)
         problems += long.problems
         figures["long"] = asdict(long)
+    crew.end()
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
     return 1 if problems else 0

@@ -82,8 +82,16 @@ def prepare(seed: int) -> dict[str, Any]:
     return {}
 
 
-def work(chance: random.Random, until: float) -> dict[str, int]:
+def make_tables() -> dict[str, Any]:
+    call_command("migrate", verbosity=0)
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {LOG_TABLE} (time double precision, tree jsonb)")
+    return {}
+
+
+def work(seed: int, until: float) -> dict[str, int]:
     """Does one thing after another until then. What a user may not do is refused; that is no failure."""
+    chance = random.Random(seed)
     deeds = [_submit, _admit, _launch, _finish, _cancel, _pause, _edit]
     done: Counter[str] = Counter()
     while time.time() < until:

@@ -27,7 +27,7 @@ from athanor.quotas import services as quotas
 from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
 from athanor.scheduling import snapshot as pure
 
-MOST_CONSIDERED = 8000
+MOST_CONSIDERED = 2000
 FEWEST_OF_A_QUEUE = 8
 LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
 
