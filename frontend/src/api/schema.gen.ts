@@ -4,6 +4,56 @@
  */
 
 export interface paths {
+    "/api/v1/admin/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description Decisions of admission that started or preempted something, newest first. */
+        get: operations["admin_decisions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/decisions/{decision_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["admin_decision"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/decisions/{decision_id}:replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** @description Decides again from what was stored. Only another version of the policy says anything else. */
+        post: operations["admin_decision_replay"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/admin/orphans": {
         parameters: {
             query?: never;
@@ -1074,6 +1124,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/queue/calibration": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description How well the start times told to waiting jobs were met, over the newest 500 that have started. */
+        get: operations["queue_calibration"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/quotas": {
         parameters: {
             query?: never;
@@ -1608,6 +1675,15 @@ export interface components {
             /** @description nobody is preempted so early; doubled by each time before */
             protected_seconds: number;
         };
+        Alternative: {
+            start: components["schemas"]["StartOutlook"];
+            label: string;
+            /** @description JSON merge patch on the spec */
+            changes: unknown;
+            /** Format: double */
+            cost_at_time_limit: number;
+            cost_currency: string;
+        };
         Artifact: {
             id: string;
             job: string;
@@ -1807,6 +1883,25 @@ export interface components {
             time: string;
             /** @description from the period's start up to then */
             spent: number;
+        };
+        Calibration: {
+            /** @description jobs that were told a start and have started */
+            judged: number;
+            /**
+             * Format: double
+             * @description share that had started by their P50; perfect is 0.5
+             */
+            by_p50: number | null;
+            /**
+             * Format: double
+             * @description share that had started by their P90; perfect is 0.9
+             */
+            by_p90: number | null;
+            /**
+             * Format: double
+             * @description of the P50
+             */
+            median_error_seconds: number | null;
         };
         Capacity: {
             accelerator: string;
@@ -2059,6 +2154,25 @@ export interface components {
         };
         /** @enum {string} */
         DecayShapeEnum: "linear" | "sqrt" | "cosine";
+        Decision: {
+            id: number;
+            /** Format: date-time */
+            time: string;
+            /** @description SHA-256 of the canonical JSON of all that was known */
+            digest: string;
+            /** @description waiting jobs */
+            considered: number;
+            /** @description ids of jobs */
+            admitted: string[];
+            /** @description ids of jobs */
+            preempted: string[];
+            /** Format: double */
+            took_seconds: number;
+        };
+        DecisionPage: {
+            items: components["schemas"]["Decision"][];
+            next_cursor: string | null;
+        };
         Delivery: {
             id: string;
             webhook_id: string;
@@ -2382,6 +2496,8 @@ export interface components {
             warnings: components["schemas"]["FieldProblem"][];
             readonly links: components["schemas"]["Links"];
             attempts: components["schemas"]["Attempt"][];
+            /** @description how often its slots were reclaimed */
+            preemptions: number;
             readonly timings: components["schemas"]["Timings"];
             /** @description as written */
             spec: unknown;
@@ -3399,9 +3515,11 @@ export interface components {
         /** @enum {string} */
         PipelineScheduleEnum: "gpipe" | "1f1b" | "interleaved_1f1b" | "interleaved_zero_bubble" | "zbv_zero_bubble" | "dualpipe_v" | "looped_bfs";
         Plan: {
+            start: components["schemas"]["StartOutlook"];
             resolved_spec: unknown;
             warnings: components["schemas"]["FieldProblem"][];
             estimate: components["schemas"]["Estimate"];
+            alternatives: components["schemas"]["Alternative"][];
         };
         /** @enum {string} */
         PlatformRoleEnum: "none" | "auditor" | "platform_admin";
@@ -3869,6 +3987,11 @@ export interface components {
             remedy: string;
             blame: string;
         };
+        Replay: {
+            same: boolean;
+            /** @description ids of jobs decided otherwise now */
+            differing: string[];
+        };
         /**
          * Resources
          * @description Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator.
@@ -4135,6 +4258,19 @@ export interface components {
             name: string;
             /** @description to POST to, with the CSRF token */
             url: string;
+        };
+        StartOutlook: {
+            starts_now: boolean;
+            /** @description code, message, remedy, blame; null when it starts */
+            reason: unknown | null;
+            unblocks: string;
+            blocker: unknown | null;
+            /** @description from 1, among those that wait for its pool */
+            position: number;
+            /** @description at the latest, if it can be said */
+            starts_in_seconds: number | null;
+            p50_seconds: number | null;
+            p90_seconds: number | null;
         };
         /** @enum {string} */
         StateEnum: "pending" | "delivered" | "failed";
@@ -4566,6 +4702,29 @@ export interface components {
             /** @description for which the old one signs too; 86400 without it */
             overlap_seconds?: number;
         };
+        WholeDecision: {
+            id: number;
+            /** Format: date-time */
+            time: string;
+            /** @description SHA-256 of the canonical JSON of all that was known */
+            digest: string;
+            /** @description waiting jobs */
+            considered: number;
+            /** @description ids of jobs */
+            admitted: string[];
+            /** @description ids of jobs */
+            preempted: string[];
+            /** Format: double */
+            took_seconds: number;
+            /** @description what was known */
+            readonly snapshot: {
+                [key: string]: unknown;
+            };
+            /** @description what was said of each waiting job */
+            readonly decisions: {
+                [key: string]: unknown;
+            }[];
+        };
     };
     responses: never;
     parameters: never;
@@ -4575,6 +4734,367 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    admin_decisions: {
+        parameters: {
+            query?: {
+                cursor?: number;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecisionPage"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    admin_decision: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                decision_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeDecision"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    admin_decision_replay: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                decision_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Replay"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     admin_orphans: {
         parameters: {
             query?: never;
@@ -13723,6 +14243,124 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QueuePage"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    queue_calibration: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Calibration"];
                 };
             };
             /** @description the body is not what its Content-Type says */

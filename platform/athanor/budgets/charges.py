@@ -70,7 +70,7 @@ def slots_of(job: Job, pool: Pool) -> int:
 
 
 def time_limit(job: Job) -> int:
-    return int(job.resolved_spec["time_limit_seconds"])
+    return job.time_limit_seconds
 
 
 def amount(budget: Budget, prices: Steps, slots: int, start: int, end: int) -> int:

@@ -115,7 +115,7 @@ def has_ceiling(job: Job) -> bool:
 
 
 def _schedule(job: Job) -> dict[str, float | bool]:
-    return job.resolved_spec.get("schedule") or {}
+    return job.schedule or {}
 
 
 def _named(schedule: dict[str, float | bool]) -> list[str]:

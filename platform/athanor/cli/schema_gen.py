@@ -120,6 +120,17 @@ class Schedule(TypedDict):
     deferrable: NotRequired[bool]
 
 
+class StartOutlook(TypedDict):
+    starts_now: bool
+    reason: Any
+    unblocks: str
+    blocker: Any
+    position: int
+    starts_in_seconds: int | None
+    p50_seconds: int | None
+    p90_seconds: int | None
+
+
 class Timings(TypedDict):
     queued_seconds: float
     startup: dict[str, float]
@@ -241,12 +252,6 @@ ScaleEnum: TypeAlias = Literal['rms', 'spectral']
 ScoringEnum: TypeAlias = Literal['softmax', 'sigmoid']
 
 
-class Plan(TypedDict):
-    resolved_spec: Any
-    warnings: list[FieldProblem]
-    estimate: Estimate
-
-
 class PresetPage(TypedDict):
     items: list[Preset]
     next_cursor: str | None
@@ -261,6 +266,14 @@ class Problem(TypedDict):
     remedy: NotRequired[str]
     request_id: str
     errors: NotRequired[list[FieldProblem]]
+
+
+class Alternative(TypedDict):
+    start: StartOutlook
+    label: str
+    changes: Any
+    cost_at_time_limit: float
+    cost_currency: str
 
 
 class Artifact(TypedDict):
@@ -419,6 +432,14 @@ class JobPage(TypedDict):
     next_cursor: str | None
 
 
+class Plan(TypedDict):
+    start: StartOutlook
+    resolved_spec: Any
+    warnings: list[FieldProblem]
+    estimate: Estimate
+    alternatives: list[Alternative]
+
+
 class ProfilePage(TypedDict):
     items: list[Profile]
     next_cursor: str | None
@@ -510,6 +531,7 @@ class Job(TypedDict):
     warnings: list[FieldProblem]
     links: Links
     attempts: list[Attempt]
+    preemptions: int
     timings: Timings
     spec: Any
     resolved_spec: Any

@@ -193,14 +193,14 @@ def _write_waiting(jobs: Sequence[Job]) -> None:
     """One statement for all: Django's bulk_update makes a CASE of every row and column."""
     if not jobs:
         return
-    columns = [
+    columns: tuple[list[Any], ...] = (
         [job.id for job in jobs],
         [job.reason for job in jobs],
         [job.reason_detail for job in jobs],
         [json.dumps(job.waiting) if job.waiting is not None else None for job in jobs],
         [job.version for job in jobs],
         [job.event_seq for job in jobs],
-    ]
+    )
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_job SET reason = told.reason, reason_detail = told.detail, waiting = told.waiting::jsonb,"

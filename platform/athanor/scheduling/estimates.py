@@ -76,13 +76,15 @@ def shares_of(snapshot: Snapshot) -> Shares:
     of_all: list[float] = []
     rows = ended.values_list("job__team_id", "launched_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
     for team_id, launched_at, ended_at, limit in rows:
+        if launched_at is None or ended_at is None:
+            continue
         share = min((ended_at - launched_at).total_seconds() / limit, 1.0)
         of_all.append(share)
         of_leaf[leaves[team_id]].append(share)
     return Shares({leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all))
 
 
-def _note(row: snapshots.Row, found: Forecast, now: datetime) -> None:
+def _note(row: Job, found: Forecast, now: datetime) -> None:
     """The first estimate of each wait is the one that is judged."""
     if found.p50_seconds is None or found.p90_seconds is None:
         return
@@ -102,11 +104,8 @@ def note_starts(jobs: Sequence[Job], now: datetime) -> None:
 
 
 def calibration() -> Calibration:
-    judged = list(
-        StartEstimate.objects.filter(started_at__isnull=False)
-        .order_by("-started_at")
-        .values_list("p50_at", "p90_at", "started_at")[:JUDGED]
-    )
+    rows = StartEstimate.objects.filter(started_at__isnull=False).order_by("-started_at")
+    judged = [(row.p50_at, row.p90_at, row.started_at) for row in rows[:JUDGED] if row.started_at is not None]
     if not judged:
         return Calibration(0, None, None, None)
     errors = sorted(abs((started - p50).total_seconds()) for p50, _, started in judged)

@@ -67,7 +67,8 @@ def _play(
     snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, most_events: int
 ) -> dict[str, int]:
     """When each of `wanted` starts in one future."""
-    clock, started = 0, {}
+    clock = 0
+    started: dict[str, int] = {}
     waiting = {job.job_id: job for job in snapshot.waiting if job.hold is None}
     holdings, ends = _running(snapshot, shares, chance)
     requeued: dict[str, Waiting] = {}

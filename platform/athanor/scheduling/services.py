@@ -10,6 +10,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from athanor.budgets import ledger
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
 from athanor.jobs.models import Dependency, Job
@@ -19,7 +20,7 @@ from athanor.jobs.transitions import WaitingFor
 from athanor.quotas.services import locked_root
 from athanor.scheduling import estimates, explain, policy, record, snapshots
 from athanor.scheduling.snapshot import Decision, Snapshot
-from athanor.scheduling.snapshots import Row, Taken
+from athanor.scheduling.snapshots import Taken
 
 BATCH = 1000
 MOST_CYCLES = 50  # of one run: whoever comes next goes on
@@ -72,10 +73,11 @@ def _start(job_ids: Sequence[str], cycle: int | None) -> int:
     free = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
         pk__in=job_ids, status=JobStatus.QUEUED.value, desired=Desired.RUN.value
     )
-    jobs = list(free.only("id", "team_id", "status", "event_seq", "version").order_by("id"))
+    jobs = list(free.defer("spec", "resolved_spec").order_by("id"))
     if jobs:
         transitions.admit_all(jobs, actor="scheduling", data={"decision": cycle})
         estimates.note_starts(jobs, timezone.now())
+        ledger.reserve(jobs, timezone.now())  # last: who ends a job locks it before its budgets
     return len(jobs)
 
 
@@ -113,7 +115,7 @@ def _tell(decisions: Sequence[Decision], taken: Taken, now: Any) -> None:
         else:
             news.append((decision, row))
     numbers.sort(key=lambda each: (each[0], each[1].job_id))
-    chosen: list[tuple[Decision, Row]] = [*news, *((decision, row) for _, decision, row in numbers)][:MOST_TOLD]
+    chosen: list[tuple[Decision, Job]] = [*news, *((decision, row) for _, decision, row in numbers)][:MOST_TOLD]
     told = []
     for decision, row in chosen:
         assert decision.reason is not None

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import Count, Exists, Max, OuterRef, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
@@ -14,6 +14,9 @@ from athanor.accounts.models import Team
 from athanor.artifacts.models import Checkpoint
 from athanor.backends.base import Phase
 from athanor.backends.facts import NodeState
+from athanor.budgets import usage
+from athanor.budgets.quotes import quotes
+from athanor.budgets.windows import Windows
 from athanor.clusters.models import Node, Pool
 from athanor.jobs.models import Attempt, Dependency, Job
 from athanor.jobs.states import (
@@ -32,44 +35,55 @@ FEWEST_OF_A_QUEUE = 8
 LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
 
 
-class Row(NamedTuple):
-    """As much of a waiting job as a decision takes."""
-
-    id: str
-    team_id: str
-    pool_id: str
-    slots: int
-    priority: int
-    queued_at: datetime
-    time_limit_seconds: int
-    nodes: int
-    schedule: dict[str, Any] | None
-    reason: str
-    reason_detail: str
-    waiting: dict[str, Any] | None
+# As much of a waiting job as a decision takes, and of what it was told before.
+FACTS = (
+    "id", "team", "pool", "slots", "priority", "queued_at", "time_limit_seconds", "nodes", "schedule", "not_before",
+    "deadline", "reason", "reason_detail", "waiting",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A snapshot and the rows of its waiting jobs. `complete`: no waiting job was left out."""
+    """A snapshot and its waiting jobs, with their FACTS alone. `complete`: no waiting job was left out."""
 
     snapshot: pure.Snapshot
-    rows: Mapping[str, Row]
+    rows: Mapping[str, Job]
     complete: bool
 
 
 def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
     """The waiting jobs are the first of each queue, which is a team's with one priority in one pool."""
     leaf_of = leaves()
-    pools = {pool.id: pool for pool in _pools()}
+    found = list(Pool.objects.select_related("cluster").order_by("id"))
+    pools = {pool.id: pool for pool in _pools(found)}
     rows, complete = _first_of_queues(most)
+    holds = _holds(rows, found, now)
+    quoted = quotes(rows, now)
+    settings = _settings(quotas.settings())
     return Taken(
         pure.Snapshot(
-            nodes=_nodes(),
+            nodes=_nodes(leaf_of, settings.half_life_seconds, now),
             pools=tuple(pools.values()),
             holdings=_holdings(leaf_of, pools, now),
-            waiting=tuple(_waiting(row, leaf_of, pools, now) for row in rows),
-            settings=_settings(quotas.settings()),
+            waiting=tuple(
+                pure.Waiting(
+                    job_id=row.id,
+                    node=leaf_of[row.team_id],
+                    pool=row.pool_id,
+                    slots=min(row.slots, pools[row.pool_id].size),
+                    priority=row.priority,
+                    waited_seconds=_seconds(now - row.queued_at),
+                    lasts_seconds=row.time_limit_seconds,
+                    nodes=row.nodes,
+                    costs=quoted.costs.get(row.id, ()),
+                    hold=holds.get(row.id),
+                )
+                for row in rows
+            ),
+            budgets=tuple(
+                pure.Budget(state.id, state.name, state.available, state.hard, state.unit) for state in quoted.budgets
+            ),
+            settings=settings,
         ),
         {row.id: row for row in rows},
         complete,
@@ -88,7 +102,7 @@ def eligible() -> QuerySet[Job]:
     )
 
 
-def _first_of_queues(most: int) -> tuple[list[Row], bool]:
+def _first_of_queues(most: int) -> tuple[list[Job], bool]:
     counted = eligible().aggregate(jobs=Count("pk"), teams=Count("team", distinct=True))
     jobs = eligible().order_by("-priority", "id")
     complete = counted["jobs"] <= most
@@ -96,20 +110,18 @@ def _first_of_queues(most: int) -> tuple[list[Row], bool]:
         of_each = max(FEWEST_OF_A_QUEUE, most // max(counted["teams"], 1))
         place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
-    return [Row(*row) for row in jobs.values_list(*Row._fields)], complete
+    return list(jobs.only(*FACTS)), complete
 
 
-def _waiting(row: Row, leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: datetime) -> pure.Waiting:
-    return pure.Waiting(
-        job_id=row.id,
-        node=leaves[row.team_id],
-        pool=row.pool_id,
-        slots=min(row.slots, pools[row.pool_id].size),
-        priority=row.priority,
-        waited_seconds=_seconds(now - row.queued_at),
-        lasts_seconds=row.time_limit_seconds,
-        nodes=row.nodes,
-    )
+def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[str, pure.Hold]:
+    """Of those with a schedule of their own that may not start now."""
+    windows, found = Windows(pools, now), {}
+    for job in jobs:
+        if job.schedule and (closed := windows.hold_of(job)):
+            opens = windows.opens_at(job)
+            known = f" As far as is known it may start at {opens:%Y-%m-%d %H:%M} UTC." if opens else ""
+            found[job.id] = pure.Hold(closed[0], closed[1] + known)
+    return found
 
 
 def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: datetime) -> tuple[pure.Holding, ...]:
@@ -158,8 +170,8 @@ def _saved(job_ids: Sequence[str]) -> dict[str, datetime]:
     return dict(kept.values("job_id").annotate(at=Max("created_at")).values_list("job_id", "at"))
 
 
-def _pools() -> list[pure.Pool]:
-    lost = _slots_out_of_service()
+def _pools(pools: Sequence[Pool]) -> list[pure.Pool]:
+    lost = _slots_out_of_service(pools)
     return [
         pure.Pool(
             id=pool.id,
@@ -170,22 +182,19 @@ def _pools() -> list[pure.Pool]:
             enabled=pool.cluster.enabled,
             note=f"{lost[pool.id]} slots are on nodes that take no work now." if lost.get(pool.id) else "",
         )
-        for pool in Pool.objects.select_related("cluster").order_by("id")
+        for pool in pools
     ]
 
 
-def _slots_out_of_service() -> dict[str, int]:
+def _slots_out_of_service(pools: Sequence[Pool]) -> dict[str, int]:
     """By pool: slots of its nodes that are down, drained or in quarantine. A node that lists no groups of its cluster
     counts for every pool with its accelerator there."""
     off = Node.objects.filter(
         Q(quarantined_at__isnull=False) | ~Q(state__in=[NodeState.READY.value, NodeState.UNKNOWN.value]), listed=True
     ).values("cluster_id", "pools", "accelerator")
     lost: dict[str, int] = defaultdict(int)
-    nodes = list(off)
-    if not nodes:
-        return lost
-    for pool in Pool.objects.filter(cluster__in={node["cluster_id"] for node in nodes}):
-        for node in nodes:
+    for node in off:
+        for pool in pools:
             here = node["cluster_id"] == pool.cluster_id and node["accelerator"] in (pool.accelerator, "")
             if here and (not node["pools"] or pool.name in node["pools"]):
                 lost[pool.id] += pool.slots_per_node
@@ -199,7 +208,10 @@ def leaves() -> dict[str, str]:
     return dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))
 
 
-def _nodes() -> tuple[pure.QuotaNode, ...]:
+def _nodes(leaf_of: Mapping[str, str], half_life_seconds: int, now: datetime) -> tuple[pure.QuotaNode, ...]:
+    recent: dict[str, dict[str, float]] = defaultdict(dict)
+    for (team_id, accelerator), slots in usage.recent(half_life_seconds, now).items():
+        recent[leaf_of[team_id]][accelerator] = slots
     grants: dict[str, dict[str, pure.Grant]] = defaultdict(dict)
     for grant in QuotaGrant.objects.order_by("id"):
         grants[grant.node_id][grant.accelerator] = pure.Grant(grant.nominal, grant.borrow_limit, grant.lend_limit)
@@ -212,6 +224,7 @@ def _nodes() -> tuple[pure.QuotaNode, ...]:
             grants=grants.get(node.id, {}),
             max_running_jobs=node.max_running_jobs,
             max_slots=node.max_slots,
+            recent=recent.get(node.id, {}),
         )
         for node in QuotaNode.objects.order_by("id")
     )

@@ -13,6 +13,7 @@ from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
 from athanor.quotas import services as quotas
+from athanor.scheduling.models import AdmissionCycle
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
 
@@ -46,6 +47,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "project_id": Project.objects.get(team=job.team).id,
         "webhook_id": webhook.id,
         "delivery_id": webhooks.test(webhook).id,
+        "decision_id": str(AdmissionCycle.objects.latest("id").pk),
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
         "token_id": issue_token(job.created_by, job.team, "red's")[0].id,
     }

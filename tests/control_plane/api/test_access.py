@@ -37,7 +37,8 @@ ENDPOINTS = [(method, str(pattern.pattern)) for pattern in urlpatterns for metho
 
 def path_of(template: str, ids: dict[str, str]) -> str:
     for name, value in ids.items():
-        template = template.replace(f"<id:{name}>", value).replace(f"<name:{name}>", value)
+        for converter in ("int", "id", "name"):
+            template = template.replace(f"<{converter}:{name}>", value)
     template = template.replace("<int:attempt_number>", "1")
     assert "<" not in template, f"{template}: give this test an object of the new kind"
     return template
@@ -109,6 +110,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST jobs:resume": lambda ids: {"ids": [ids["job_id"]]},
     "POST webhooks": lambda ids: {"url": "https://example.org/", "team": ids["team_id"]},
     "POST datasets": lambda ids: None,
+    "POST admin/decisions/<int:decision_id>:replay": lambda ids: {},
     "POST admin/orphans:cancel": lambda ids: {"cluster_id": "cls_0", "backend_name": ids["attempt_id"]},
     "POST admin/orphans:observe": lambda ids: {"attempt_id": ids["attempt_id"]},
     "POST clusters": lambda ids: {"name": "mine", "kind": "local", "config": {"directory": ids["job_id"]}},

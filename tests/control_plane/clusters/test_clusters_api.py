@@ -182,7 +182,7 @@ def test_a_disabled_cluster_admits_nothing_new_and_ends_nothing(
     drive.scheduling.admit()
     waiting.refresh_from_db()
     assert (waiting.status, waiting.reason) == ("queued", "cluster_down")
-    assert waiting.reason_detail == "An administrator has disabled it."
+    assert waiting.reason_detail.endswith("An administrator has disabled it.")
     refused = api.send("POST", "jobs", SPEC)
     assert refused.json()["errors"][0]["code"] == "cluster_disabled"
     assert drive.status_of(running)[0] == "running"
