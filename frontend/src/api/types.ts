@@ -83,3 +83,16 @@ export type ClusterNode = Schemas["Node"];
 export type ActedNode = Schemas["ActedNode"];
 export type NodeIncident = Schemas["Incident"];
 export type QueuedAttempt = Schemas["Queued"];
+
+export type Quotas = Schemas["Quotas"];
+export type QuotaNode = Schemas["QuotaNode"];
+export type QuotaShare = Schemas["Share"];
+export type QuotaPreview = Schemas["QuotaPreview"];
+export type QuotaUsage = Schemas["QuotaUsage"];
+export type TouchedJob = Schemas["TouchedJob"];
+/** A wish about a node: what is not named stays. */
+export type NodeChange = Partial<Schemas["NodeChange"]> & { node: string };
+export type AdmissionSettings = Schemas["AdmissionSettings"];
+export type PoolQueue = Schemas["PoolQueue"];
+export type QueuedJob = Schemas["QueuedJob"];
+export type Wait = Schemas["Wait"];

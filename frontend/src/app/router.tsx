@@ -77,6 +77,14 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/clusters/components/cluster-page")).ClusterPage),
               },
               {
+                path: "/quotas",
+                ...page(async () => (await import("@/features/quotas/components/quotas-page")).QuotasPage),
+              },
+              {
+                path: "/queue",
+                ...page(async () => (await import("@/features/queue/components/queue-page")).QueuePage),
+              },
+              {
                 path: "/operations",
                 ...page(async () => (await import("@/features/admin/components/operations-page")).OperationsPage),
               },

@@ -12,9 +12,11 @@ import classes from "./shell.module.css";
 
 const SECTIONS = [
   { to: "/jobs", name: "Jobs" },
+  { to: "/queue", name: "Queue" },
   { to: "/datasets", name: "Datasets" },
   { to: "/tokens", name: "Tokens" },
   { to: "/team", name: "Team" },
+  { to: "/quotas", name: "Quotas" },
   { to: "/clusters", name: "Clusters" },
 ];
 /** Of a team, and its administrators' business only. */

@@ -13,6 +13,7 @@ import { LogsTab } from "@/features/job/components/logs-tab";
 import { OutputsTab } from "@/features/job/components/outputs-tab";
 import { OverviewTab } from "@/features/job/components/overview-tab";
 import { ProgressPanel } from "@/features/job/components/progress-panel";
+import { WaitCard } from "@/features/job/components/wait-card";
 import { useTab } from "@/features/job/hooks/use-tab";
 import { chunk } from "@/lib/chunk";
 
@@ -41,6 +42,7 @@ export function JobPage() {
     <Page title={job.name} lead={<JobFacts job={job} />} actions={<JobActions job={job} />}>
       {query.error ? <ProblemNotice error={query.error} onRetry={() => void query.refetch()} /> : null}
       <JobOutcome job={job} />
+      <WaitCard job={job} />
       <ProgressPanel job={job} />
       <Tabs value={tab} onChange={setTab} keepMounted={false}>
         <Tabs.List>

@@ -1,0 +1,74 @@
+import { Anchor, Group, Stack, Text } from "@mantine/core";
+import { Link } from "react-router";
+
+import type { Job } from "@/api/types";
+import { Panel } from "@/components/panel";
+import { shortId } from "@/lib/format";
+import { useNow } from "@/lib/use-now";
+import { expectedStart, holders, place } from "@/lib/wait";
+
+const KINDS: Record<string, string> = {
+  pool: "slots of pool",
+  quota: "quota of",
+  limit: "a limit of",
+  budget: "budget",
+  turn: "its turn after",
+  hold: "",
+};
+
+function Fact({ name, children }: { name: string; children: React.ReactNode }) {
+  return (
+    <div>
+      <Text size="xs" c="dimmed" component="dt">
+        {name}
+      </Text>
+      <Text size="sm" component="dd" m={0}>
+        {children}
+      </Text>
+    </div>
+  );
+}
+
+/** What blocks a waiting job, who holds it, what would unblock it, its place and its expected start. */
+export function WaitCard({ job }: { job: Job }) {
+  const now = useNow(true, 1_000);
+  const { wait } = job;
+  if (wait === null || job.desired !== "run") return null;
+  const { blocker } = wait;
+  const held = holders(wait);
+  const start = expectedStart(wait, now);
+  return (
+    <Panel title="Why does it wait?">
+      <Stack gap="sm">
+        {wait.unblocks ? (
+          <Text size="sm" fw={550}>
+            {wait.unblocks}
+          </Text>
+        ) : null}
+        <Group component="dl" gap="md 36px" m={0} align="flex-start">
+          {start ? <Fact name="Starts">{start}</Fact> : null}
+          {place(wait) ? <Fact name="Place in line">{place(wait)}</Fact> : null}
+          {blocker ? (
+            <Fact name="Waits for">
+              {[KINDS[blocker.kind] ?? blocker.kind, blocker.name].join(" ").trim()}
+              {blocker.lacking > 0 ? `, ${blocker.lacking} missing` : ""}
+            </Fact>
+          ) : null}
+          {held ? <Fact name="Held by">{held}</Fact> : null}
+          {blocker && blocker.own_jobs.length > 0 ? (
+            <Fact name="Of those, your team's">
+              {blocker.own_jobs.map((id) => (
+                <Anchor key={id} component={Link} to={`/jobs/${id}`} size="sm" className="mono" mr={8}>
+                  {shortId(id)}
+                </Anchor>
+              ))}
+            </Fact>
+          ) : null}
+        </Group>
+        <Anchor component={Link} to="/queue" size="sm">
+          The whole queue
+        </Anchor>
+      </Stack>
+    </Panel>
+  );
+}

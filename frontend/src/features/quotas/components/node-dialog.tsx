@@ -1,0 +1,134 @@
+import { Button, Group, Modal, NativeSelect, NumberInput, SimpleGrid, Stack, Text, TextInput, Title } from "@mantine/core";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+
+import { Problem } from "@/api/problem";
+import type { NodeChange, QuotaNode } from "@/api/types";
+import { ProblemNotice } from "@/components/problem-notice";
+import { changeQuotas, previewQuotas, quotaKeys } from "@/features/quotas/api/quotas";
+import { GrantsEditor } from "@/features/quotas/components/grants-editor";
+import { PreviewPanel } from "@/features/quotas/components/preview-panel";
+import type { NodeDraft } from "@/features/quotas/lib/draft";
+import { changeOf, LIMITS, placesFor } from "@/features/quotas/lib/draft";
+
+interface NodeDialogProps {
+  first: NodeDraft;
+  nodes: QuotaNode[];
+  accelerators: string[];
+  onClose: () => void;
+}
+
+/** Edits one node. What it would do is shown before it can be saved, and saved only if the tree is still that one. */
+export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogProps) {
+  const client = useQueryClient();
+  const [draft, setDraft] = useState(first);
+  const preview = useMutation({ mutationFn: (change: NodeChange) => previewQuotas([change]) });
+  const save = useMutation({
+    mutationFn: ({ change, version }: { change: NodeChange; version: number }) => changeQuotas([change], version),
+    onSuccess: onClose,
+    onSettled: () => client.invalidateQueries({ queryKey: quotaKeys.all }),
+  });
+  const { node } = draft;
+  const isTop = node !== null && node.parent === null;
+  const edit = (part: Partial<NodeDraft>) => {
+    setDraft({ ...draft, ...part });
+    preview.reset();
+    save.reset();
+  };
+  const problem = [save.error, preview.error].find((error) => error !== null) ?? null;
+  const errorAt = (pointer: string) =>
+    problem instanceof Problem
+      ? problem.fields.find((field) => field.pointer === `/changes/0/${pointer}`)?.detail
+      : undefined;
+  const title = node === null ? "New group" : `${node.kind === "team" ? "Team" : "Quotas of"} ${node.name}`;
+  const seen = preview.data;
+  return (
+    <Modal opened onClose={onClose} title={title} size="xl" centered>
+      <Stack>
+        <SimpleGrid cols={{ base: 1, sm: 3 }}>
+          {node === null || node.kind === "group" ? (
+            <TextInput
+              label="Name"
+              required
+              value={draft.name}
+              error={errorAt(node === null ? "node" : "name")}
+              onChange={(event) => edit({ name: event.currentTarget.value })}
+            />
+          ) : null}
+          {isTop ? null : (
+            <NativeSelect
+              label="Belongs to"
+              value={draft.parent ?? ""}
+              error={errorAt("parent")}
+              data={placesFor(node, nodes).map((each) => ({ value: each.id, label: each.path }))}
+              onChange={(event) => edit({ parent: event.currentTarget.value })}
+            />
+          )}
+          {isTop ? null : (
+            <NumberInput
+              label="Weight"
+              description="Its part of what siblings share"
+              inputWrapperOrder={["label", "input", "description", "error"]}
+              min={0}
+              value={draft.weight}
+              error={errorAt("weight")}
+              onChange={(weight) => edit({ weight })}
+            />
+          )}
+        </SimpleGrid>
+        <GrantsEditor
+          grants={draft.grants}
+          known={accelerators}
+          isTop={isTop}
+          errorAt={(accelerator, part) => errorAt(`grants/${accelerator}/${part}`)}
+          onChange={(grants) => edit({ grants })}
+        />
+        <div>
+          <Title order={3} size="sm">
+            Limits
+          </Title>
+          <Text size="xs" c="dimmed">
+            They hold for all that is below. Empty: no limit.
+          </Text>
+        </div>
+        <SimpleGrid cols={{ base: 2, sm: 3 }}>
+          {LIMITS.map(({ name, label }) => (
+            <NumberInput
+              key={name}
+              label={label}
+              min={0}
+              thousandSeparator=" "
+              allowDecimal={false}
+              value={draft.limits[name]}
+              error={errorAt(name)}
+              onChange={(value) => edit({ limits: { ...draft.limits, [name]: value } })}
+            />
+          ))}
+        </SimpleGrid>
+        {seen ? <PreviewPanel preview={seen} /> : null}
+        {problem !== null ? <ProblemNotice error={problem} /> : null}
+        <Group justify="flex-end">
+          <Button variant="default" onClick={onClose}>
+            Back
+          </Button>
+          <Button
+            variant={seen ? "default" : "filled"}
+            loading={preview.isPending}
+            onClick={() => preview.mutate(changeOf(draft))}
+          >
+            See what it would do
+          </Button>
+          <Button
+            disabled={!seen || seen.differences.length === 0}
+            loading={save.isPending}
+            onClick={() => {
+              if (seen) save.mutate({ change: changeOf(draft), version: seen.version });
+            }}
+          >
+            Save
+          </Button>
+        </Group>
+      </Stack>
+    </Modal>
+  );
+}

@@ -1,0 +1,74 @@
+import { Button, Group, Modal, NumberInput, Stack, Switch } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+
+import type { AdmissionSettings } from "@/api/types";
+import { ProblemNotice } from "@/components/problem-notice";
+import type { Read } from "@/features/quotas/api/quotas";
+import { changeSettings, quotaKeys, settingsQuery } from "@/features/quotas/api/quotas";
+
+const SWITCHES = [
+  { name: "fair_share", label: "Fair share", description: "Who used least of their part lately goes first, not who came first." },
+  { name: "backfill", label: "Backfill", description: "Small jobs may pass one that waits, if they do not delay it." },
+  { name: "preempt", label: "Reclaim", description: "Borrowed slots are taken back, at a checkpoint, by whose they are." },
+] as const;
+const SPANS = [
+  { name: "half_life_seconds", label: "Half-life of past use, hours", description: "After so long, use counts half in fair share." },
+  { name: "age_step_seconds", label: "A priority class for waiting, hours", description: "0: waiting never raises a job." },
+  { name: "protected_seconds", label: "Protected from reclaim, hours", description: "From a job's start; doubled each time." },
+] as const;
+const HOUR = 3600;
+
+/** How admission decides. */
+export function SettingsDialog({ onClose }: { onClose: () => void }) {
+  const settings = useQuery(settingsQuery());
+  return (
+    <Modal opened onClose={onClose} title="How admission decides" centered>
+      {settings.error ? <ProblemNotice error={settings.error} /> : null}
+      {settings.data ? <SettingsForm first={settings.data} onClose={onClose} /> : null}
+    </Modal>
+  );
+}
+
+function SettingsForm({ first, onClose }: { first: Read<AdmissionSettings>; onClose: () => void }) {
+  const client = useQueryClient();
+  const [values, setValues] = useState(first.value);
+  const save = useMutation({
+    mutationFn: () => changeSettings(values, first.tag),
+    onSuccess: onClose,
+    onSettled: () => client.invalidateQueries({ queryKey: quotaKeys.settings }),
+  });
+  return (
+    <Stack>
+      {SWITCHES.map(({ name, label, description }) => (
+        <Switch
+          key={name}
+          label={label}
+          description={description}
+          checked={values[name] ?? false}
+          onChange={(event) => setValues({ ...values, [name]: event.currentTarget.checked })}
+        />
+      ))}
+      {SPANS.map(({ name, label, description }) => (
+        <NumberInput
+          key={name}
+          label={label}
+          description={description}
+          min={0}
+          decimalScale={2}
+          value={values[name] / HOUR}
+          onChange={(hours) => setValues({ ...values, [name]: Math.round(Number(hours) * HOUR) })}
+        />
+      ))}
+      {save.error ? <ProblemNotice error={save.error} /> : null}
+      <Group justify="flex-end">
+        <Button variant="default" onClick={onClose}>
+          Back
+        </Button>
+        <Button loading={save.isPending} onClick={() => save.mutate()}>
+          Save
+        </Button>
+      </Group>
+    </Stack>
+  );
+}
