@@ -1,16 +1,21 @@
 """Quotas as a whole: what a submission is checked for, what is used of the tree now, and what a change would do."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from athanor.artifacts import usage
+from athanor.core import tenancy
 from athanor.jobs.services import Request
 from athanor.quotas import limits, selectors
 from athanor.quotas.changes import differences
 from athanor.quotas.tree import Node, Tree, children_of, nominal_of_subtree, path_of, way_up
 from athanor.scheduling import snapshot as pure
+from athanor.scheduling.policy import decide
+from athanor.scheduling.services import snapshot_now
 from athanor.scheduling.tree import NO_LIMIT, Usage
 from athanor.scheduling.tree import Tree as PureTree
+
+MOST_TOLD = 100  # jobs of a kind
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,38 @@ def preview(wanted: Callable[[Tree], Tree]) -> Preview:
     """Takes no lock: by the time the change is made, other jobs may run."""
     version, before = selectors.version(), selectors.tree()
     after = wanted(before)
-    return Preview(version, differences(before, after), over_use(after), [], [], [])
+    with tenancy.unrestricted():
+        snapshot = snapshot_now()
+    return Preview(version, differences(before, after), over_use(after), *consequences(snapshot, after))
+
+
+def consequences(
+    snapshot: pure.Snapshot, after: Tree
+) -> tuple[list[TouchedJob], list[TouchedJob], list[TouchedJob]]:
+    """What admission would decide otherwise with this tree: who is preempted, who starts, who no longer does. Pure."""
+    recent = {node.id: node.recent for node in snapshot.nodes}
+    now = {each.job_id: each for each in decide(snapshot)}
+    then = {each.job_id: each for each in decide(replace(snapshot, nodes=pure_nodes(after, recent)))}
+    jobs: dict[str, pure.Holding | pure.Waiting] = {job.job_id: job for job in snapshot.holdings}
+    jobs |= {job.job_id: job for job in snapshot.waiting}
+    accelerators = {pool.id: pool.accelerator for pool in snapshot.pools}
+
+    def touched(job_id: str, why: str = "") -> TouchedJob:
+        job = jobs[job_id]
+        return TouchedJob(job_id, after[job.node].name, job.slots, accelerators[job.pool], why)
+
+    spared = {victim for each in now.values() for victim in each.victims}
+    preempted = [
+        touched(victim, f"for {each.job_id} of {after[jobs[each.job_id].node].name}")
+        for each in then.values()
+        for victim in each.victims
+        if victim not in spared
+    ]
+    started = [touched(each.job_id) for each in then.values() if each.admitted and not now[each.job_id].admitted]
+    waiting = [
+        touched(each.job_id, each.detail) for each in then.values() if now[each.job_id].admitted and not each.admitted
+    ]
+    return preempted[:MOST_TOLD], started[:MOST_TOLD], waiting[:MOST_TOLD]
 
 
 def over_use(tree: Tree) -> list[Over]:

@@ -1,5 +1,6 @@
 """From the present tree and what is wished to the tree that is wanted, or to every mistake in the wish. Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ from athanor.quotas.tree import (
     root_of,
     way_up,
 )
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass
@@ -150,8 +154,9 @@ def _create(wish: _Wish, change: NodeChange, pointer: str) -> None:
         return
     made = _with_values(Node(ids.quota_node_id(), name, parent.id), change)
     wish.told[made.id] = pointer
-    if not name or "/" in name or len(name) > 100:
-        wish.refuse(f"{pointer}/node", "invalid_name", f"{change.node!r} ends in no name of 1 to 100 characters")
+    if not NAME.fullmatch(name):
+        detail = f"{name!r} is not of letters, digits, dots, dashes and underscores (1 to 100); choose another name"
+        wish.refuse(f"{pointer}/node", "invalid_name", detail)
     wish.tree[made.id] = made
 
 

@@ -84,6 +84,8 @@ def test_two_groups_may_take_each_others_names() -> None:
         ({"action": "create", "node": "blue/x"}, "/node", "below_a_team"),
         ({"action": "create", "node": "nowhere/x"}, "/node", "unknown_node"),
         ({"action": "create", "node": "lab"}, "", "name_taken"),
+        ({"action": "create", "node": "lab/new lab"}, "/node", "invalid_name"),
+        ({"action": "create", "node": "lab/"}, "/node", "invalid_name"),
         ({"action": "create", "node": "lab/organisation"}, "", "name_taken"),
         ({"node": "blue", "grants": {"h": {"nominal": 2, "lend_limit": 3}}}, "/grants/h/lend_limit", "lends_too_much"),
         ({"node": "organisation", "grants": {"h": {"borrow_limit": 3}}}, "/grants/h/borrow_limit", "top_of_the_tree"),
