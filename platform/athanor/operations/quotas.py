@@ -133,9 +133,7 @@ def preview(wanted: Callable[[Tree], Tree]) -> Preview:
     return Preview(version, differences(before, after), over_use(after), *consequences(snapshot, after))
 
 
-def consequences(
-    snapshot: pure.Snapshot, after: Tree
-) -> tuple[list[TouchedJob], list[TouchedJob], list[TouchedJob]]:
+def consequences(snapshot: pure.Snapshot, after: Tree) -> tuple[list[TouchedJob], list[TouchedJob], list[TouchedJob]]:
     """What admission would decide otherwise with this tree: who is preempted, who starts, who no longer does. Pure."""
     recent = {node.id: node.recent for node in snapshot.nodes}
     now = {each.job_id: each for each in decide(snapshot)}

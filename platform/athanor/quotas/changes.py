@@ -28,7 +28,6 @@ from athanor.quotas.tree import (
     way_up,
 )
 
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

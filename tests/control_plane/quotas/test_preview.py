@@ -38,7 +38,12 @@ def test_a_larger_quota_starts_what_waits_for_it(
 
 
 def test_who_would_be_asked_to_give_slots_back_is_named(
-    admin: Api, submit: Callable[..., Job], api_of: Callable, make_user: Callable[..., User], other_team: Team, team: Team
+    admin: Api,
+    submit: Callable[..., Job],
+    api_of: Callable,
+    make_user: Callable[..., User],
+    other_team: Team,
+    team: Team,
 ) -> None:
     settings()
     AdmissionSettings.objects.update(protected_seconds=0)
