@@ -316,6 +316,8 @@ def test_every_page_fits_a_phone_and_every_control_has_a_name(
         "/audit",
         "/webhooks",
         "/compare",
+        "/quotas",
+        "/queue",
         job,
         *tabs,
         "/nowhere",

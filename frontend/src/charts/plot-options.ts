@@ -104,7 +104,7 @@ export function plotOptions(
   return {
     ...size,
     legend: { show: false },
-    padding: [10, 12, 0, 0],
+    padding: [10, look.axis === "day" ? 26 : 12, 0, 0],
     cursor: {
       sync: { key: look.group, setSeries: false },
       drag: { x: true, y: false },

@@ -45,7 +45,7 @@ export function WaitCard({ job }: { job: Job }) {
             {wait.unblocks}
           </Text>
         ) : null}
-        <Group component="dl" gap="md 36px" m={0} align="flex-start">
+        <Group component="dl" gap="xl" m={0} align="flex-start">
           {start ? <Fact name="Starts">{start}</Fact> : null}
           {place(wait) ? <Fact name="Place in line">{place(wait)}</Fact> : null}
           {blocker ? (
