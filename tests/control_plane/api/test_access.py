@@ -20,7 +20,7 @@ from tests.control_plane.conftest import SPEC, Api
 pytestmark = pytest.mark.django_db
 
 MANAGED = ("teams/", "invitations/", "service-accounts/")
-OF_NO_TEAM = {"cluster_id", "pool_id", "series_id"}
+OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id"}
 # Of no team: what whom may see of them is in tests/control_plane/clusters and budgets.
 SHARED = ("clusters/", "prices/", "series/")
 OVERSEEN = "budgets/"  # whoever has a role on the platform sees what teams may spend
