@@ -30,6 +30,7 @@ help:
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
 	@echo 'make chaos    kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
+	@echo '              before that, a thousand random histories of admission (CHAOS_SEEDS=1000)'
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
 	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
@@ -69,6 +70,7 @@ bench: setup-dev
 	@$(VENV)/python -m tests.bench.run $(BENCH)
 
 chaos: setup-dev
+	@$(VENV)/python -m tests.chaos.policies --seeds $(or $(CHAOS_SEEDS),1000)
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
 
 matrix: setup-dev

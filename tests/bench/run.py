@@ -21,6 +21,7 @@ from tests.bench import (
     platform_recovery,
     platform_submits,
     platform_telemetry,
+    policy,
     slurm_first_step,
     slurm_jobs,
 )
@@ -36,6 +37,7 @@ PLATFORM: list[Measure] = [
     ("observation sweep", platform_observe.measure, platform_observe.lines),
     ("recovery after kills", platform_recovery.measure, platform_recovery.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
+    ("policy of admission", policy.measure, policy.lines),
     ("jobs on Slurm", slurm_jobs.measure, slurm_jobs.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
     ("submit to first step on Slurm", slurm_first_step.measure, slurm_first_step.lines),

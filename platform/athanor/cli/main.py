@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from athanor.cli import account, clusters, datasets, event_files, following, jobs, models, profiles, quotas
+from athanor.cli import account, clusters, datasets, event_files, following, jobs, models, profiles, quotas, simulate
 
 
 def _print_version(asked: bool) -> None:
@@ -52,6 +52,7 @@ app.command("download")(models.download)
 app.command("generate")(models.generate)
 app.add_typer(datasets.app, name="dataset", help="Text to train on.", no_args_is_help=True)
 app.command("queue")(quotas.queue)
+app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="Who may use how much: the tree of quotas.", no_args_is_help=True)
 app.add_typer(clusters.app, name="cluster", help="Where jobs run: examine, drain, quarantine.", no_args_is_help=True)
 

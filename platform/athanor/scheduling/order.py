@@ -26,7 +26,8 @@ Entry = tuple[bool, int, float, str, int, int]
 
 @dataclass(slots=True)
 class Candidate:
-    """A waiting job in the numbers of the tree and the pools. `slots`: what it takes of its pool."""
+    """A waiting job in the numbers of the tree and the pools. `slots`: what it takes of its pool.
+    `lasts` seconds at the longest, `ends`: the moment until which, if it started now."""
 
     job: Waiting
     leaf: int
@@ -34,6 +35,7 @@ class Candidate:
     accelerator: str
     slots: int
     lasts: int
+    ends: int
     effective: int
 
 
@@ -58,12 +60,18 @@ class Shares:
                 self.add(number, accelerator, node.recent[accelerator])
 
     def add(self, leaf: int, accelerator: str, slots: float) -> None:
+        """So many more are used, or fewer."""
         used, total = self._used[accelerator], self._totals.get(accelerator, 1.0)
         for number in self._tree.paths[leaf]:
             used[number] += slots
             share = used[number] / (self._weights[number] * total)
             if share > self.of[number]:
                 self.of[number] = share
+            elif slots < 0:
+                self.of[number] = max(
+                    of[number] / (self._weights[number] * self._totals.get(name, 1.0))
+                    for name, of in self._used.items()
+                )
 
 
 class Order:

@@ -8,12 +8,15 @@ Room only shrinks within a pass, so what was once refused is refused to whoever 
 The order in which a snapshot lists things decides nothing.
 """
 
+from collections.abc import Iterable, Sequence
+
 from athanor.scheduling import wording
-from athanor.scheduling.order import NEVER, Candidate, Order, Shares, effective_priority
+from athanor.scheduling.order import NEVER, Candidate, Order, effective_priority
 from athanor.scheduling.preemption import choose_victims
-from athanor.scheduling.reservations import Held, Reservation, reserve
-from athanor.scheduling.snapshot import Blocker, Decision, Holding, Snapshot, Waiting
-from athanor.scheduling.tree import Tree, Usage, Wall
+from athanor.scheduling.reservations import Reservation, reserve
+from athanor.scheduling.snapshot import Blocker, Budget, Decision, Settings, Snapshot, Waiting
+from athanor.scheduling.standing import Held, Standing
+from athanor.scheduling.tree import Wall
 from athanor.scheduling.wording import Verdict
 
 HOLDERS_NAMED = 20
@@ -21,28 +24,31 @@ HOLDERS_NAMED = 20
 
 def decide(snapshot: Snapshot) -> list[Decision]:
     """One decision for each waiting job, in the order in which they were considered; those on hold come last."""
-    return _Pass(snapshot).decisions()
+    return Pass(Standing.of(snapshot), snapshot.settings, snapshot.budgets).decisions(snapshot.waiting)
 
 
-class _Pass:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.settings = snapshot.settings
-        self.tree = Tree(snapshot.nodes)
-        self.usage = Usage(self.tree)
-        self.pools = sorted(snapshot.pools, key=lambda pool: pool.id)
-        self.pool_index = {pool.id: number for number, pool in enumerate(self.pools)}
-        self.used = [0] * len(self.pools)
-        totals: dict[str, int] = {}
-        for pool in self.pools:
-            totals[pool.accelerator] = totals.get(pool.accelerator, 0) + pool.size
-        self.shares = Shares(self.tree, totals)
-        self.held: list[Held] = []
-        self.held_of: dict[int, list[Held]] = {}
-        for holding in sorted(snapshot.holdings, key=lambda holding: holding.job_id):
-            self._hold(holding)
-        self.budgets = {budget.id: budget for budget in snapshot.budgets if budget.hard}
-        self.left = {budget.id: budget.available for budget in snapshot.budgets if budget.hard}
-        self.waiting = snapshot.waiting
+class Pass:
+    """One pass at a moment of the standing's clock. Who starts, and who is asked to leave, is noted in the standing."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        settings: Settings,
+        budgets: Sequence[Budget] = (),
+        now: int = 0,
+        *,
+        names_holders: bool = True,
+    ) -> None:
+        self.standing = standing
+        self.names_holders = names_holders
+        self.settings = settings
+        self.now = now
+        self.tree = standing.tree
+        self.usage = standing.usage
+        self.pools = standing.pools
+        self.used = standing.used
+        self.budgets = {budget.id: budget for budget in budgets if budget.hard}
+        self.left = {budget.id: budget.available for budget in budgets if budget.hard}
         # What is kept: for those that a pool or the whole tree has no room for, and for those that a node has not; one
         # for each such scope and pool.
         self.kept: list[Reservation] = []
@@ -56,48 +62,49 @@ class _Pass:
         self.positions = [0] * len(self.pools)
         self._refused: dict[tuple[int, int, int, bool], Verdict] = {}
         self._passing: dict[tuple[int, int, int, int], Reservation] = {}
-        self._capacities: dict[tuple[int, str], int] = {}
         self._holders: dict[tuple[str, int, str], wording.Holders] = {}
         self._borrowers: dict[tuple[int, str], tuple[int, int]] = {}
 
-    def _hold(self, holding: Holding) -> None:
-        pool = self.pool_index[holding.pool]
-        leaf, accelerator = self.tree.index[holding.node], self.pools[pool].accelerator
-        slots = min(holding.slots, self.pools[pool].size)
-        ends = NEVER if holding.ends_in_seconds is None else max(0, holding.ends_in_seconds)
-        held = Held(holding, leaf, pool, accelerator, slots, 0 if holding.leaving else ends)
-        self.held.append(held)
-        self.held_of.setdefault(leaf, []).append(held)
-        self.used[pool] += slots
-        self.usage.add(leaf, accelerator, slots)
-        self.shares.add(leaf, accelerator, slots)
-
-    def decisions(self) -> list[Decision]:
+    def decisions(self, waiting: Iterable[Waiting]) -> list[Decision]:
         aside: list[Decision] = []
-        candidates = []
-        for job in sorted(self.waiting, key=lambda job: job.job_id):
-            pool = self.pool_index[job.pool]
+        candidates: list[Candidate] = []
+        hopeless: list[Candidate] = []
+        for job in sorted(waiting, key=lambda job: job.job_id):
+            pool = self.standing.pool_index[job.pool]
             if job.hold is not None:
                 blocker = Blocker("hold", job.job_id, job.job_id)
                 aside.append(Decision(job.job_id, job.hold.reason, job.hold.detail, "", blocker))
             elif not self.pools[pool].enabled:
                 aside.append(self._refusal(job, wording.pool_disabled(self.pools[pool]), pool))
             else:
-                candidates.append(self._candidate(job, pool))
-        shares = self.shares if self.settings.fair_share else None
+                candidate = self._candidate(job, pool)
+                (hopeless if self._is_hopeless(candidate) else candidates).append(candidate)
+        shares = self.standing.shares if self.settings.fair_share else None
         order = self.order = Order(self.tree, self.usage, shares, candidates)
         made = []
-        while (candidate := order.next()) is not None:
-            made.append(self._consider(candidate))
-            order.settle(candidate)
+        while (candidate_ := order.next()) is not None:
+            made.append(self._consider(candidate_))
+            order.settle(candidate_)
+        made.extend(self._consider(candidate) for candidate in hopeless)
         return made + aside
 
     def _candidate(self, job: Waiting, pool: int) -> Candidate:
         of = self.pools[pool]
         slots = min(job.slots, of.size) if of.size > 0 else job.slots
         lasts = NEVER if job.lasts_seconds is None else job.lasts_seconds
+        ends = NEVER if job.lasts_seconds is None else self.now + job.lasts_seconds
         leaf = self.tree.index[job.node]
-        return Candidate(job, leaf, pool, of.accelerator, slots, lasts, effective_priority(job, self.settings))
+        return Candidate(job, leaf, pool, of.accelerator, slots, lasts, ends, effective_priority(job, self.settings))
+
+    def _is_hopeless(self, candidate: Candidate) -> bool:
+        """Whether it cannot start whatever ends: it must not stand before others of its team either."""
+        slots = candidate.slots
+        if slots > self.pools[candidate.pool].slots or slots > self._capacity(candidate):
+            return True
+        return bool(candidate.job.costs) and self._budget_short(candidate) is not None
+
+    def _capacity(self, candidate: Candidate) -> int:
+        return self.standing.capacity(candidate.leaf, candidate.accelerator)
 
     def _consider(self, candidate: Candidate) -> Decision:
         job, pool = candidate.job, candidate.pool
@@ -130,7 +137,8 @@ class _Pass:
         if victims is not None:
             scope = -1  # who leaves makes room for it in all that it waits for: that is kept for it too
         reservation = self._keep(candidate, scope)
-        starts = reservation.starts if certain and scope < 0 and reservation.starts < NEVER else None
+        promised = certain and scope < 0 and reservation.starts < NEVER
+        starts = max(0, reservation.starts - self.now) if promised else None
         return self._refusal(job, verdict, pool, victims or (), starts)
 
     def _refusal(
@@ -148,9 +156,7 @@ class _Pass:
     def _judge(self, candidate: Candidate) -> Verdict | None:
         """What of tree and pool has no room for it, or None."""
         leaf, accelerator, slots = candidate.leaf, candidate.accelerator, candidate.slots
-        capacity = self._capacities.get((leaf, accelerator))
-        if capacity is None:
-            capacity = self._capacities[leaf, accelerator] = self.tree.capacity(leaf, accelerator)
+        capacity = self._capacity(candidate)
         if slots > capacity:
             return wording.never(self.tree.nodes[leaf], accelerator, capacity, slots)
         pool = self.pools[candidate.pool]
@@ -220,8 +226,18 @@ class _Pass:
 
     def _admit(self, candidate: Candidate) -> None:
         job = candidate.job
-        self._hold(
-            Holding(job.job_id, job.node, job.pool, job.slots, job.priority, 0, job.lasts_seconds, 0, False, False)
+        self.standing.hold(
+            Held(
+                job.job_id,
+                candidate.leaf,
+                candidate.pool,
+                candidate.accelerator,
+                candidate.slots,
+                candidate.ends,
+                job.priority,
+                self.now,
+                self.now,
+            )
         )
         self._charge(candidate)
 
@@ -252,22 +268,18 @@ class _Pass:
         free = self.pools[candidate.pool].slots - self.used[candidate.pool]
         gone = self.order.borrowers_went_before(candidate)
         binding = self._binding(candidate)
-        victims = choose_victims(candidate, self.usage, free, self.held, binding, self.settings, gone)
-        for held in victims or ():
-            of = held.holding
-            held.ends = 0
-            held.holding = Holding(of.job_id, of.node, of.pool, of.slots, of.priority, leaving=True)
-        return None if victims is None else tuple(sorted(held.holding.job_id for held in victims))
+        held = self.standing.held.values()
+        victims = choose_victims(candidate, self.usage, free, held, binding, self.settings, self.now, gone)
+        for one in victims or ():
+            one.ends, one.leaving = self.now, True
+        return None if victims is None else tuple(sorted(one.job_id for one in victims))
 
     def _keep(self, candidate: Candidate, scope: int) -> Reservation:
         """What no later job may take from it: budgets too, which time does not give back."""
         self._charge(candidate)
         pool = self.pools[candidate.pool]
         free = pool.slots - self.used[candidate.pool]
-        if scope < 0:
-            held = self.held
-        else:
-            held = [one for leaf, of in self.held_of.items() if scope in self.tree.paths[leaf] for one in of]
+        held = self.standing.held.values() if scope < 0 else self.standing.held_below(scope)
         made = reserve(candidate, self.usage, free, held, self._binding(candidate), scope)
         made.closed = not self.settings.backfill
         (self.kept if scope < 0 else self.kept_at.setdefault(scope, [])).append(made)
@@ -275,16 +287,18 @@ class _Pass:
 
     def _named(self, kind: str, number: int, accelerator: str) -> wording.Holders:
         """The largest of those that hold what is lacking: in a pool, or below a node (of one accelerator)."""
+        if not self.names_holders:
+            return ()
         key = (kind, number, accelerator)
         found = self._holders.get(key)
         if found is None:
             if kind == "pool":
-                of = [one for one in self.held if one.pool == number]
+                of = [one for one in self.standing.held.values() if one.pool == number]
             else:
-                leaves = [leaf for leaf in self.held_of if number in self.tree.paths[leaf]]
-                of = [one for leaf in leaves for one in self.held_of[leaf] if accelerator in ("", one.accelerator)]
-            of.sort(key=lambda one: (-one.slots, one.holding.job_id))
-            found = self._holders[key] = tuple((one.holding.job_id, one.slots) for one in of[:HOLDERS_NAMED])
+                below = self.standing.held_below(number)
+                of = [one for one in below if accelerator in ("", one.accelerator)]
+            of.sort(key=lambda one: (-one.slots, one.job_id))
+            found = self._holders[key] = tuple((one.job_id, one.slots) for one in of[:HOLDERS_NAMED])
         return found
 
     def _borrowed_by_others(self, candidate: Candidate, node: int) -> tuple[int, int]:
@@ -292,7 +306,7 @@ class _Pass:
         accelerator = candidate.accelerator
         found = self._borrowers.get((node, accelerator))
         if found is None:
-            leaves = [leaf for leaf in self.held_of if node in self.tree.paths[leaf]]
+            leaves = [leaf for leaf in self.standing.held_of if node in self.tree.paths[leaf]]
             amounts = [amount for leaf in leaves if (amount := self.usage.borrowed(leaf, accelerator))]
             found = self._borrowers[node, accelerator] = (sum(amounts), len(amounts))
         own = self.usage.borrowed(candidate.leaf, accelerator)

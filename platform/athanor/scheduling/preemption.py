@@ -10,11 +10,13 @@ So no chain of preemptions can come back to where it began (tests/control_plane/
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from athanor.scheduling.order import Candidate
-from athanor.scheduling.reservations import Held, Reservation
+from athanor.scheduling.reservations import Reservation
 from athanor.scheduling.snapshot import Settings
+from athanor.scheduling.standing import Held
 from athanor.scheduling.tree import Tree, Usage
 
 MOST_DOUBLINGS = 10
@@ -40,10 +42,11 @@ def choose_victims(
     candidate: Candidate,
     usage: Usage,
     free: int,
-    held: Sequence[Held],
+    held: Iterable[Held],
     binding: Sequence[Reservation],
     settings: Settings,
-    gone_before: frozenset[int] = frozenset(),
+    now: int,
+    gone_before: frozenset[int],
 ) -> list[Held] | None:
     """Whom to ask so that `candidate` fits, now and in what is kept for others: those that lose least work, and nobody
     that could be spared. Empty when it fits once those have left that leave already, None when asking does not help.
@@ -52,31 +55,32 @@ def choose_victims(
     nodes of the candidate's path of which borrowers were considered before it: behind those the victims, which would
     borrow again, could get their slots back before it.
     """
+    held = list(held)
     room = _Room(candidate, usage, free, binding)
     for holder in held:
-        if holder.holding.leaving:
+        if holder.leaving:
             room.give_back(holder)
     if room.is_there():
         return []
-    tree, leaf = usage.tree, candidate.leaf
+    leaf = candidate.leaf
+    asked = _could_be_asked(candidate, held, room.usage, settings, now)
     reclaims = _reclaims_below(candidate, room.usage, gone_before)
+    give_way = {other: _gives_way(other, candidate, reclaims, room.usage) for other in {one.leaf for one in asked}}
+    asked = [one for one in asked if one.leaf == leaf or give_way[one.leaf]]
+    if room.free_with(asked) < candidate.slots:
+        return None
     before = room.usage.copy()
     victims: list[Held] = []
-    for holder in sorted((one for one in held if _may_be_asked(one, settings)), key=_work_lost):
-        if not _helps(holder, candidate, tree):
-            continue
-        if holder.leaf == leaf:
-            entitled = holder.holding.priority < candidate.job.priority
-        else:
-            entitled = _gives_way(holder, candidate, reclaims, room.usage)
-        if entitled:
+    by_work_lost = partial(_work_lost, now=now)
+    for holder in sorted(asked, key=by_work_lost):
+        if holder.leaf == leaf or _gives_way(holder.leaf, candidate, reclaims, room.usage):
             victims.append(holder)
             room.give_back(holder)
             if room.fits():
                 break
     if not room.fits():
         return None
-    for holder in sorted(victims, key=_work_lost, reverse=True):
+    for holder in sorted(victims, key=by_work_lost, reverse=True):
         room.take_again(holder)
         if room.fits():
             victims.remove(holder)
@@ -110,6 +114,10 @@ class _Room:
         for shadow in self._shadows:
             shadow.take_again(holder)
 
+    def free_with(self, holders: Iterable[Held]) -> int:
+        """What would be free in the pool, if all of them gave their slots back."""
+        return self._free + sum(one.slots for one in holders if one.pool == self._candidate.pool)
+
     def is_there(self) -> bool:
         candidate = self._candidate
         if candidate.slots > self._free:
@@ -121,22 +129,31 @@ class _Room:
         return self.is_there() and all(shadow.has_room(self._candidate) for shadow in self._shadows)
 
 
-def _may_be_asked(holder: Held, settings: Settings) -> bool:
-    holding = holder.holding
-    protected = settings.protected_seconds * 2 ** min(holding.preemptions, MOST_DOUBLINGS)
-    return holding.stoppable and not holding.leaving and holding.ran_seconds >= protected
-
-
-def _work_lost(holder: Held) -> tuple[int, int, str]:
-    return holder.holding.unsaved_seconds * holder.slots, holder.slots, holder.holding.job_id
-
-
-def _helps(holder: Held, candidate: Candidate, tree: Tree) -> bool:
+def _could_be_asked(
+    candidate: Candidate, held: Sequence[Held], usage: Usage, settings: Settings, now: int
+) -> list[Held]:
     """Only of the same accelerator: between accelerators no order says that the candidate comes before its victim."""
-    if holder.accelerator != candidate.accelerator:
+    tree, accelerator, pool, leaf = usage.tree, candidate.accelerator, candidate.pool, candidate.leaf
+    anywhere = accelerator in tree.quotas or bool(tree.limited_paths[leaf])
+    return [
+        one
+        for one in held
+        if one.accelerator == accelerator
+        and (anywhere or one.pool == pool)
+        and (one.leaf != leaf or one.priority < candidate.job.priority)
+        and _may_be_asked(one, settings, now)
+    ]
+
+
+def _may_be_asked(holder: Held, settings: Settings, now: int) -> bool:
+    if holder.leaving or not holder.stoppable:
         return False
-    shared = candidate.accelerator in tree.quotas or bool(tree.limited_paths[candidate.leaf])
-    return holder.pool == candidate.pool or shared
+    protected = settings.protected_seconds << min(holder.preemptions, MOST_DOUBLINGS)
+    return now - holder.began >= protected
+
+
+def _work_lost(holder: Held, now: int) -> tuple[int, int, str]:
+    return holder.unsaved(now) * holder.slots, holder.slots, holder.job_id
 
 
 def _reclaims_below(candidate: Candidate, usage: Usage, gone_before: frozenset[int]) -> frozenset[int]:
@@ -152,12 +169,15 @@ def _reclaims_below(candidate: Candidate, usage: Usage, gone_before: frozenset[i
     )
 
 
-def _gives_way(holder: Held, candidate: Candidate, reclaims: frozenset[int], usage: Usage) -> bool:
-    tree, leaf = usage.tree, candidate.leaf
-    common = tree.common_ancestor(holder.leaf, leaf)
+def _gives_way(leaf: int, candidate: Candidate, reclaims: frozenset[int], usage: Usage) -> bool:
+    """Whether jobs of another leaf hold what the candidate's can claim."""
+    if not reclaims:
+        return False
+    tree = usage.tree
+    common = tree.common_ancestor(leaf, candidate.leaf)
     if common not in reclaims:
         return False
-    return all(usage.borrowed(number, holder.accelerator) > 0 for number in tree.below(common, holder.leaf))
+    return all(usage.borrowed(number, candidate.accelerator) > 0 for number in tree.below(common, leaf))
 
 
 def _lowers_potential(candidate: Candidate, victims: Sequence[Held], before: Usage) -> bool:
@@ -172,4 +192,4 @@ def _lowers_potential(candidate: Candidate, victims: Sequence[Held], before: Usa
             used = before.quota_slots[accelerator][leaf]
             own = quota.subtree[leaf]
             more += max(0, used + slots - own) - max(0, used - own)
-    return more < 0 or (more == 0 and all(one.holding.priority < candidate.job.priority for one in victims))
+    return more < 0 or (more == 0 and all(one.priority < candidate.job.priority for one in victims))

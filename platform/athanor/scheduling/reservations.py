@@ -12,20 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from athanor.scheduling.order import NEVER, Candidate
-from athanor.scheduling.snapshot import Holding
+from athanor.scheduling.standing import Held
 from athanor.scheduling.tree import Usage
-
-
-@dataclass(slots=True)
-class Held:
-    """A job that holds slots now, in the numbers of the tree and the pools. `ends`: seconds from now at the latest."""
-
-    holding: Holding
-    leaf: int
-    pool: int
-    accelerator: str
-    slots: int
-    ends: int
 
 
 @dataclass(slots=True)
@@ -68,7 +56,7 @@ class Reservation:
             self.take(candidate)
 
     def _ends_before(self, candidate: Candidate) -> bool:
-        return self.starts < NEVER and candidate.lasts <= self.starts
+        return self.starts < NEVER and candidate.ends <= self.starts
 
     def take(self, candidate: Candidate) -> None:
         self.usage.add(candidate.leaf, candidate.accelerator, candidate.slots)
@@ -103,8 +91,11 @@ def reserve(
     state = Reservation(head, NEVER, usage.copy(), free, top)
     others = [other for other in earlier if other.binds(head)]
     changes: list[tuple[int, int, Held | Candidate]] = []
+    tree = usage.tree
+    anywhere = bool(tree.limited_paths[head.leaf])
+    governed = head.accelerator if head.accelerator in tree.quotas else None
     for holder in held:
-        if holder.ends < NEVER:
+        if holder.ends < NEVER and (anywhere or holder.pool == head.pool or holder.accelerator == governed):
             changes.append((holder.ends, 0, holder))
     for other in others:
         if other.starts < NEVER:

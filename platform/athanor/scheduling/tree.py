@@ -95,8 +95,8 @@ class Tree:
 
     def common_ancestor(self, first: int, second: int) -> int:
         """The lowest node that is on both paths, or -1."""
-        others = set(self.paths[second])
-        return next((number for number in self.paths[first] if number in others), -1)
+        path = self.paths[second]
+        return next((number for number in self.paths[first] if number in path), -1)
 
     def capacity(self, leaf: int, accelerator: str) -> int:
         """The most that one job of this leaf could get of an empty tree."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from athanor.scheduling import order, policy, preemption, reservations, tree
+from athanor.scheduling import order, policy, preemption, reservations, standing, tree
 from tests.control_plane.scheduling.properties import run
 
 SEEDS = 400
@@ -50,7 +50,7 @@ def no_limits_of_jobs(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_budgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(policy._Pass, "_budget_short", lambda *_: None)
+    patch.setattr(policy.Pass, "_budget_short", lambda *_: None)
 
 
 def everything_passes_the_head(patch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,7 @@ def what_passes_is_not_booked(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_is_protected(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        preemption, "_may_be_asked", lambda holder, _: holder.holding.stoppable and not holder.holding.leaving
-    )
+    patch.setattr(preemption, "_may_be_asked", lambda holder, *_: holder.stoppable and not holder.leaving)
 
 
 def anybody_gives_way(patch: pytest.MonkeyPatch) -> None:
@@ -95,7 +93,8 @@ def age_counts_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def ties_are_left_to_chance(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(policy, "sorted", lambda things, **_: list(things), raising=False)
+    for module in (policy, standing):
+        patch.setattr(module, "sorted", lambda things, **_: list(things), raising=False)
 
 
 PLANTS: dict[str, tuple[Plant, str]] = {

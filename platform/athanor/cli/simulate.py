@@ -1,0 +1,99 @@
+"""simulate: what would become of jobs under other quotas, pools or settings.
+
+A scenario file is tried here, without a server, by the policy that admission itself uses.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.markup import escape
+from rich.table import Table
+
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson
+from athanor.cli.render import console, print_json
+from athanor.cli.spec_file import read_spec
+from athanor.scheduling.report import Figures, Report, report
+from athanor.scheduling.scenario import Scenario
+from athanor.scheduling.simulate import simulate as run
+
+
+@reports_errors
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="A scenario: tree, pools, settings, and jobs (docs/simulator.md).")],
+    compare: Annotated[
+        Path | None, typer.Option(help="Another one, whose tree, pools and settings the first one's jobs try too.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay jobs against a tree of quotas: waits, preemptions, utilisation and fairness per team. Needs no server."""
+    first = _read(scenario)
+    reports = {scenario.name: _run(first, first, scenario)}
+    if compare is not None:
+        name = compare.name if compare.name != scenario.name else str(compare)
+        reports[name] = _run(_read(compare), first, compare)
+    if as_json:
+        print_json({name: found.model_dump(mode="json") for name, found in reports.items()})
+        return
+    for name, found in reports.items():
+        print_report(name, found)
+
+
+def _read(path: Path) -> Scenario:
+    try:
+        return Scenario.model_validate(read_spec(path))
+    except ValidationError as error:
+        lines = [f"{_place(one['loc'])}{one['msg'].removeprefix('Value error, ')}" for one in error.errors()]
+        raise CliError(ExitCode.USAGE, f"{path} is no scenario:", lines) from error
+
+
+def _place(parts: tuple[int | str, ...]) -> str:
+    return f"{'.'.join(str(part) for part in parts)}: " if parts else ""
+
+
+def _run(plan: Scenario, jobs: Scenario, path: Path) -> Report:
+    try:
+        return report(run(plan.plan(), jobs.past()))
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"{path}: {error}") from error
+
+
+def print_report(name: str, found: Report) -> None:
+    console.print(
+        f"[bold]{escape(name)}[/bold]: {found.all.jobs} jobs in {found.days:.1f} days, "
+        f"utilisation {found.utilisation:.1%}, fairness {found.fairness:.3f}"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("team")
+    columns = ("jobs", "mean wait", "p50", "p90", "p99", "preempted", "lost", "used", "running", "longest queue")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for team, figures in [*found.teams.items(), ("all", found.all)]:
+        table.add_row(escape(team), *_row(figures))
+    console.print(table)
+    for pool, of in found.pools.items():
+        console.print(
+            f"{escape(pool)}: {of.slots} slots, {of.used_slot_hours:.0f} slot-hours, {of.utilisation:.1%} used"
+        )
+
+
+def _row(figures: Figures) -> list[str]:
+    waits = figures.waits_seconds
+    never = figures.jobs - figures.started
+    return [
+        f"{figures.jobs}{f' ({never} never start)' if never else ''}",
+        *(_duration(seconds) for seconds in (waits.mean, waits.p50, waits.p90, waits.p99)),
+        str(figures.preemptions),
+        f"{figures.lost_slot_hours:.0f} h",
+        f"{figures.used_slot_hours:.0f} h",
+        f"{figures.running_share:.1%}",
+        str(figures.longest_queue),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
