@@ -96,3 +96,15 @@ export type AdmissionSettings = Schemas["AdmissionSettings"];
 export type PoolQueue = Schemas["PoolQueue"];
 export type QueuedJob = Schemas["QueuedJob"];
 export type Wait = Schemas["Wait"];
+export type Budget = Schemas["Budget"];
+type Defaulted = "currency" | "accelerator";
+export type NewBudget = Omit<Schemas["NewBudgetRequest"], Defaulted> &
+  Partial<Pick<Schemas["NewBudgetRequest"], Defaulted>>;
+export type BudgetChange = Schemas["PatchedBudgetChangeRequest"];
+export type BudgetStatement = Schemas["BudgetStatement"];
+export type BudgetLine = Schemas["BudgetLine"];
+export type Costs = Schemas["Costs"];
+export type CostRow = Schemas["CostRow"];
+export type PoolPrice = Schemas["Price"];
+export type PoolPriceChange = Schemas["PatchedPriceChangeRequest"];
+export type PoolPriceRule = Schemas["PriceRule"];

@@ -85,6 +85,22 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/queue/components/queue-page")).QueuePage),
               },
               {
+                path: "/budgets",
+                ...page(async () => (await import("@/features/budgets/components/budgets-page")).BudgetsPage),
+              },
+              {
+                path: "/budgets/:budgetId",
+                ...page(async () => (await import("@/features/budgets/components/budget-page")).BudgetPage),
+              },
+              {
+                path: "/costs",
+                ...page(async () => (await import("@/features/budgets/components/costs-page")).CostsPage),
+              },
+              {
+                path: "/prices",
+                ...page(async () => (await import("@/features/budgets/components/prices-page")).PricesPage),
+              },
+              {
                 path: "/operations",
                 ...page(async () => (await import("@/features/admin/components/operations-page")).OperationsPage),
               },

@@ -17,6 +17,7 @@ const SECTIONS = [
   { to: "/tokens", name: "Tokens" },
   { to: "/team", name: "Team" },
   { to: "/quotas", name: "Quotas" },
+  { to: "/budgets", name: "Budgets" },
   { to: "/clusters", name: "Clusters" },
 ];
 /** Of a team, and its administrators' business only. */

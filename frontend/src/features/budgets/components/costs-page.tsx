@@ -1,0 +1,99 @@
+import { Button, Group, NativeSelect } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+
+import type { CostRow } from "@/api/types";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { costsAddress, costsQuery } from "@/features/budgets/api/budgets";
+import { figure } from "@/features/budgets/lib/amounts";
+
+const DAY_MS = 86_400_000;
+const PERIODS = [
+  { value: "1", label: "The last day" },
+  { value: "7", label: "The last 7 days" },
+  { value: "30", label: "The last 30 days" },
+  { value: "90", label: "The last 90 days" },
+  { value: "365", label: "The last year" },
+];
+const GROUPS = [
+  { value: "team", label: "team" },
+  { value: "project", label: "project" },
+  { value: "team,project", label: "team and project" },
+  { value: "accelerator", label: "accelerator" },
+  { value: "cluster,pool", label: "cluster and pool" },
+  { value: "day", label: "day" },
+  { value: "day,team", label: "day and team" },
+];
+const NAMES = ["day", "team", "project", "accelerator", "cluster", "pool"] as const;
+
+const money = (micro: number, currency: string) => `${figure(micro / 1e6)} ${currency}`;
+const hours = (seconds: number) => `${figure(seconds / 3600)} h`;
+const grams = (milligrams: number) => `${figure(milligrams / 1e6)} kg`;
+
+const FIGURES: Column<CostRow>[] = [
+  { name: "Slot time", end: true, cell: (row) => hours(row.slot_seconds) },
+  { name: "Charged", end: true, cell: (row) => money(row.charged, row.currency) },
+  {
+    name: "Lost to faults",
+    end: true,
+    cell: (row) => `${hours(row.fault_slot_seconds)}, ${money(row.fault_cost, row.currency)}`,
+  },
+  { name: "Saved by waiting", end: true, cell: (row) => money(row.saved_cost, row.currency) },
+  { name: "CO₂", end: true, quiet: true, cell: (row) => grams(row.milligrams) },
+  { name: "CO₂ saved", end: true, quiet: true, cell: (row) => grams(row.saved_milligrams) },
+];
+
+/** What was used and what it cost; faults and savings apart. */
+export function CostsPage() {
+  const [days, setDays] = useState("30");
+  const [by, setBy] = useState("team");
+  // Whole hours: the question stays the same while it is looked at.
+  const [now] = useState(() => Math.ceil(Date.now() / 3_600_000) * 3_600_000);
+  const filters = {
+    after: new Date(now - Number(days) * DAY_MS).toISOString(),
+    before: new Date(now).toISOString(),
+    by,
+  };
+  const costs = useQuery(costsQuery(filters));
+  const names = NAMES.filter((name) => by.split(",").includes(name));
+  const columns: Column<CostRow>[] = [
+    ...names.map((name) => ({
+      name: name.charAt(0).toUpperCase() + name.slice(1),
+      cell: (row: CostRow) => row[name] ?? "–",
+    })),
+    ...FIGURES,
+  ];
+  const key = (row: CostRow) => [...names.map((name) => row[name] ?? ""), row.currency].join(" ");
+  const actions = (
+    <Button component="a" href={costsAddress(filters)} download variant="default">
+      Export as CSV
+    </Button>
+  );
+  return (
+    <Page
+      title="Costs"
+      lead="What jobs used and what it cost. What the infrastructure lost is not charged."
+      actions={actions}
+    >
+      <Group align="flex-end">
+        <NativeSelect label="Time" data={PERIODS} value={days} onChange={(event) => setDays(event.currentTarget.value)} />
+        <NativeSelect label="By" data={GROUPS} value={by} onChange={(event) => setBy(event.currentTarget.value)} />
+      </Group>
+      {costs.error ? <ProblemNotice error={costs.error} onRetry={() => void costs.refetch()} /> : null}
+      {costs.data ? (
+        <Panel flush>
+          {costs.data.items.length > 0 ? (
+            <DataTable label="Costs" rows={costs.data.items} columns={columns} rowKey={key} />
+          ) : (
+            <EmptyState title="Nothing was used">No job of yours ran in this time.</EmptyState>
+          )}
+        </Panel>
+      ) : null}
+    </Page>
+  );
+}

@@ -1,0 +1,103 @@
+import { Button, Checkbox, Group, Modal, NativeSelect, NumberInput, Stack, TextInput } from "@mantine/core";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+import { useState } from "react";
+
+import { Problem } from "@/api/problem";
+import type { Budget } from "@/api/types";
+import { ProblemNotice } from "@/components/problem-notice";
+import { budgetKeys, createBudget, nodesQuery } from "@/features/budgets/api/budgets";
+import { toAmount } from "@/features/budgets/lib/amounts";
+import { fieldsOf } from "@/lib/form";
+
+export function errorAt(error: unknown, pointer: string): string | undefined {
+  return error instanceof Problem ? error.fields.find((field) => field.pointer === pointer)?.detail : undefined;
+}
+
+/** A budget of a node of the quota tree. */
+export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
+  const client = useQueryClient();
+  const nodes = useQuery(nodesQuery());
+  const [unit, setUnit] = useState<Budget["unit"]>("slot_hours");
+  const make = useMutation({
+    mutationFn: createBudget,
+    onSuccess: onClose,
+    onSettled: () => client.invalidateQueries({ queryKey: budgetKeys.all }),
+  });
+  const save = (event: SubmitEvent<HTMLFormElement>) => {
+    const field = fieldsOf(event);
+    make.mutate({
+      node_id: field("node"),
+      name: field("name"),
+      unit,
+      ...(unit === "money" ? { currency: field("currency").toUpperCase() } : {}),
+      ...(field("accelerator") ? { accelerator: field("accelerator") } : {}),
+      period: field("period") as Budget["period"],
+      amount: toAmount({ unit }, field("amount")),
+      soft_percent: Number(field("soft_percent")),
+      hard: field("hard") === "on",
+    });
+  };
+  const choices = (nodes.data?.nodes ?? []).map((node) => ({ value: node.id, label: node.path || node.name }));
+  return (
+    <Modal opened onClose={onClose} title="New budget" centered>
+      <form onSubmit={save}>
+        <Stack>
+          <TextInput label="Name" name="name" required maxLength={100} error={errorAt(make.error, "/name")} />
+          <NativeSelect
+            label="Whose"
+            name="node"
+            description="A team, a group or the organisation: all below it is charged"
+            data={choices}
+            error={errorAt(make.error, "/node_id")}
+          />
+          <Group grow align="flex-start">
+            <NativeSelect
+              label="What it counts"
+              data={[
+                { value: "slot_hours", label: "Slot-hours" },
+                { value: "money", label: "Money" },
+              ]}
+              value={unit}
+              onChange={(event) => setUnit(event.currentTarget.value as Budget["unit"])}
+            />
+            <NativeSelect label="Every" name="period" data={["day", "month", "quarter"]} defaultValue="month" />
+          </Group>
+          <Group grow align="flex-start">
+            <NumberInput
+              label={unit === "money" ? "Amount" : "Slot-hours"}
+              name="amount"
+              min={0}
+              required
+              error={errorAt(make.error, "/amount")}
+            />
+            {unit === "money" ? (
+              <TextInput label="Currency" name="currency" maxLength={3} defaultValue="USD" error={errorAt(make.error, "/currency")} />
+            ) : null}
+          </Group>
+          <TextInput
+            label="Accelerator"
+            name="accelerator"
+            description="As specs name it; empty for all"
+            error={errorAt(make.error, "/accelerator")}
+          />
+          <NumberInput label="Warn at, % spent" name="soft_percent" min={1} max={100} defaultValue={80} />
+          <Checkbox
+            label="Hard: nothing starts without it, and runs stop at a checkpoint when it is used up"
+            name="hard"
+          />
+          {make.error ? <ProblemNotice error={make.error} /> : null}
+          {nodes.error ? <ProblemNotice error={nodes.error} /> : null}
+          <Group justify="flex-end">
+            <Button variant="default" onClick={onClose}>
+              Back
+            </Button>
+            <Button type="submit" loading={make.isPending} disabled={choices.length === 0}>
+              Make it
+            </Button>
+          </Group>
+        </Stack>
+      </form>
+    </Modal>
+  );
+}

@@ -1,0 +1,97 @@
+import { Button, Text } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+
+import { sessionQuery } from "@/api/session";
+import type { PoolPrice } from "@/api/types";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Page } from "@/components/page";
+import { Panel } from "@/components/panel";
+import { Pill } from "@/components/pill";
+import { ProblemNotice } from "@/components/problem-notice";
+import { pricesQuery } from "@/features/budgets/api/budgets";
+import { PriceDialog } from "@/features/budgets/components/price-dialog";
+import { figure, weekdaysText } from "@/features/budgets/lib/amounts";
+
+const COLUMNS: Column<PoolPrice>[] = [
+  { name: "Pool", cell: (row) => `${row.cluster.name}/${row.pool}` },
+  { name: "Accelerator", quiet: true, cell: (row) => <span className="mono">{row.accelerator}</span> },
+  {
+    name: "Now, a slot and hour",
+    end: true,
+    cell: (row) => `${figure(Number(row.price_now))} ${row.currency}`,
+  },
+  {
+    name: "Rules",
+    cell: (row) => (
+      <>
+        {row.rules.map((rule, index) => (
+          <Text size="xs" key={index} className="numeric">
+            {weekdaysText(rule.weekdays)} {rule.from_hour}–{rule.to_hour} h {rule.zone}:{" "}
+            {figure(Number(rule.price_per_slot_hour))}
+          </Text>
+        ))}
+        <Text size="xs" c="dimmed" className="numeric">
+          else {figure(Number(row.price_per_slot_hour))} {row.currency}
+          {row.price_series_id ? "; its series comes first" : ""}
+        </Text>
+      </>
+    ),
+  },
+  {
+    name: "Kind",
+    cell: (row) => <Pill tone={row.spot ? "waiting" : "muted"}>{row.spot ? "spot" : "on demand"}</Pill>,
+  },
+  {
+    name: "Carbon now",
+    end: true,
+    quiet: true,
+    cell: (row) => (row.grams_per_kwh_now === null ? "not known" : `${figure(row.grams_per_kwh_now)} g/kWh`),
+  },
+];
+
+/** What slots cost, by whom it is said and when. */
+export function PricesPage() {
+  const [edited, setEdited] = useState<PoolPrice | null>(null);
+  const prices = useQuery(pricesQuery());
+  const session = useQuery(sessionQuery());
+  const administers = session.data?.user?.platform_role === "platform_admin";
+  const columns: Column<PoolPrice>[] = [
+    ...COLUMNS,
+    ...(administers
+      ? [
+          {
+            name: "(What to do)",
+            end: true,
+            cell: (row: PoolPrice) => (
+              <Button
+                size="compact-sm"
+                variant="subtle"
+                aria-label={`Change prices of ${row.cluster.name}/${row.pool}`}
+                onClick={() => setEdited(row)}
+              >
+                Change
+              </Button>
+            ),
+          },
+        ]
+      : []),
+  ];
+  return (
+    <Page title="Prices" lead="What a slot costs for an hour, and what carbon its electricity has.">
+      {prices.error ? <ProblemNotice error={prices.error} onRetry={() => void prices.refetch()} /> : null}
+      {prices.data ? (
+        <Panel flush>
+          {prices.data.items.length > 0 ? (
+            <DataTable label="Prices" rows={prices.data.items} columns={columns} rowKey={(row) => row.pool_id} />
+          ) : (
+            <EmptyState title="No pools yet">Pools of clusters have prices.</EmptyState>
+          )}
+        </Panel>
+      ) : null}
+      {edited ? <PriceDialog price={edited} onClose={() => setEdited(null)} /> : null}
+    </Page>
+  );
+}
