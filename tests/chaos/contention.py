@@ -116,6 +116,11 @@ class Crew:
             raise RuntimeError(made["error"])
         self._workers = [Process() for _ in range(processes)]
 
+    def plant(self) -> None:
+        """A fault in every process that lives now."""
+        for worker in self._workers:
+            worker.ask("plant")
+
     def scene(self, seed: int, seconds: float, killed: int) -> Found:
         """One world made from `seed`, then everybody at work in it for `seconds`; `killed` of them are killed."""
         chance = random.Random(seed)

@@ -4,6 +4,7 @@ import json
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,9 @@ from django.utils import timezone
 
 from athanor.accounts.models import Membership, Role, Team, User
 from athanor.artifacts import datasets
+from athanor.budgets import ledger, rounds
+from athanor.budgets import services as budgets
+from athanor.budgets.models import Budget, Reservation, Transfer
 from athanor.clusters.models import Cluster, Pool
 from athanor.core.errors import AthanorError
 from athanor.core.ids import EPOCH
@@ -24,7 +28,7 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, HOLDING, AttemptStatus, Desired, JobStatus
 from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
 from athanor.quotas.services import leaf_of, locked_root
-from athanor.scheduling import record
+from athanor.scheduling import record, snapshots
 from athanor.scheduling import services as scheduling
 from athanor.scheduling.models import AdmissionCycle
 from athanor.specs.validation import parse_spec
@@ -77,6 +81,11 @@ def prepare(seed: int) -> dict[str, Any]:
         for node in QuotaNode.objects.order_by("id"):
             _change_at_random(chance, node)
         _log_tree()
+    for node in chance.sample(list(QuotaNode.objects.order_by("id")), 3):
+        amount = _amount(chance)
+        budgets.create(
+            node.id, user, name="chaos", unit="slot_hours", period="month", amount=amount, soft_percent=80, hard=True
+        )
     for _ in range(6):
         _submit(chance)
     return {}
@@ -89,13 +98,26 @@ def make_tables() -> dict[str, Any]:
     return {}
 
 
+def plant() -> dict[str, Any]:
+    """From now on this process does not count what was admitted in the last two seconds: a fault that must be found."""
+    take = snapshots.take
+
+    def forgetful(now: datetime) -> snapshots.Taken:
+        taken = take(now)
+        known = [holding for holding in taken.snapshot.holdings if holding.ran_seconds > 1]
+        return replace(taken, snapshot=replace(taken.snapshot, holdings=known))
+
+    scheduling.snapshots.take = forgetful
+    return {}
+
+
 def work(seed: int, until: float) -> dict[str, int]:
     """Does one thing after another until then. What a user may not do is refused; that is no failure."""
     chance = random.Random(seed)
-    deeds = [_submit, _admit, _launch, _finish, _cancel, _pause, _edit]
+    deeds = [_submit, _admit, _launch, _finish, _cancel, _pause, _edit, _raise_or_lower, _meter]
     done: Counter[str] = Counter()
     while time.time() < until:
-        deed = chance.choices(deeds, weights=[6, 5, 6, 6, 1, 1, 1])[0]
+        deed = chance.choices(deeds, weights=[6, 5, 6, 6, 1, 1, 1, 1, 1])[0]
         try:
             deed(chance)
         except AthanorError:
@@ -189,6 +211,20 @@ def _edit(chance: random.Random) -> None:
         _log_tree()
 
 
+def _raise_or_lower(chance: random.Random) -> None:
+    budget = _any(Budget.objects.all())
+    budgets.change(budget.id, User.objects.get(username=ACTOR), lambda _: None, amount=_amount(chance))
+
+
+def _amount(chance: random.Random) -> int:
+    """Enough for some jobs at once, for one or for none."""
+    return int(SPEC["time_limit_seconds"]) * chance.randint(1, 25)
+
+
+def _meter(_: random.Random) -> None:
+    rounds.carry_on()
+
+
 def _change_at_random(chance: random.Random, node: QuotaNode) -> None:
     def maybe(most: int) -> int | None:
         return None if chance.random() < 0.5 else chance.randint(0, most)
@@ -226,7 +262,7 @@ def _any(rows: Any) -> Any:
 def check() -> dict[str, Any]:
     """Replay the log: each admission against what was held and allowed at its instant."""
     problems, counts = _replay()
-    problems += _ends_agree() + _decisions_repeat()
+    problems += _ends_agree() + _decisions_repeat() + _budgets_held()
     return {**counts, "problems": problems}
 
 
@@ -300,6 +336,20 @@ def _ends_agree() -> list[str]:
             problems.append(f"{job.id} is {job.status} and has no attempt")
     holding = set(Job.objects.filter(status__in=[status.value for status in HOLDING]).values_list("id", flat=True))
     problems += [f"{job_id} has a live attempt and holds nothing" for job_id in live - holding]
+    return problems
+
+
+def _budgets_held() -> list[str]:
+    """The books balance; at no line was more reserved than there was; only what holds slots has a reservation."""
+    problems = ledger.check()
+    left: Counter[int] = Counter()
+    for line in Transfer.objects.order_by("id"):
+        left[line.period_id] += line.amount * ((line.credit == "allowance") - (line.debit == "allowance"))
+        if line.kind == Transfer.Kind.RESERVE and left[line.period_id] < 0:
+            problems.append(f"line {line.pk} reserves for {line.job_id} what period {line.period_id} has not got")
+    held = set(Reservation.objects.filter(amount__gt=0).values_list("job", flat=True))
+    holding = set(Job.objects.filter(status__in=[status.value for status in HOLDING]).values_list("id", flat=True))
+    problems += [f"{job_id} has a reservation and holds nothing" for job_id in held - holding]
     return problems
 
 
