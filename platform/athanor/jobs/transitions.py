@@ -193,21 +193,20 @@ def _write_waiting(jobs: Sequence[Job]) -> None:
     """One statement for all: Django's bulk_update makes a CASE of every row and column."""
     if not jobs:
         return
-    columns: tuple[list[Any], ...] = (
-        [job.id for job in jobs],
-        [job.reason for job in jobs],
-        [job.reason_detail for job in jobs],
-        [json.dumps(job.waiting) if job.waiting is not None else None for job in jobs],
-        [job.version for job in jobs],
-        [job.event_seq for job in jobs],
-    )
+    rows = [
+        {
+            "id": job.id, "reason": job.reason, "detail": job.reason_detail, "waiting": job.waiting,
+            "version": job.version, "event_seq": job.event_seq,
+        }
+        for job in jobs
+    ]  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_job SET reason = told.reason, reason_detail = told.detail, waiting = told.waiting::jsonb,"
+            "UPDATE jobs_job SET reason = told.reason, reason_detail = told.detail, waiting = told.waiting,"
             " version = told.version, event_seq = told.event_seq, updated_at = now()"
-            " FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::int[])"
-            " AS told(id, reason, detail, waiting, version, event_seq) WHERE jobs_job.id = told.id",
-            columns,
+            " FROM jsonb_to_recordset(%s::jsonb) AS told(id text, reason text, detail text, waiting jsonb, version int,"
+            " event_seq int) WHERE jobs_job.id = told.id",
+            [json.dumps(rows)],
         )
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -18,14 +17,15 @@ from athanor.scheduling.snapshot import Decision, Snapshot
 KEPT_FOR = timedelta(days=30)
 MOST_KEPT = 20_000
 _SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
+_DECISIONS: TypeAdapter[list[Decision]] = TypeAdapter(list[Decision])
 
 
 def keep(snapshot: Snapshot, decisions: Sequence[Decision], seconds: float) -> AdmissionCycle:
-    content = _canonical(asdict(snapshot))
+    content = _SNAPSHOT.dump_json(snapshot)
     return AdmissionCycle.objects.create(
         digest=hashlib.sha256(content).hexdigest(),
         snapshot=zstandard.compress(content),
-        decisions=zstandard.compress(_canonical([asdict(decision) for decision in decisions])),
+        decisions=zstandard.compress(_DECISIONS.dump_json(list(decisions))),
         considered=len(decisions),
         admitted=[decision.job_id for decision in decisions if decision.admitted],
         preempted=[victim for decision in decisions for victim in decision.victims],
@@ -52,7 +52,7 @@ def snapshot_of(cycle: AdmissionCycle) -> Snapshot:
 def differences(cycle: AdmissionCycle) -> list[str]:
     """Decide again: the ids of jobs of which something else is said now. None as long as the policy is the same."""
     then = {row["job_id"]: row for row in stored(cycle)[1]}
-    again = json.loads(_canonical([asdict(decision) for decision in policy.decide(snapshot_of(cycle))]))
+    again = json.loads(_DECISIONS.dump_json(policy.decide(snapshot_of(cycle))))
     now = {row["job_id"]: row for row in again}
     return sorted(job_id for job_id in then.keys() | now.keys() if then.get(job_id) != now.get(job_id))
 
@@ -63,7 +63,3 @@ def sweep() -> None:
     newest = AdmissionCycle.objects.order_by("-id").values_list("id", flat=True)[MOST_KEPT : MOST_KEPT + 1]
     for last in newest:
         AdmissionCycle.objects.filter(id__lte=last).delete()
-
-
-def _canonical(content: Any) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

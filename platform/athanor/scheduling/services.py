@@ -25,7 +25,7 @@ from athanor.scheduling.snapshots import Taken
 BATCH = 1000
 MOST_CYCLES = 50  # of one run: whoever comes next goes on
 TOLD_ANEW_AFTER = timedelta(seconds=15)  # numbers in what a job is told; another reason is told at once
-MOST_TOLD = 1000  # of one cycle
+MOST_TOLD = 300  # of one cycle
 
 
 def admit() -> int:

@@ -30,7 +30,7 @@ from athanor.quotas import services as quotas
 from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
 from athanor.scheduling import snapshot as pure
 
-MOST_CONSIDERED = 2000
+MOST_CONSIDERED = 1000
 FEWEST_OF_A_QUEUE = 8
 LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
 
@@ -103,11 +103,12 @@ def eligible() -> QuerySet[Job]:
 
 
 def _first_of_queues(most: int) -> tuple[list[Job], bool]:
-    counted = eligible().aggregate(jobs=Count("pk"), teams=Count("team", distinct=True))
+    queues = eligible().values("team", "pool", "priority").annotate(jobs=Count("pk")).order_by()
+    lengths = [queue["jobs"] for queue in queues]
     jobs = eligible().order_by("-priority", "id")
-    complete = counted["jobs"] <= most
+    complete = sum(lengths) <= most
     if not complete:
-        of_each = max(FEWEST_OF_A_QUEUE, most // max(counted["teams"], 1))
+        of_each = max(FEWEST_OF_A_QUEUE, most // len(lengths))
         place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
     return list(jobs.only(*FACTS)), complete
