@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from athanor.cli import account, clusters, datasets, event_files, following, jobs, models, profiles, quotas, simulate
+from athanor.cli import (
+    account,
+    budgets,
+    clusters,
+    datasets,
+    event_files,
+    following,
+    jobs,
+    models,
+    profiles,
+    quotas,
+    simulate,
+)
 
 
 def _print_version(asked: bool) -> None:
@@ -54,6 +66,7 @@ app.add_typer(datasets.app, name="dataset", help="Text to train on.", no_args_is
 app.command("queue")(quotas.queue)
 app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="Who may use how much: the tree of quotas.", no_args_is_help=True)
+app.add_typer(budgets.app, name="budget", help="What teams may spend, and what they did.", no_args_is_help=True)
 app.add_typer(clusters.app, name="cluster", help="Where jobs run: examine, drain, quarantine.", no_args_is_help=True)
 
 

@@ -238,7 +238,7 @@ def test_the_ledger_cannot_be_changed(budget: Callable) -> None:
 
 
 def test_through_the_real_sweepers(submit: Callable, budget: Callable, world: World) -> None:
-    """Admission does not reserve by itself here; what runs is reserved for at the meter's next round."""
+    """From admission, which reserves, to an end, which releases."""
     held = budget(1000 * HOUR, created_at=timezone.now() - timedelta(minutes=1), period="month")
     job = submit(time_limit_seconds=60)
     attempt = drive.run(job)
