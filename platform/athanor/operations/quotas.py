@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from athanor.artifacts import usage
 from athanor.core import tenancy
+from athanor.core.errors import Conflict, FieldProblem
 from athanor.jobs.services import Request
 from athanor.quotas import limits, selectors
 from athanor.quotas.changes import differences
@@ -81,8 +83,22 @@ def check(request: Request) -> None:
     """Within the transaction that submits. Raises Invalid for what can never run, Conflict for what cannot be taken
     now."""
     path = selectors.path_of_team(request.team)
-    usage.check(path)
     limits.check(path, request.spec, request.pool)
+    usage.check(path)
+    limits.check_queue(path)
+
+
+def check_plan(request: Request) -> list[FieldProblem]:
+    """As `check` without submitting: what only now would be refused is a warning."""
+    path = selectors.path_of_team(request.team)
+    limits.check(path, request.spec, request.pool)
+    warnings = []
+    for ask in (usage.check, partial(limits.check_queue, exactly=False)):
+        try:
+            ask(path)
+        except Conflict as refusal:
+            warnings.append(FieldProblem("/", refusal.code, f"{refusal.message}; {refusal.remedy}"))
+    return warnings
 
 
 def shown(tree: Tree, used: Mapping[str, selectors.Used]) -> list[Shown]:

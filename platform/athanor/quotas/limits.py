@@ -4,7 +4,6 @@ job where too many wait. Other limits, and quotas, only let it wait (scheduling/
 
 from collections.abc import Iterable, Sequence
 
-from athanor.accounts.models import Team
 from athanor.clusters.models import Pool
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.quotas import selectors
@@ -12,15 +11,9 @@ from athanor.quotas.models import QuotaNode
 from athanor.specs.v1 import JobSpec
 
 
-def problems(team: Team, spec: JobSpec, pool: Pool) -> list[FieldProblem]:
-    """Why the spec can never run in the pool as the limits are now, for every limit that is in its way."""
-    return _problems(selectors.path_of_team(team), spec, pool)
-
-
 def check(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> None:
-    """Within the transaction that submits for the team of this path. Exact whoever else submits: while a limit on
-    waiting jobs holds for the team, its submissions are counted one after the other. Raises Invalid, or Conflict where
-    too many jobs wait."""
+    """Raises Invalid when a limit on this path (of the team: quotas/selectors.py) can never let the spec run in the
+    pool, naming every one that is in its way."""
     found = _problems(path, spec, pool)
     if found:
         raise Invalid(
@@ -29,11 +22,13 @@ def check(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> None:
             remedy="mend the fields listed in errors, or ask a platform administrator for a higher limit",
             problems=tuple(found),
         )
-    _check_queue(path)
 
 
-def _check_queue(path: Sequence[QuotaNode]) -> None:
-    limited = lock(node for node in path if node.max_queued_jobs is not None)
+def check_queue(path: Sequence[QuotaNode], *, exactly: bool = True) -> None:
+    """Raises Conflict where too many jobs wait already. `exactly`, within the transaction that submits: whoever else
+    submits, since those whom a limit binds are counted one after the other."""
+    bound = [node for node in path if node.max_queued_jobs is not None]
+    limited = lock(bound) if exactly else bound
     waiting = selectors.queued_below(node.id for node in limited)
     for node in limited:
         if node.max_queued_jobs is not None and waiting[node.id] >= node.max_queued_jobs:

@@ -61,6 +61,16 @@ def test_what_can_never_run_is_refused(
     assert api.send("POST", "jobs", {**SPEC, **within}).status_code == 201
 
 
+def test_a_plan_says_the_same(api: Api, pool: Pool, submit: Callable[..., Job]) -> None:
+    limit("red", max_slots_per_job=1, max_queued_jobs=1)
+    refused = api.send("POST", "jobs:plan", {**SPEC, "resources": TWO})
+    assert (refused.status_code, refused.json()["code"]) == (422, "over_limit")
+    before = api.send("POST", "jobs:plan", SPEC).json()["warnings"]
+    submit()
+    warned = api.send("POST", "jobs:plan", SPEC).json()["warnings"]
+    assert [warning["code"] for warning in warned if warning not in before] == ["queue_full"]
+
+
 def test_a_job_larger_than_its_pool_counts_as_the_pool(api: Api, pool: Pool) -> None:
     limit("red", max_slots_per_job=4)
     Pool.objects.filter(pk=pool.pk).update(slots_per_node=4)

@@ -129,7 +129,7 @@ class PlanView(APIView):
     def post(self, request: Request) -> Response:
         who = principal(request)
         asked = submission.read(who, submission.team_of(who, request.data), request.data)
-        warnings = services.check_fits(asked.spec, asked.pool)
+        warnings = services.check_fits(asked.spec, asked.pool) + quotas.check_plan(asked)
         need = fit.estimate(asked.spec, services.pool_facts(asked.pool))
         with tenancy.unrestricted():  # others hold what it would wait for; of them only sums are told
             start, alternatives = outlook.start_and_alternatives(asked)
