@@ -20,10 +20,11 @@ RED = {**NODE, "id": "quota_2", "kind": "team", "name": "red", "path": "red", "d
 TREE = {"version": 4, "whole": True, "may_change": True, "nodes": [NODE, RED]}
 PREVIEW = {
     "version": 4, "differences": ["+ lab", "  red: max_slots none -> 2"], "started": [], "not_started": [],
+    "notes": ["9 slots of h100 are granted in all, and the pools have 8"],
     "over": [{"node": "red", "what": "max_slots", "used": 3, "allowed": 2, "detail": "red: 3 slots are used"}],
     "preempted": [{"id": "job_1", "team": "red", "slots": 3, "accelerator": "h100", "why": "blue needs 3"}],
 }  # fmt: skip
-NOTHING = {**PREVIEW, "differences": [], "over": [], "preempted": []}
+NOTHING = {**PREVIEW, "notes": [], "differences": [], "over": [], "preempted": []}
 
 
 def test_the_tree_is_shown_with_what_is_used_of_it(server: Any, athanor: Any, answer: Any) -> None:
@@ -43,7 +44,14 @@ def test_a_node_is_set_as_previewed(server: Any, athanor: Any, answer: Any) -> N
     done = athanor("quota", "set", "red", "--max-slots", "2", "--max-run-seconds", "none", "--grant", "h100=8:-:2",
                    "--grant", "cpu=none", "--grant", "a100=4")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    for words in ("+ lab", "max_slots none -> 2", "over red: 3 slots", "saves a checkpoint", "blue needs 3"):
+    for words in (
+        "+ lab",
+        "max_slots none -> 2",
+        "over red: 3 slots",
+        "saves a checkpoint",
+        "blue needs 3",
+        "the pools have 8",
+    ):
         assert words in done.stdout
     sent = server.seen[-1]
     assert sent.headers["If-Match"] == 'W/"4-"'

@@ -131,7 +131,7 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     page.get_by_role("button", name="Change organisation").click()
     dialog.get_by_label("Slots in all").fill("1")
     dialog.get_by_role("button", name="See what it would do").click()
-    expect(dialog).to_contain_text("6 slots are used, 1 would be allowed")
+    expect(dialog).to_contain_text("6 used slots, and 1 would be allowed")
     kept(page, "over")
     dialog.get_by_role("button", name="Back").click()
     page.goto("/audit")

@@ -3153,8 +3153,8 @@ export interface components {
         };
         /**
          * NodeChange
-         * @description A wish about the node with this id or path (research/vision; organisation is the top). What is not named stays;
-         *     a grant of null is taken away. `parent`: moves it there. `name`: renames a group.
+         * @description A wish about the node with this id or path (research/vision; organisation is the top), or of the team with this
+         *     name. What is not named stays; a grant of null is taken away. `parent`: moves it there. `name`: renames a group.
          */
         NodeChange: {
             /**
@@ -3966,6 +3966,8 @@ export interface components {
             started: components["schemas"]["TouchedJob"][];
             /** @description would start now, and would then wait */
             not_started: components["schemas"]["TouchedJob"][];
+            /** @description what is allowed and perhaps not meant */
+            notes: string[];
         };
         QuotaUsage: {
             /** @description in UTC; today, which is not over, last */

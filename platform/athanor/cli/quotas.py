@@ -57,7 +57,7 @@ def show(
 @app.command("set")
 @reports_errors
 def set_node(
-    node: Annotated[str, typer.Argument(help="Its path (research/vision) or id; organisation is the top.")],
+    node: Annotated[str, typer.Argument(help="Its path (research/vision), team or id; organisation is the top.")],
     grant: Annotated[
         list[str] | None,
         typer.Option(help="h100=8, or h100=8:4:2: own, borrow limit, lend limit (- for none); h100=none: no grant."),
@@ -210,6 +210,8 @@ def _print_preview(seen: Any) -> None:
     for line in seen["differences"]:
         colour = {"+": "green", "-": "red"}.get(line[0], "default")
         console.print(f"[{colour}]{escape(line)}[/{colour}]")
+    for note in seen["notes"]:
+        console.print(f"[yellow]note[/yellow] {escape(note)}")
     for over in seen["over"]:
         console.print(f"[yellow]over[/yellow] {escape(over['detail'])}")
     for key, said in (

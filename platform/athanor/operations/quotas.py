@@ -77,6 +77,7 @@ class Preview:
     preempted: list[TouchedJob]
     started: list[TouchedJob]
     not_started: list[TouchedJob]
+    notes: list[str]
 
 
 def check(request: Request) -> None:
@@ -146,7 +147,29 @@ def preview(wanted: Callable[[Tree], Tree]) -> Preview:
     after = wanted(before)
     with tenancy.unrestricted():
         snapshot = snapshot_now()
-    return Preview(version, differences(before, after), over_use(after), *consequences(snapshot, after))
+    return Preview(
+        version,
+        differences(before, after),
+        over_use(after),
+        *consequences(snapshot, after),
+        notes(after, snapshot.pools),
+    )
+
+
+def notes(tree: Tree, pools: Iterable[pure.Pool]) -> list[str]:
+    """What is allowed and perhaps not meant."""
+    there: dict[str, int] = {}
+    for pool in pools:
+        there[pool.accelerator] = there.get(pool.accelerator, 0) + pool.size * pool.enabled
+    granted: dict[str, int] = {}
+    for node in tree.values():
+        for accelerator, grant in node.grants.items():
+            granted[accelerator] = granted.get(accelerator, 0) + grant.nominal
+    return [
+        f"{slots} slots of {accelerator} are granted in all, and the pools have {there.get(accelerator, 0)}"
+        for accelerator, slots in sorted(granted.items())
+        if slots > there.get(accelerator, 0)
+    ]
 
 
 def consequences(snapshot: pure.Snapshot, after: Tree) -> tuple[list[TouchedJob], list[TouchedJob], list[TouchedJob]]:
@@ -188,12 +211,12 @@ def over_use(tree: Tree) -> list[Over]:
             allowed = share.nominal + (borrows or 0)
             unlimited = borrows is None and row.node.parent is not None
             if share.governed and share.used > allowed and not unlimited:
-                found.append(_over(row.path, share.accelerator, share.used, allowed, "slots are used"))
+                found.append(_over(row.path, share.accelerator, share.used, allowed, "used slots"))
         now = {
-            "max_running_jobs": (row.used.running_jobs, "jobs run"),
-            "max_queued_jobs": (row.used.queued_jobs, "jobs wait"),
-            "max_slots": (row.used.slots_total, "slots are used"),
-            "max_storage_bytes": (_kept(tree, row.node.id, kept), "bytes are kept"),
+            "max_running_jobs": (row.used.running_jobs, "running jobs"),
+            "max_queued_jobs": (row.used.queued_jobs, "waiting jobs"),
+            "max_slots": (row.used.slots_total, "used slots"),
+            "max_storage_bytes": (_kept(tree, row.node.id, kept), "stored bytes"),
         }
         for name, (count, what) in now.items():
             limit = row.node.limits.get(name)
@@ -203,7 +226,7 @@ def over_use(tree: Tree) -> list[Over]:
 
 
 def _over(path: str, what: str, used: int, allowed: int, said: str) -> Over:
-    return Over(path, what, used, allowed, f"{path}: {used} {said}, {allowed} would be allowed ({what})")
+    return Over(path, what, used, allowed, f"{path} has {used} {said}, and {allowed} would be allowed ({what})")
 
 
 def _kept(tree: Tree, node_id: str, kept: Mapping[str, int]) -> int:

@@ -188,13 +188,16 @@ def _move(wish: _Wish, node: Node, parent: str, pointer: str) -> None:
 
 
 def _find(wish: _Wish, reference: str, pointer: str) -> Node | None:
-    """By id or path."""
+    """By id, path, or the name of its team."""
     if reference in wish.tree:
         return wish.tree[reference]
     known = paths(wish.tree)
     found = known.get(reference.strip("/").removeprefix(f"{ROOT}/"))
     if found:
         return wish.tree[found]
+    for node in wish.tree.values():
+        if node.team == reference:
+            return node
     nearest = get_close_matches(reference, list(known), n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}?" if nearest else f"there is {', '.join(sorted(known)[:20])}"
     wish.refuse(pointer, "unknown_node", f"the tree has no node {reference!r}; {hint}")

@@ -32,7 +32,7 @@ def check_queue(path: Sequence[QuotaNode], *, exactly: bool = True) -> None:
     waiting = selectors.queued_below(node.id for node in limited)
     for node in limited:
         if node.max_queued_jobs is not None and waiting[node.id] >= node.max_queued_jobs:
-            detail = f"{waiting[node.id]} jobs of {whose(node)} wait, and {node.max_queued_jobs} may"
+            detail = f"{counted(waiting[node.id], 'job')} of {whose(node)} wait, and {node.max_queued_jobs} may"
             raise Conflict(
                 "queue_full",
                 f"{detail} (max_queued_jobs)",
@@ -58,12 +58,17 @@ def _problems(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> list[Fiel
         for limit, name in ((node.max_slots_per_job, "max_slots_per_job"), (node.max_slots, "max_slots")):
             if limit is not None and slots > limit:
                 of = "one job of" if name == "max_slots_per_job" else "all jobs of"
-                detail = f"it asks for {slots} slots; {of} {owner} may hold {limit} ({name}); ask for fewer processes"
+                detail = f"it asks for {counted(slots, 'slot')}; {of} {owner} may hold {limit} ({name})"
+                detail += "; ask for fewer processes"
                 found.append(FieldProblem("/resources/processes_per_node", name, detail))
         if node.max_run_seconds is not None and seconds > node.max_run_seconds:
             detail = f"it may run for {seconds} s; a job of {owner} may for {node.max_run_seconds} (max_run_seconds)"
             found.append(FieldProblem("/time_limit_seconds", "max_run_seconds", f"{detail}; lower it"))
     return found
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def whose(node: QuotaNode) -> str:

@@ -69,8 +69,8 @@ class TreeDocument(SpecModel):
 
 
 class NodeChange(Limits):
-    """A wish about the node with this id or path (research/vision; organisation is the top). What is not named stays;
-    a grant of null is taken away. `parent`: moves it there. `name`: renames a group."""
+    """A wish about the node with this id or path (research/vision; organisation is the top), or of the team with this
+    name. What is not named stays; a grant of null is taken away. `parent`: moves it there. `name`: renames a group."""
 
     node: Annotated[str, Field(min_length=1, max_length=1000)]
     action: Literal["change", "create", "delete"] = "change"

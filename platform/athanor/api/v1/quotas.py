@@ -121,6 +121,7 @@ class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
     preempted = TouchedJobSerializer(many=True, help_text="asked to save a checkpoint and wait, that now run on")
     started = TouchedJobSerializer(many=True, help_text="would start at once, that now wait")
     not_started = TouchedJobSerializer(many=True, help_text="would start now, and would then wait")
+    notes = serializers.ListField(child=serializers.CharField(), help_text="what is allowed and perhaps not meant")
 
 
 class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):

@@ -2,6 +2,7 @@ import { List, Stack, Text } from "@mantine/core";
 
 import type { QuotaPreview, TouchedJob } from "@/api/types";
 import { Notice } from "@/components/notice";
+import { sentence } from "@/lib/text";
 
 function jobLine(job: TouchedJob): string {
   const why = job.why ? `: ${job.why}` : "";
@@ -26,7 +27,7 @@ function Jobs({ title, jobs }: { title: string; jobs: TouchedJob[] }) {
 
 /** What a change would do at this moment. */
 export function PreviewPanel({ preview }: { preview: QuotaPreview }) {
-  const { differences, over, preempted, started, not_started: waiting } = preview;
+  const { differences, over, preempted, started, not_started: waiting, notes } = preview;
   const harmless = over.length + preempted.length + waiting.length === 0;
   return (
     <section aria-label="What it would do">
@@ -38,6 +39,13 @@ export function PreviewPanel({ preview }: { preview: QuotaPreview }) {
             {differences.join("\n")}
           </pre>
         )}
+        {notes.length > 0 ? (
+          <Notice tone="muted">
+            {notes.map((note) => (
+              <p key={note}>{sentence(note)}</p>
+            ))}
+          </Notice>
+        ) : null}
         {over.length > 0 ? (
           <Notice tone="waiting" title="Over what would be allowed">
             {over.map((each) => (
