@@ -1359,6 +1359,39 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/simulations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["simulations_list"];
+        put?: never;
+        /** @description Carried out by a worker; ask for it by its id until its state is done or failed. */
+        post: operations["simulations_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/simulations/{simulation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["simulations_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/spec/schema": {
         parameters: {
             query?: never;
@@ -2270,6 +2303,30 @@ export interface components {
             code: string;
             detail: string;
         };
+        /**
+         * Figures
+         * @description `running_share`: of all the time that its jobs waited or ran, the part that they ran; 1 is no wait at all.
+         *     `lost_slot_hours`: work since the last checkpoint that preemption threw away.
+         */
+        Figures: {
+            /** Jobs */
+            jobs: number;
+            /** Started */
+            started: number;
+            /** Ended */
+            ended: number;
+            waits_seconds: components["schemas"]["Waits"];
+            /** Preemptions */
+            preemptions: number;
+            /** Lost Slot Hours */
+            lost_slot_hours: number;
+            /** Used Slot Hours */
+            used_slot_hours: number;
+            /** Running Share */
+            running_share: number;
+            /** Longest Queue */
+            longest_queue: number;
+        };
         Finding: {
             check: string;
             level: components["schemas"]["LevelEnum"];
@@ -2779,6 +2836,37 @@ export interface components {
             token: string;
             /** @description for the invited; good once */
             url: string;
+        };
+        /**
+         * MadeUp
+         * @description Jobs of all teams, by the weights that they have in the tree, to all enabled pools.
+         */
+        MadeUp: {
+            /**
+             * Days
+             * @default 30
+             */
+            days: number;
+            /**
+             * Jobs Per Day
+             * @default 100
+             */
+            jobs_per_day: number;
+            /**
+             * Largest
+             * @default 16
+             */
+            largest: number;
+            /**
+             * Median Minutes
+             * @default 60
+             */
+            median_minutes: number;
+            /**
+             * Seed
+             * @default 0
+             */
+            seed: number;
         };
         MadeWebhook: {
             id: string;
@@ -3547,6 +3635,15 @@ export interface components {
             price_per_slot_hour?: string;
             currency?: string;
         };
+        /** PoolFigures */
+        PoolFigures: {
+            /** Slots */
+            slots: number;
+            /** Used Slot Hours */
+            used_slot_hours: number;
+            /** Utilisation */
+            utilisation: number;
+        };
         PoolQueue: {
             /** @description cluster/name */
             pool: string;
@@ -3835,6 +3932,42 @@ export interface components {
             /** @default null */
             organisation: components["schemas"]["GroupDocument"] | null;
         };
+        /**
+         * ProposedSettings
+         * @description What is not named is as it is now.
+         */
+        ProposedSettings: {
+            /**
+             * Fair Share
+             * @default null
+             */
+            fair_share: boolean | null;
+            /**
+             * Half Life Seconds
+             * @default null
+             */
+            half_life_seconds: number | null;
+            /**
+             * Age Step Seconds
+             * @default null
+             */
+            age_step_seconds: number | null;
+            /**
+             * Backfill
+             * @default null
+             */
+            backfill: boolean | null;
+            /**
+             * Preempt
+             * @default null
+             */
+            preempt: boolean | null;
+            /**
+             * Protected Seconds
+             * @default null
+             */
+            protected_seconds: number | null;
+        };
         QueryRequest: {
             /** @description ids */
             jobs?: string[];
@@ -3993,6 +4126,30 @@ export interface components {
             same: boolean;
             /** @description ids of jobs decided otherwise now */
             differing: string[];
+        };
+        /**
+         * Report
+         * @description `fairness`: Jain's index over the teams' running shares, 1 when all wait alike, 1/n when only one runs.
+         *     `utilisation`: of all pools. Teams are named as the tree names them.
+         */
+        Report: {
+            /** Days */
+            days: number;
+            all: components["schemas"]["Figures"];
+            /** Teams */
+            teams: {
+                [key: string]: components["schemas"]["Figures"];
+            };
+            /** Pools */
+            pools: {
+                [key: string]: components["schemas"]["PoolFigures"];
+            };
+            /** Utilisation */
+            utilisation: number;
+            /** Fairness */
+            fairness: number;
+            /** Passes */
+            passes: number;
         };
         /**
          * Resources
@@ -4260,6 +4417,153 @@ export interface components {
             name: string;
             /** @description to POST to, with the CSRF token */
             url: string;
+        };
+        /** SimulationDocument */
+        SimulationDocument: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** State */
+            state: components["schemas"]["SimulationStateEnum"];
+            /** Created By */
+            created_by: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Started At */
+            started_at: string | null;
+            /** Ended At */
+            ended_at: string | null;
+            /** Error */
+            error: string;
+            request: components["schemas"]["SimulationRequest"];
+            result: components["schemas"]["SimulationResult"] | null;
+        };
+        /** SimulationPage */
+        SimulationPage: {
+            /** Items */
+            items: components["schemas"]["SimulationSummary"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * SimulationRequest
+         * @description Jobs of the last `history_days`, or those that `generate` makes up; and what is proposed: changes of the present
+         *     tree or a whole one (`organisation`), and settings. With nothing proposed only the present is tried.
+         */
+        SimulationRequest: {
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * History Days
+             * @default null
+             */
+            history_days: number | null;
+            /** @default null */
+            generate: components["schemas"]["MadeUp"] | null;
+            /**
+             * Changes
+             * @default []
+             */
+            changes: components["schemas"]["NodeChange"][];
+            /** @default null */
+            organisation: components["schemas"]["GroupDocument"] | null;
+            /**
+             * @default {
+             *       "fair_share": null,
+             *       "half_life_seconds": null,
+             *       "age_step_seconds": null,
+             *       "backfill": null,
+             *       "preempt": null,
+             *       "protected_seconds": null
+             *     }
+             */
+            settings: components["schemas"]["ProposedSettings"];
+            /**
+             * Checkpoint Minutes
+             * @default 30
+             */
+            checkpoint_minutes: number;
+        };
+        /**
+         * SimulationRequest
+         * @description Jobs of the last `history_days`, or those that `generate` makes up; and what is proposed: changes of the present
+         *     tree or a whole one (`organisation`), and settings. With nothing proposed only the present is tried.
+         */
+        SimulationRequestRequest: {
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * History Days
+             * @default null
+             */
+            history_days: number | null;
+            /** @default null */
+            generate: components["schemas"]["MadeUp"] | null;
+            /**
+             * Changes
+             * @default []
+             */
+            changes: components["schemas"]["NodeChange"][];
+            /** @default null */
+            organisation: components["schemas"]["GroupDocument"] | null;
+            /**
+             * @default {
+             *       "fair_share": null,
+             *       "half_life_seconds": null,
+             *       "age_step_seconds": null,
+             *       "backfill": null,
+             *       "preempt": null,
+             *       "protected_seconds": null
+             *     }
+             */
+            settings: components["schemas"]["ProposedSettings"];
+            /**
+             * Checkpoint Minutes
+             * @default 30
+             */
+            checkpoint_minutes: number;
+        };
+        /**
+         * SimulationResult
+         * @description `proposed` is null when nothing was.
+         */
+        SimulationResult: {
+            present: components["schemas"]["Report"];
+            proposed: components["schemas"]["Report"] | null;
+        };
+        /** @enum {string} */
+        SimulationStateEnum: "waiting" | "running" | "done" | "failed";
+        /** SimulationSummary */
+        SimulationSummary: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** State */
+            state: components["schemas"]["SimulationStateEnum"];
+            /** Created By */
+            created_by: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Started At */
+            started_at: string | null;
+            /** Ended At */
+            ended_at: string | null;
+            /** Error */
+            error: string;
         };
         StartOutlook: {
             starts_now: boolean;
@@ -4662,6 +4966,20 @@ export interface components {
             at: string | null;
             /** Format: date-time */
             estimated_at: string | null;
+        };
+        /**
+         * Waits
+         * @description Seconds from submission to the first start, of jobs that started.
+         */
+        Waits: {
+            /** Mean */
+            mean: number;
+            /** P50 */
+            p50: number;
+            /** P90 */
+            p90: number;
+            /** P99 */
+            p99: number;
         };
         Webhook: {
             id: string;
@@ -16805,6 +17123,367 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    simulations_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SimulationPage"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    simulations_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SimulationRequestRequest"];
+                "application/yaml": string;
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SimulationDocument"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    simulations_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                simulation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SimulationDocument"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
             };
         };
     };

@@ -1,10 +1,13 @@
 """simulate: what would become of jobs under other quotas, pools or settings.
 
-A scenario file is tried here, without a server, by the policy that admission itself uses.
+A scenario file is tried here, without a server, by the policy that admission itself uses; real jobs are tried by the
+server, for whoever has a platform role there.
 """
 
+import re
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -12,33 +15,71 @@ from rich.markup import escape
 from rich.table import Table
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
-from athanor.cli.options import AsJson
+from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json
 from athanor.cli.spec_file import read_spec
 from athanor.scheduling.report import Figures, Report, report
 from athanor.scheduling.scenario import Scenario
 from athanor.scheduling.simulate import simulate as run
 
+POLL_SECONDS = 2.0
+
 
 @reports_errors
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="A scenario: tree, pools, settings, and jobs (docs/simulator.md).")],
+    scenario: Annotated[
+        Path | None, typer.Argument(help="A scenario: tree, pools, settings, and jobs (docs/simulator.md).")
+    ] = None,
     compare: Annotated[
         Path | None, typer.Option(help="Another one, whose tree, pools and settings the first one's jobs try too.")
     ] = None,
+    history: Annotated[
+        str | None, typer.Option(help="In place of a scenario: what ran on the server in so many days, as in 30d.")
+    ] = None,
+    tree: Annotated[
+        Path | None, typer.Option(help="With --history: the proposed tree, as `athanor quota show --yaml` prints it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay jobs against a tree of quotas: waits, preemptions, utilisation and fairness per team. Needs no server."""
-    first = _read(scenario)
-    reports = {scenario.name: _run(first, first, scenario)}
-    if compare is not None:
-        name = compare.name if compare.name != scenario.name else str(compare)
-        reports[name] = _run(_read(compare), first, compare)
+    """Replay jobs against a tree of quotas: waits, preemptions, utilisation and fairness per team."""
+    if (scenario is None) == (history is None):
+        raise CliError(ExitCode.USAGE, "give either a scenario file or --history 30d")
+    if history is not None:
+        reports = _real(history, tree)
+    else:
+        assert scenario is not None
+        reports = _tried(scenario, compare)
     if as_json:
         print_json({name: found.model_dump(mode="json") for name, found in reports.items()})
         return
     for name, found in reports.items():
         print_report(name, found)
+
+
+def _tried(scenario: Path, compare: Path | None) -> dict[str, Report]:
+    first = _read(scenario)
+    reports = {scenario.name: _run(first, first, scenario)}
+    if compare is not None:
+        name = compare.name if compare.name != scenario.name else str(compare)
+        reports[name] = _run(_read(compare), first, compare)
+    return reports
+
+
+def _real(history: str, tree: Path | None) -> dict[str, Report]:
+    days = re.fullmatch(r"(\d+)d", history)
+    if days is None:
+        raise CliError(ExitCode.USAGE, f"--history {history!r}: write a number of days, as in 30d")
+    body: dict[str, Any] = {"history_days": int(days[1])}
+    if tree is not None:
+        body |= {"name": tree.name[:100], **read_spec(tree)}
+    client = connect()
+    found = client.post("/simulations", body)
+    while found["state"] in ("waiting", "running"):
+        time.sleep(POLL_SECONDS)
+        found = client.get(f"/simulations/{found['id']}")
+    if found["state"] == "failed":
+        raise CliError(ExitCode.JOB_FAILED, f"{found['id']}: {found['error']}")
+    return {name: Report.model_validate(one) for name, one in found["result"].items() if one is not None}
 
 
 def _read(path: Path) -> Scenario:

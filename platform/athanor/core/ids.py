@@ -57,6 +57,10 @@ def budget_id() -> str:
     return new_id("bud")
 
 
+def simulation_id() -> str:
+    return new_id("sim")
+
+
 def series_id() -> str:
     return new_id("ser")
 

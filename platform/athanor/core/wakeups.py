@@ -23,6 +23,7 @@ SWEEP_TELEMETRY = "athanor.sweep_telemetry"
 SURVEY = "athanor.survey"
 METER = "athanor.meter"
 ESTIMATE = "athanor.estimate"
+SIMULATE = "athanor.simulate"
 
 
 def hint_after_commit(task: str) -> None:

@@ -18,7 +18,7 @@ from athanor.budgets import meter
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.jobs import feed
-from athanor.operations import surveys
+from athanor.operations import simulations, surveys
 from athanor.operations.models import SweeperRun
 from athanor.operations.schedule import SWEEPERS, Sweeper
 from athanor.scheduling import services as scheduling
@@ -76,6 +76,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     wakeups.SWEEP_STORAGE: lambda: [Due(retired_checkpoints(), F("retired_at"))],
     wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
     wakeups.SWEEP_TELEMETRY: lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
+    wakeups.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
     wakeups.SURVEY: lambda: [Due(surveys.due(), Least("nodes_at", "probed_at"))],
 }
 

@@ -12,6 +12,7 @@ from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Profile
 from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
+from athanor.operations.models import Simulation
 from athanor.quotas import services as quotas
 from athanor.scheduling.models import AdmissionCycle
 from athanor.webhooks import services as webhooks
@@ -47,6 +48,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "project_id": Project.objects.get(team=job.team).id,
         "webhook_id": webhook.id,
         "delivery_id": webhooks.test(webhook).id,
+        "simulation_id": Simulation.objects.create(created_by=job.created_by, request={"history_days": 1}).id,
         "decision_id": str(AdmissionCycle.objects.latest("id").pk),
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
         "token_id": issue_token(job.created_by, job.team, "red's")[0].id,

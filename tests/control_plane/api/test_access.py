@@ -20,9 +20,9 @@ from tests.control_plane.conftest import SPEC, Api
 pytestmark = pytest.mark.django_db
 
 MANAGED = ("teams/", "invitations/", "service-accounts/")
-OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id"}
-# Of no team: what whom may see of them is in tests/control_plane/clusters and budgets.
-SHARED = ("clusters/", "prices/", "series/")
+OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id", "simulation_id"}
+# Of no team: what whom may see of them is in tests/control_plane/clusters, budgets and scheduling.
+SHARED = ("clusters/", "prices/", "series/", "simulations/")
 OVERSEEN = "budgets/"  # whoever has a role on the platform sees what teams may spend
 OPEN = {"session", "spec/schema"}  # readable without signing in, and of no team
 
@@ -119,6 +119,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "PUT quotas": lambda ids: {"organisation": {"teams": {ids["team_id"]: {}}}},
     "POST quotas:preview": lambda ids: {"changes": [{"node": ids["team_id"], "max_slots": 1}]},
     "PUT quotas/settings": lambda ids: {"preempt": False},
+    "POST simulations": lambda ids: {"history_days": 1, "changes": [{"node": ids["team_id"], "max_slots": 1}]},
     "POST budgets": lambda ids: {"node_id": ids["team_id"], "name": "b", "unit": "money", "period": "day", "amount": 1},
     "POST series": lambda ids: {"kind": "carbon", "cluster_id": ids["cluster_id"]},
     "POST metrics:query": lambda ids: {"jobs": [ids["job_id"]], "series": ["train/loss"]},

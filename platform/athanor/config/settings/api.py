@@ -36,5 +36,6 @@ SPECTACULAR_SETTINGS = {
         "NodeStateEnum": [state.value for state in NodeState],
         "PriceSeriesKindEnum": ["price", "carbon"],
         "StateEnum": ["pending", "delivered", "failed"],  # of a delivery
+        "SimulationStateEnum": ["waiting", "running", "done", "failed"],
     },
 }

@@ -1,0 +1,104 @@
+"""/simulations: what quotas and settings would do to real or made-up jobs. For platform administrators and auditors."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
+from athanor.api.access import check_platform, principal
+from athanor.api.pagination import page
+from athanor.api.parsers import TextYamlParser, YamlParser
+from athanor.api.v1.shapes import PROBLEMS
+from athanor.core.errors import NotFound
+from athanor.operations import simulations
+from athanor.operations.models import Simulation
+from athanor.operations.simulations import SimulationRequest, SimulationResult
+from athanor.specs.validation import parsed
+from trainer.contract.base import SpecModel
+
+
+class SimulationSummary(SpecModel):
+    id: str
+    name: str
+    state: Literal["waiting", "running", "done", "failed"]
+    created_by: str
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    error: str
+
+
+class SimulationDocument(SimulationSummary):
+    request: SimulationRequest
+    result: SimulationResult | None
+
+
+class SimulationPage(SpecModel):
+    items: list[SimulationSummary]
+    next_cursor: str | None
+
+
+class SimulationsView(APIView):
+    parser_classes = (JSONParser, YamlParser, TextYamlParser)
+
+    @extend_schema(operation_id="simulations_list", responses={200: SimulationPage, **PROBLEMS})
+    def get(self, request: Request) -> Response:
+        overseer(request)
+        rows, next_cursor = page(request, Simulation.objects.select_related("created_by").defer("result"))
+        items = [SimulationSummary(**summary(row)) for row in rows]
+        return Response(SimulationPage(items=items, next_cursor=next_cursor).model_dump(mode="json"))
+
+    @extend_schema(
+        operation_id="simulations_create",
+        request={"application/json": SimulationRequest, "application/yaml": OpenApiTypes.STR},
+        responses={202: SimulationDocument, **PROBLEMS},
+        description="Carried out by a worker; ask for it by its id until its state is done or failed.",
+    )
+    def post(self, request: Request) -> Response:
+        who = overseer(request)
+        asked = parsed(SimulationRequest, request.data, "invalid_simulation", "simulation")
+        row = simulations.ask(asked, who.user)
+        return Response(shown(row), status=202)
+
+
+class SimulationView(APIView):
+    @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **PROBLEMS})
+    def get(self, request: Request, simulation_id: str) -> Response:
+        overseer(request)
+        row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
+        if row is None:
+            raise NotFound("simulation", simulation_id)
+        return Response(shown(row))
+
+
+def overseer(request: Request) -> Principal:
+    who = principal(request)
+    check_platform(who, Permission.READ_AUDIT)
+    return who
+
+
+def summary(row: Simulation) -> dict[str, Any]:
+    ended = "failed" if row.error else "done"
+    return {
+        "id": row.id,
+        "name": row.request.get("name", ""),
+        "state": ended if row.ended_at else "running" if row.started_at else "waiting",
+        "created_by": row.created_by.username,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "ended_at": row.ended_at,
+        "error": row.error,
+    }
+
+
+def shown(row: Simulation) -> dict[str, Any]:
+    request = SimulationRequest.model_validate(row.request)
+    result = SimulationResult.model_validate(row.result) if row.result else None
+    return SimulationDocument(**summary(row), request=request, result=result).model_dump(mode="json")
