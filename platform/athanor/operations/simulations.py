@@ -116,8 +116,7 @@ def _run(lease: leases.Lease) -> None:
     row = Simulation.objects.get(pk=lease.pk)
     result, error = None, ""
     try:
-        if row.tries > MOST_TRIES:
-            raise RefusedSimulation(f"{MOST_TRIES} workers ended while they were at it; ask for a shorter history.")
+        _check_tries(row)
         result = carry_out(SimulationRequest.model_validate(row.request)).model_dump(mode="json")
     except (RefusedSimulation, Invalid, ValueError) as refused:
         error = str(refused)
@@ -128,6 +127,11 @@ def _run(lease: leases.Lease) -> None:
         if held is not None:
             held.result, held.error, held.ended_at = result, error[:2000], timezone.now()
             held.save(update_fields=["result", "error", "ended_at"])
+
+
+def _check_tries(row: Simulation) -> None:
+    if row.tries > MOST_TRIES:
+        raise RefusedSimulation(f"{MOST_TRIES} workers ended while they were at it; ask for a shorter history.")
 
 
 def carry_out(request: SimulationRequest) -> SimulationResult:
