@@ -1710,12 +1710,11 @@ export interface components {
         };
         Alternative: {
             start: components["schemas"]["StartOutlook"];
+            cost: components["schemas"]["CostAtTimeLimit"];
             label: string;
             /** @description JSON merge patch on the spec */
             changes: unknown;
-            /** Format: double */
-            cost_at_time_limit: number;
-            cost_currency: string;
+            refusals: components["schemas"]["FieldProblem"][];
         };
         Artifact: {
             id: string;
@@ -1857,6 +1856,19 @@ export interface components {
             created_at: string;
             current: components["schemas"]["BudgetPeriod"] | null;
             forecast: components["schemas"]["Forecast"] | null;
+        };
+        BudgetEffect: {
+            name: string;
+            /** @description slot-hours, or a currency */
+            unit: string;
+            /**
+             * Format: double
+             * @description of the current period, when it starts
+             */
+            reserves: number;
+            /** Format: double */
+            available: number;
+            hard: boolean;
         };
         BudgetLine: {
             team: components["schemas"]["Named"];
@@ -2064,6 +2076,14 @@ export interface components {
         };
         /** @enum {string} */
         ContextAttentionEnum: "ring" | "ulysses";
+        CostAtTimeLimit: {
+            /**
+             * Format: double
+             * @description by prices as they are known
+             */
+            amount: number;
+            currency: string;
+        };
         /** @description Only the names that `by` asks for are there. */
         CostRow: {
             team?: string;
@@ -3604,10 +3624,15 @@ export interface components {
         PipelineScheduleEnum: "gpipe" | "1f1b" | "interleaved_1f1b" | "interleaved_zero_bubble" | "zbv_zero_bubble" | "dualpipe_v" | "looped_bfs";
         Plan: {
             start: components["schemas"]["StartOutlook"];
+            cost: components["schemas"]["CostAtTimeLimit"];
+            /** @description limits that a submission would be refused for */
+            refusals: components["schemas"]["FieldProblem"][];
+            budgets: components["schemas"]["BudgetEffect"][];
+            /** @description what might start sooner */
+            alternatives: components["schemas"]["Alternative"][];
             resolved_spec: unknown;
             warnings: components["schemas"]["FieldProblem"][];
             estimate: components["schemas"]["Estimate"];
-            alternatives: components["schemas"]["Alternative"][];
         };
         /** @enum {string} */
         PlatformRoleEnum: "none" | "auditor" | "platform_admin";

@@ -15,9 +15,22 @@ class BeforeAfter(TypedDict):
     after: float
 
 
+class BudgetEffect(TypedDict):
+    name: str
+    unit: str
+    reserves: float
+    available: float
+    hard: bool
+
+
 class CheckpointPolicy(TypedDict):
     every_steps: NotRequired[int]
     keep_last: NotRequired[int]
+
+
+class CostAtTimeLimit(TypedDict):
+    amount: float
+    currency: str
 
 
 DesiredEnum: TypeAlias = Literal['run', 'pause', 'stop']
@@ -270,10 +283,10 @@ class Problem(TypedDict):
 
 class Alternative(TypedDict):
     start: StartOutlook
+    cost: CostAtTimeLimit
     label: str
     changes: Any
-    cost_at_time_limit: float
-    cost_currency: str
+    refusals: list[FieldProblem]
 
 
 class Artifact(TypedDict):
@@ -434,10 +447,13 @@ class JobPage(TypedDict):
 
 class Plan(TypedDict):
     start: StartOutlook
+    cost: CostAtTimeLimit
+    refusals: list[FieldProblem]
+    budgets: list[BudgetEffect]
+    alternatives: list[Alternative]
     resolved_spec: Any
     warnings: list[FieldProblem]
     estimate: Estimate
-    alternatives: list[Alternative]
 
 
 class ProfilePage(TypedDict):

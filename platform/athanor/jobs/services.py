@@ -1,6 +1,6 @@
 """What users may ask of jobs: submit, stop. Writes `desired`, never `status`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,7 +163,8 @@ def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
     )
 
 
-def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
+def draft(request: Request, found_warnings: Sequence[FieldProblem] = ()) -> Job:
+    """The job that a submission would make, not saved."""
     spec = request.spec
     resolved = spec.model_dump(mode="json")
     spec_digest = validation.digest(resolved)
@@ -193,6 +194,11 @@ def _create(request: Request, found_warnings: list[FieldProblem]) -> Job:
         event_seq=1,
     )
     job.expires_at = transitions.expiry(job, timezone.now())
+    return job
+
+
+def _create(request: Request, found_warnings: Sequence[FieldProblem]) -> Job:
+    spec, job = request.spec, draft(request, found_warnings)
     projects.for_a_job(request.team, spec.project, request.user)
     job.save(force_insert=True)
     events.first(job, "job.submitted", actor=request.user.username, data=_fork(job))

@@ -15,7 +15,7 @@ from athanor.artifacts.models import Checkpoint
 from athanor.backends.base import Phase
 from athanor.backends.facts import NodeState
 from athanor.budgets import usage
-from athanor.budgets.quotes import quotes
+from athanor.budgets.quotes import Quotes, quotes
 from athanor.budgets.windows import Windows
 from athanor.clusters.models import Node, Pool
 from athanor.jobs.models import Attempt, Dependency, Job
@@ -66,27 +66,42 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
             pools=tuple(pools.values()),
             holdings=_holdings(leaf_of, pools, now),
             waiting=tuple(
-                pure.Waiting(
-                    job_id=row.id,
-                    node=leaf_of[row.team_id],
-                    pool=row.pool_id,
-                    slots=min(row.slots, pools[row.pool_id].size),
-                    priority=row.priority,
-                    waited_seconds=_seconds(now - row.queued_at),
-                    lasts_seconds=row.time_limit_seconds,
-                    nodes=row.nodes,
-                    costs=quoted.costs.get(row.id, ()),
-                    hold=holds.get(row.id),
-                )
+                _waiting(row, leaf_of[row.team_id], pools[row.pool_id].size, now, quoted, holds.get(row.id))
                 for row in rows
             ),
-            budgets=tuple(
-                pure.Budget(state.id, state.name, state.available, state.hard, state.unit) for state in quoted.budgets
-            ),
+            budgets=budgets_of(quoted),
             settings=settings,
         ),
         {row.id: row for row in rows},
         complete,
+    )
+
+
+def candidate(job: Job, leaf: str, now: datetime) -> tuple[pure.Waiting, Quotes]:
+    """A job that is not submitted yet, as if it had been just now, and what its start would reserve."""
+    quoted = quotes([job], now)
+    holds = _holds([job], [job.pool], now)
+    return _waiting(job, leaf, job.pool.slots, now, quoted, holds.get(job.id)), quoted
+
+
+def budgets_of(quoted: Quotes) -> tuple[pure.Budget, ...]:
+    return tuple(pure.Budget(each.id, each.name, each.available, each.hard, each.unit) for each in quoted.budgets)
+
+
+def _waiting(
+    job: Job, leaf: str, pool_size: int, now: datetime, quoted: Quotes, hold: pure.Hold | None
+) -> pure.Waiting:
+    return pure.Waiting(
+        job_id=job.id,
+        node=leaf,
+        pool=job.pool_id,
+        slots=min(job.slots, pool_size),
+        priority=job.priority,
+        waited_seconds=_seconds(now - job.queued_at) if job.queued_at else 0,
+        lasts_seconds=job.time_limit_seconds,
+        nodes=job.nodes,
+        costs=quoted.costs.get(job.id, ()),
+        hold=hold,
     )
 
 

@@ -6,75 +6,54 @@ from typing import Any
 
 from django.utils import timezone
 
-from athanor.accounts.models import Team
-from athanor.clusters.models import Pool
+from athanor.budgets.quotes import Quotes
+from athanor.jobs.models import Job
 from athanor.quotas.services import leaf_of
 from athanor.scheduling import estimates, explain, snapshots
 from athanor.scheduling.forecast import Forecast, forecasts
 from athanor.scheduling.policy import decide
-from athanor.scheduling.snapshot import Decision, Hold, Snapshot, Waiting
+from athanor.scheduling.snapshot import Decision, Snapshot, Waiting
 
-CANDIDATE = "job_" + "Z" * 26  # the youngest of all
 SAMPLES = 9
 CONSIDERED = 500
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A job as it would be submitted. `costs` of budgets, `hold`: as for one that waits."""
-
-    team: Team
-    pool: Pool
-    slots: int
-    nodes: int
-    priority: int
-    time_limit_seconds: int
-    costs: tuple[tuple[str, int], ...] = ()
-    hold: Hold | None = None
-
-
-@dataclass(frozen=True)
 class Outlook:
-    """`told` are the facts that a job which waits would be told (explain.py)."""
+    """`told` are the facts that a job which waits would be told (explain.py); `quotes` what its start would reserve."""
 
     decision: Decision
     told: Mapping[str, Any]
     forecast: Forecast
+    quotes: Quotes
 
 
 class Outlooks:
-    """All of one question: what is known is read once."""
+    """All of one question: what is known is read once. The jobs need not be saved."""
 
     def __init__(self) -> None:
-        self._snapshot: Snapshot = snapshots.take(timezone.now(), CONSIDERED).snapshot
-        self._shares = estimates.shares_of(self._snapshot)
+        self._now = timezone.now()
+        self._taken = snapshots.take(self._now, CONSIDERED)
+        self._shares = estimates.shares_of(self._taken.snapshot)
 
-    def of(self, asked: Asked) -> Outlook:
-        leaf = leaf_of(asked.team).id
-        candidate = Waiting(
-            CANDIDATE,
-            leaf,
-            asked.pool.id,
-            min(asked.slots, asked.pool.slots),
-            asked.priority,
-            lasts_seconds=asked.time_limit_seconds,
-            nodes=asked.nodes,
-            costs=asked.costs,
-            hold=asked.hold,
-        )
-        snapshot = replace(self._snapshot, waiting=[*self._snapshot.waiting, candidate])
-        decision = next(found for found in decide(snapshot) if found.job_id == CANDIDATE)
+    def of(self, job: Job) -> Outlook:
+        leaf = leaf_of(job.team).id
+        candidate, quoted = snapshots.candidate(job, leaf, self._now)
+        snapshot = _with(self._taken.snapshot, candidate, quoted)
+        decision = next(found for found in decide(snapshot) if found.job_id == job.id)
         told = explain.facts(decision, leaf, explain.holders(snapshot))
         if decision.admitted:
-            return Outlook(decision, told, Forecast(0, 0))
-        if asked.hold is not None:
-            return Outlook(decision, told, Forecast(None, None))
-        first = estimates.first_in_line(snapshot, asked.pool.id)
-        found = forecasts(_with(first, candidate), [CANDIDATE], self._shares, samples=SAMPLES)
-        return Outlook(decision, told, found[CANDIDATE])
+            return Outlook(decision, told, Forecast(0, 0), quoted)
+        if candidate.hold is not None:
+            return Outlook(decision, told, Forecast(None, None), quoted)
+        first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
+        found = forecasts(first, [job.id], self._shares, samples=SAMPLES)
+        return Outlook(decision, told, found[job.id], quoted)
 
 
-def _with(snapshot: Snapshot, candidate: Waiting) -> Snapshot:
-    """Further back in the line than anybody looks, it would be left out."""
+def _with(snapshot: Snapshot, candidate: Waiting, quoted: Quotes) -> Snapshot:
+    """Also where it is further back in the line than anybody looks."""
     others: Sequence[Waiting] = [job for job in snapshot.waiting if job.job_id != candidate.job_id]
-    return replace(snapshot, waiting=[*others, candidate])
+    known = {budget.id for budget in snapshot.budgets}
+    more = [budget for budget in snapshots.budgets_of(quoted) if budget.id not in known]
+    return replace(snapshot, waiting=[*others, candidate], budgets=[*snapshot.budgets, *more])

@@ -63,8 +63,7 @@ Plan = inline_serializer(
                 "cost_at_time_limit": serializers.FloatField(),
             },
         ),
-        "start": outlook.Start,
-        "alternatives": serializers.ListField(child=outlook.Alternative),
+        **outlook.PLAN,
     },
 )
 
@@ -132,7 +131,7 @@ class PlanView(APIView):
         warnings = services.check_fits(asked.spec, asked.pool) + quotas.check_plan(asked)
         need = fit.estimate(asked.spec, services.pool_facts(asked.pool))
         with tenancy.unrestricted():  # others hold what it would wait for; of them only sums are told
-            start, alternatives = outlook.start_and_alternatives(asked)
+            prospects = outlook.plan_of(asked)
         return Response(
             {
                 "resolved_spec": asked.spec.model_dump(mode="json"),
@@ -141,10 +140,9 @@ class PlanView(APIView):
                     **vars(need),
                     "slots": asked.pool.slots,
                     "cost_currency": asked.pool.currency,
-                    "cost_at_time_limit": outlook.cost_at_time_limit(asked.spec, asked.pool),
+                    "cost_at_time_limit": prospects["cost"]["amount"],
                 },
-                "start": start,
-                "alternatives": alternatives,
+                **prospects,
             }
         )
 

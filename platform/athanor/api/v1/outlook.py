@@ -1,18 +1,25 @@
 """The part of POST /jobs:plan that says when a job would start, what it would reserve, and what would be sooner."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from django.utils import timezone
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
+from athanor.api.v1.shapes import FieldProblemSerializer
+from athanor.budgets import quotes
+from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
 from athanor.core.errors import Invalid
 from athanor.jobs import services
+from athanor.jobs.models import Job
 from athanor.jobs.reasons import explain
 from athanor.jobs.services import Request
-from athanor.scheduling.what_if import Asked, Outlook, Outlooks
-from athanor.specs.v1 import PRIORITY_VALUES, JobSpec
+from athanor.quotas import limits
+from athanor.scheduling.what_if import Outlook, Outlooks
+from athanor.specs.v1 import JobSpec
 
 MOST_OTHER_POOLS = 3
 
@@ -29,16 +36,37 @@ Start = inline_serializer(
         "p90_seconds": serializers.IntegerField(allow_null=True),
     },
 )
+Cost = inline_serializer(
+    "CostAtTimeLimit",
+    {"amount": serializers.FloatField(help_text="by prices as they are known"), "currency": serializers.CharField()},
+)
+BudgetEffect = inline_serializer(
+    "BudgetEffect",
+    {
+        "name": serializers.CharField(),
+        "unit": serializers.CharField(help_text="slot-hours, or a currency"),
+        "reserves": serializers.FloatField(help_text="of the current period, when it starts"),
+        "available": serializers.FloatField(),
+        "hard": serializers.BooleanField(),
+    },
+)
 Alternative = inline_serializer(
     "Alternative",
     {
         "label": serializers.CharField(),
         "changes": serializers.JSONField(help_text="JSON merge patch on the spec"),
+        "refusals": FieldProblemSerializer(many=True),
         "start": Start,
-        "cost_at_time_limit": serializers.FloatField(),
-        "cost_currency": serializers.CharField(),
+        "cost": Cost,
     },
 )
+PLAN: dict[str, Any] = {
+    "cost": Cost,
+    "refusals": FieldProblemSerializer(many=True, help_text="limits that a submission would be refused for"),
+    "start": Start,
+    "budgets": serializers.ListField(child=BudgetEffect),
+    "alternatives": serializers.ListField(child=Alternative, help_text="what might start sooner"),
+}
 
 
 class Variation(NamedTuple):
@@ -48,24 +76,50 @@ class Variation(NamedTuple):
     pool: Pool
 
 
-def start_and_alternatives(asked: Request) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    outlooks = Outlooks()
-    as_asked = outlooks.of(_asked(asked, asked.spec, asked.pool))
-    others = [] if as_asked.decision.admitted else list(_variations(asked))
-    return shown(as_asked), [
+def plan_of(asked: Request) -> dict[str, Any]:
+    """What PLAN describes. Jobs that start at once have no alternatives: nothing would be sooner."""
+    outlooks, job = Outlooks(), services.draft(asked)
+    as_asked = outlooks.of(job)
+    refusals = limits.problems(asked.team, asked.spec, asked.pool)
+    others = [] if as_asked.decision.admitted and not refusals else list(_variations(asked))
+    return {
+        "cost": _cost(job),
+        "refusals": [vars(problem) for problem in refusals],
+        "start": shown(as_asked),
+        "budgets": _budgets(as_asked),
+        "alternatives": [_alternative(each, asked, outlooks) for each in others],
+    }
+
+
+def _alternative(each: Variation, asked: Request, outlooks: Outlooks) -> dict[str, Any]:
+    job = services.draft(replace(asked, spec=each.spec, pool=each.pool))
+    return {
+        "label": each.label,
+        "changes": each.changes,
+        "refusals": [vars(problem) for problem in limits.problems(asked.team, each.spec, each.pool)],
+        "start": shown(outlooks.of(job)),
+        "cost": _cost(job),
+    }
+
+
+def _cost(job: Job) -> dict[str, Any]:
+    cost, currency = quotes.money_of(job, timezone.now())
+    return {"amount": cost / MICRO, "currency": currency}
+
+
+def _budgets(outlook: Outlook) -> list[dict[str, Any]]:
+    costs = {budget: amount for found in outlook.quotes.costs.values() for budget, amount in found}
+    return [
         {
-            "label": each.label,
-            "changes": each.changes,
-            "start": shown(outlooks.of(_asked(asked, each.spec, each.pool))),
-            "cost_at_time_limit": cost_at_time_limit(each.spec, each.pool),
-            "cost_currency": each.pool.currency,
+            "name": budget.name,
+            "unit": "slot-hours" if budget.unit == "slot-seconds" else budget.unit,
+            "reserves": costs[budget.id] / (3600 if budget.unit == "slot-seconds" else MICRO),
+            "available": budget.available / (3600 if budget.unit == "slot-seconds" else MICRO),
+            "hard": budget.hard,
         }
-        for each in others
+        for budget in outlook.quotes.budgets
+        if budget.id in costs
     ]
-
-
-def cost_at_time_limit(spec: JobSpec, pool: Pool) -> float:
-    return float(pool.price_per_slot_hour) * spec.resources.slots * spec.time_limit_seconds / 3600
 
 
 def shown(outlook: Outlook) -> dict[str, Any]:
@@ -80,18 +134,6 @@ def shown(outlook: Outlook) -> dict[str, Any]:
         "p50_seconds": outlook.forecast.p50_seconds,
         "p90_seconds": outlook.forecast.p90_seconds,
     }
-
-
-def _asked(request: Request, spec: JobSpec, pool: Pool) -> Asked:
-    resources = spec.resources
-    return Asked(
-        team=request.team,
-        pool=pool,
-        slots=resources.slots,
-        nodes=resources.nodes + resources.spare_nodes,
-        priority=PRIORITY_VALUES[spec.priority],
-        time_limit_seconds=spec.time_limit_seconds,
-    )
 
 
 def _variations(asked: Request) -> Iterator[Variation]:
