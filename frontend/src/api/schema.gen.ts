@@ -4592,10 +4592,9 @@ export interface components {
         };
         StartOutlook: {
             starts_now: boolean;
-            /** @description code, message, remedy, blame; null when it starts */
-            reason: unknown | null;
+            reason: components["schemas"]["Reason"] | null;
             unblocks: string;
-            blocker: unknown | null;
+            blocker: components["schemas"]["Blocker"] | null;
             /** @description from 1, among those that wait for its pool */
             position: number;
             /** @description at the latest, if it can be said */

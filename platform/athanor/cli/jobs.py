@@ -9,7 +9,7 @@ import yaml
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, JobId, JobIds, connect
-from athanor.cli.render import console, job_lines, jobs_table, print_json
+from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Preset
 from athanor.cli.spec_file import apply_settings, read_preset, read_spec
 from athanor.cli.watching import exit_code, watch
@@ -195,5 +195,8 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     console.print(yaml.safe_dump(plan["resolved_spec"], sort_keys=False), markup=False, end="")
     for name, value in plan["estimate"].items():
         console.print(f"{name}: {value}", markup=False)
-    for warning in plan["warnings"]:
-        console.print(f"warning: {warning['detail']}", markup=False, soft_wrap=True)
+    for kind, problems in (("warning", plan["warnings"]), ("refused", plan["refusals"])):
+        for problem in problems:
+            console.print(f"{kind}: {problem['detail']}", markup=False, soft_wrap=True)
+    for line in outlook_lines(plan):
+        console.print(line, markup=False, soft_wrap=True)

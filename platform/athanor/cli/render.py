@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from athanor.cli.schema_gen import Job, JobSummary, Progress
+from athanor.cli.schema_gen import Job, JobSummary, Plan, Progress, StartOutlook
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -78,6 +78,31 @@ def job_lines(job: Job) -> list[str]:
         )
     lines += [f"warning: {escape(w['detail'])}" for w in job.get("warnings") or []]
     return lines
+
+
+def outlook_lines(plan: Plan) -> list[str]:
+    """When a planned job would start, what it would reserve, and what would start sooner."""
+    start = plan["start"]
+    lines = ["it would start at once" if start["starts_now"] else f"it would wait: {_when(start)}"]
+    if start["reason"]:
+        lines.append(f"  {start['reason']['message']} {start['unblocks']}")
+    lines += [
+        f"budget {each['name']}: reserves {each['reserves']:.2f} of {each['available']:.2f} {each['unit']}"
+        for each in plan["budgets"]
+    ]
+    for each in plan["alternatives"]:
+        how = each["refusals"][0]["detail"] if each["refusals"] else _when(each["start"])
+        lines.append(f"or with {each['label']}: {how}, {each['cost']['amount']:.2f} {each['cost']['currency']}")
+    return lines
+
+
+def _when(start: StartOutlook) -> str:
+    if start["starts_now"]:
+        return "starts at once"
+    if start["p50_seconds"] is None:
+        return "nobody can say yet for how long"
+    late = start["p90_seconds"]
+    return f"about {start['p50_seconds']:,} s" + (f", nine times of ten within {late:,} s" if late is not None else "")
 
 
 def number(value: float | None, form: str) -> str:

@@ -133,17 +133,6 @@ class Schedule(TypedDict):
     deferrable: NotRequired[bool]
 
 
-class StartOutlook(TypedDict):
-    starts_now: bool
-    reason: Any
-    unblocks: str
-    blocker: Any
-    position: int
-    starts_in_seconds: int | None
-    p50_seconds: int | None
-    p90_seconds: int | None
-
-
 class Timings(TypedDict):
     queued_seconds: float
     startup: dict[str, float]
@@ -279,14 +268,6 @@ class Problem(TypedDict):
     remedy: NotRequired[str]
     request_id: str
     errors: NotRequired[list[FieldProblem]]
-
-
-class Alternative(TypedDict):
-    start: StartOutlook
-    cost: CostAtTimeLimit
-    label: str
-    changes: Any
-    refusals: list[FieldProblem]
 
 
 class Artifact(TypedDict):
@@ -445,17 +426,6 @@ class JobPage(TypedDict):
     next_cursor: str | None
 
 
-class Plan(TypedDict):
-    start: StartOutlook
-    cost: CostAtTimeLimit
-    refusals: list[FieldProblem]
-    budgets: list[BudgetEffect]
-    alternatives: list[Alternative]
-    resolved_spec: Any
-    warnings: list[FieldProblem]
-    estimate: Estimate
-
-
 class ProfilePage(TypedDict):
     items: list[Profile]
     next_cursor: str | None
@@ -464,6 +434,17 @@ class ProfilePage(TypedDict):
 class PrepareSpec(TypedDict):
     data: DataSpec
     tokenizer: NotRequired[TokenizerSpec]
+
+
+class StartOutlook(TypedDict):
+    starts_now: bool
+    reason: Reason | None
+    unblocks: str
+    blocker: Blocker | None
+    position: int
+    starts_in_seconds: int | None
+    p50_seconds: int | None
+    p90_seconds: int | None
 
 
 class Wait(TypedDict):
@@ -555,10 +536,29 @@ class Job(TypedDict):
     wait: Wait | None
 
 
+class Alternative(TypedDict):
+    start: StartOutlook
+    cost: CostAtTimeLimit
+    label: str
+    changes: Any
+    refusals: list[FieldProblem]
+
+
 class ModelSpec(TypedDict):
     preset: NotRequired[Literal['llama-1m', 'llama-10m', 'llama-100m', 'llama-1b', 'llama-8b', 'llama-70b', 'llama-405b', 'moe-1m'] | None]
     shape: NotRequired[ModelShape | None]
     base: NotRequired[str | None]
+
+
+class Plan(TypedDict):
+    start: StartOutlook
+    cost: CostAtTimeLimit
+    refusals: list[FieldProblem]
+    budgets: list[BudgetEffect]
+    alternatives: list[Alternative]
+    resolved_spec: Any
+    warnings: list[FieldProblem]
+    estimate: Estimate
 
 
 class TrainingSpec(TypedDict):

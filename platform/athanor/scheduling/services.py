@@ -119,7 +119,12 @@ def _tell(decisions: Sequence[Decision], taken: Taken, now: Any) -> None:
     told = []
     for decision, row in chosen:
         assert decision.reason is not None
-        facts = {**(row.waiting or {}), **explain.facts(decision, leaves[row.id], teams), "at": int(now.timestamp())}
+        facts = {
+            **(row.waiting or {}),
+            **explain.facts(decision, leaves[row.id], teams),
+            "of": taken.lengths[row.pool_id],
+            "at": int(now.timestamp()),
+        }
         told.append(WaitingFor(row.id, decision.reason, decision.detail, facts))
     transitions.set_waiting_reasons(told)
 

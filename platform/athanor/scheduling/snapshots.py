@@ -44,11 +44,16 @@ FACTS = (
 
 @dataclass(frozen=True)
 class Taken:
-    """A snapshot and its waiting jobs, with their FACTS alone. `complete`: no waiting job was left out."""
+    """A snapshot and its waiting jobs, with their FACTS alone. `lengths`: how many wait for each pool, those that were
+    left out too."""
 
     snapshot: pure.Snapshot
     rows: Mapping[str, Job]
-    complete: bool
+    lengths: Mapping[str, int]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.rows) == sum(self.lengths.values())
 
 
 def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
@@ -56,7 +61,7 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
     leaf_of = leaves()
     found = list(Pool.objects.select_related("cluster").order_by("id"))
     pools = {pool.id: pool for pool in _pools(found)}
-    rows, complete = _first_of_queues(most)
+    rows, lengths = _first_of_queues(most)
     holds = _holds(rows, found, now)
     quoted = quotes(rows, now)
     settings = _settings(quotas.settings())
@@ -73,7 +78,7 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
             settings=settings,
         ),
         {row.id: row for row in rows},
-        complete,
+        lengths,
     )
 
 
@@ -117,16 +122,17 @@ def eligible() -> QuerySet[Job]:
     )
 
 
-def _first_of_queues(most: int) -> tuple[list[Job], bool]:
+def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int]]:
     queues = eligible().values("team", "pool", "priority").annotate(jobs=Count("pk")).order_by()
-    lengths = [queue["jobs"] for queue in queues]
+    lengths: dict[str, int] = defaultdict(int)
+    for queue in queues:
+        lengths[queue["pool"]] += queue["jobs"]
     jobs = eligible().order_by("-priority", "id")
-    complete = sum(lengths) <= most
-    if not complete:
-        of_each = max(FEWEST_OF_A_QUEUE, most // len(lengths))
+    if sum(lengths.values()) > most:
+        of_each = max(FEWEST_OF_A_QUEUE, most // len(queues))
         place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
-    return list(jobs.only(*FACTS)), complete
+    return list(jobs.only(*FACTS)), lengths
 
 
 def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[str, pure.Hold]:

@@ -8,7 +8,7 @@ from django.utils import timezone
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
-from athanor.api.v1.shapes import FieldProblemSerializer
+from athanor.api.v1.shapes import BlockerSerializer, FieldProblemSerializer, ReasonSerializer
 from athanor.budgets import quotes
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
@@ -27,9 +27,9 @@ Start = inline_serializer(
     "StartOutlook",
     {
         "starts_now": serializers.BooleanField(),
-        "reason": serializers.JSONField(allow_null=True, help_text="code, message, remedy, blame; null when it starts"),
+        "reason": ReasonSerializer(allow_null=True),
         "unblocks": serializers.CharField(),
-        "blocker": serializers.JSONField(allow_null=True),
+        "blocker": BlockerSerializer(allow_null=True),
         "position": serializers.IntegerField(help_text="from 1, among those that wait for its pool"),
         "starts_in_seconds": serializers.IntegerField(allow_null=True, help_text="at the latest, if it can be said"),
         "p50_seconds": serializers.IntegerField(allow_null=True),

@@ -3,6 +3,7 @@ import { Loader, Stack, Text } from "@mantine/core";
 import type { FieldProblem, Plan } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
+import { StartOutlook } from "@/features/submit/components/start-outlook";
 import type { SpecState } from "@/features/submit/hooks/use-spec";
 import { bytes, count, money } from "@/lib/format";
 import { pointerPath } from "@/lib/spec-yaml";
@@ -24,6 +25,8 @@ export function PlanPanel({ spec, problems }: { spec: SpecState; problems: Field
         ) : null}
         {problems.length > 0 ? <Remarks items={problems} tone="bad" /> : null}
         {plan && plan.warnings.length > 0 ? <Remarks items={plan.warnings} tone="waiting" /> : null}
+        {plan && plan.refusals.length > 0 ? <Remarks items={plan.refusals} tone="bad" /> : null}
+        {plan && problems.length === 0 ? <StartOutlook plan={plan} /> : null}
         {plan && problems.length === 0 ? <Estimate estimate={plan.estimate} /> : null}
         {!plan && spec.spec !== null && problems.length === 0 && !spec.failure ? (
           <Text size="sm" c="dimmed">

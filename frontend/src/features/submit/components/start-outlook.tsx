@@ -1,0 +1,59 @@
+import { Anchor, Stack, Text } from "@mantine/core";
+
+import type { Plan } from "@/api/types";
+import { duration, money } from "@/lib/format";
+
+import classes from "./plan-panel.module.css";
+
+type Start = Plan["start"];
+
+/** When the job would start, what it would reserve of which budgets, and what would start sooner. */
+export function StartOutlook({ plan }: { plan: Plan }) {
+  const { start } = plan;
+  return (
+    <Stack gap={6}>
+      <Text size="sm" fw={600}>
+        {start.starts_now ? "It would start at once." : `It would wait: ${whenOf(start)}.`}
+      </Text>
+      {start.reason ? (
+        <Text size="sm" c="dimmed">
+          {start.reason.message} {start.unblocks}
+        </Text>
+      ) : null}
+      {plan.budgets.map((budget) => (
+        <Text key={budget.name} size="sm" c={budget.reserves > budget.available ? "var(--tone-bad)" : "dimmed"}>
+          Reserves {amount(budget.reserves, budget.unit)} of budget {budget.name}, which has{" "}
+          {amount(budget.available, budget.unit)} left.
+        </Text>
+      ))}
+      {plan.alternatives.length > 0 ? (
+        <ul className={classes.alternatives} aria-label="What would start otherwise">
+          {plan.alternatives.map((each) => (
+            <li key={each.label}>
+              <span>{each.label}</span>
+              <span>
+                {each.refusals[0]?.detail ?? (each.start.starts_now ? "starts at once" : whenOf(each.start))}
+                {`, ${money(each.cost.amount, each.cost.currency)}`}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : null}
+      {start.starts_now ? null : (
+        <Anchor href="/queue" size="sm">
+          The whole queue
+        </Anchor>
+      )}
+    </Stack>
+  );
+}
+
+function whenOf(start: Start): string {
+  if (start.p50_seconds === null) return "nobody can say yet for how long";
+  const latest = start.p90_seconds === null ? "" : `, nine times of ten within ${duration(start.p90_seconds)}`;
+  return `about ${duration(start.p50_seconds)}${latest}`;
+}
+
+function amount(value: number, unit: string): string {
+  return unit === "slot-hours" ? `${value.toFixed(2)} slot-hours` : money(value, unit);
+}
