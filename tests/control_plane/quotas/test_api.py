@@ -9,6 +9,7 @@ from athanor.accounts import members
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import Scope
 from athanor.accounts.services import issue_token
+from athanor.budgets.models import Budget
 from athanor.jobs.models import Job
 from athanor.quotas import selectors
 from athanor.quotas.models import QuotaNode
@@ -214,3 +215,13 @@ def test_a_deep_team_is_found_from_leaf_to_top(change: Callable, team: Team) -> 
     assert [node.name for node in selectors.path_of_team(team)] == ["red", "b", "a", "organisation"]
     top = QuotaNode.objects.get(parent=None)
     assert team.id in selectors.teams_below(top.id)
+
+
+def test_a_group_that_has_a_budget_is_not_deleted(change: Callable, admin: Api) -> None:
+    group = change({"action": "create", "node": "research"})["research"]
+    Budget.objects.create(node_id=group["id"], name="gpus", unit="slot_hours", period="month", amount=3600)
+    refused = admin.send("PATCH", "quotas", {"changes": [{"node": "research", "action": "delete"}]})
+    assert (refused.status_code, refused.json()["code"]) == (409, "group_in_use")
+    assert "budget" in refused.json()["detail"]
+    Budget.objects.all().delete()
+    assert "research" not in change({"node": "research", "action": "delete"})
