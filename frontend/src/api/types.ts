@@ -104,6 +104,7 @@ export type BudgetChange = Schemas["PatchedBudgetChangeRequest"];
 export type BudgetStatement = Schemas["BudgetStatement"];
 export type BudgetLine = Schemas["BudgetLine"];
 export type Costs = Schemas["Costs"];
+export type JobCost = Schemas["JobCost"];
 export type CostRow = Schemas["CostRow"];
 export type PoolPrice = Schemas["Price"];
 export type PoolPriceChange = Schemas["PatchedPriceChangeRequest"];

@@ -7,8 +7,9 @@ from typing import Any
 from django.db.models import F, Sum
 from django.db.models.functions import TruncDay
 
-from athanor.budgets.models import UsageHour
+from athanor.budgets.models import Meter, UsageHour
 from athanor.budgets.usage import COUNTED
+from athanor.jobs.models import Job
 
 GROUPS = {
     "team": "team__name",
@@ -43,3 +44,9 @@ def report(
         }
         for row in found.values(*names, "currency").annotate(**totals).order_by(*names, "currency")
     ]
+
+
+def of_job(job: Job) -> dict[str, int]:
+    """Of all its attempts, as far as they are counted."""
+    found = Meter.objects.filter(job=job).aggregate(**{name: Sum(name, default=0) for name in COUNTED})
+    return {**found, "charged": found["cost"] - found["fault_cost"]}

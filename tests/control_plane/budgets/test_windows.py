@@ -84,7 +84,9 @@ def test_a_deferrable_run_pauses_when_the_window_closes(submit: Callable[..., Jo
     assert drive.status_of(stays) == ("running", ""), "it did not offer to be deferred"
 
 
-def test_what_waiting_for_the_window_saved_is_told(submit: Callable[..., Job], carbon: Callable, pool: Pool) -> None:
+def test_what_waiting_for_the_window_saved_is_told(
+    submit: Callable[..., Job], carbon: Callable, pool: Pool, api: Any
+) -> None:
     """Submitted two hours ago at 400 g and 4 USD, it ran half an hour of the last one at 100 g and 1 USD."""
     carbon(h_2=400, h_1=100)
     now = timezone.now().replace(microsecond=0)
@@ -107,6 +109,8 @@ def test_what_waiting_for_the_window_saved_is_told(submit: Callable[..., Job], c
     assert (found.cost, found.saved_cost) == (500_000, 1_500_000)
     assert (found.milligrams, found.saved_milligrams) == pytest.approx((25_000, 75_000), abs=2), "a quarter of a kWh"
     assert sum(UsageHour.objects.values_list("saved_cost", flat=True)) == 1_500_000
+    told = api.send("GET", f"jobs/{job.id}/cost").json()
+    assert (told["charged"], told["saved_cost"], told["has_ceiling"]) == (500_000, 1_500_000, True)
 
 
 class Provider:

@@ -18,8 +18,10 @@ from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.budgets import costs, services
 from athanor.budgets.usage import COUNTED
+from athanor.budgets.windows import has_ceiling
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid
+from athanor.jobs import selectors
 
 DAYS = 30
 LONGEST = timedelta(days=800)
@@ -50,6 +52,19 @@ class CostRowSerializer(serializers.Serializer[Any]):
     saved_milligrams = serializers.IntegerField()
 
 
+class JobCostSerializer(serializers.Serializer[Any]):
+    currency = serializers.CharField()
+    slot_seconds = serializers.IntegerField()
+    cost = serializers.IntegerField(help_text="millionths of the currency, with what faults lost")
+    charged = serializers.IntegerField(help_text="without it")
+    fault_slot_seconds = serializers.IntegerField()
+    fault_cost = serializers.IntegerField()
+    milligrams = serializers.IntegerField()
+    has_ceiling = serializers.BooleanField(help_text="of price or carbon: then there is something to compare with")
+    saved_cost = serializers.IntegerField(help_text="of ended attempts; below zero: lost by waiting")
+    saved_milligrams = serializers.IntegerField()
+
+
 class CostsSerializer(serializers.Serializer[Any]):
     after = serializers.DateTimeField()
     before = serializers.DateTimeField()
@@ -66,6 +81,18 @@ class CostsView(APIView):
     def get(self, request: Request) -> Response:
         after, before, by = _asked(request)
         return Response({"after": after, "before": before, "items": _rows(request, after, before, by)})
+
+
+class JobCostView(APIView):
+    @extend_schema(
+        operation_id="jobs_cost",
+        responses={200: JobCostSerializer, **PROBLEMS},
+        description="As the meter has counted it: at most five minutes old while it runs.",
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        job = selectors.job_of(principal(request), job_id)
+        found = costs.of_job(job)
+        return Response({**found, "currency": job.pool.currency, "has_ceiling": has_ceiling(job)})
 
 
 class CostsExportView(APIView):

@@ -6,6 +6,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { eventsQuery } from "@/features/job/api/queries";
 import { Attempts } from "@/features/job/components/attempts";
 import { ChartsPanel } from "@/features/job/components/charts-panel";
+import { CostPanel } from "@/features/job/components/cost-panel";
 import { TimeTable } from "@/features/job/components/time-table";
 import { Timeline } from "@/features/job/components/timeline";
 
@@ -18,6 +19,7 @@ export function OverviewTab({ job }: { job: Job }) {
       <ChartsPanel job={job} />
       <div className={classes.side}>
         <TimeTable job={job} />
+        <CostPanel job={job} />
         {job.attempts.length > 0 ? <Attempts job={job} /> : null}
         <Panel title="Timeline">
           {events.error ? <ProblemNotice error={events.error} /> : null}
