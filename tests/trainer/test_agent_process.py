@@ -198,6 +198,20 @@ def test_sigterm_to_the_whole_process_group_still_leaves_a_checkpoint(tmp_path: 
         assert [checkpoint["step"] for checkpoint in api.checkpoints] == [api.ends[0]["last_step"]]
 
 
+def test_a_notice_of_its_spot_machine_is_told_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=100_000), checkpoint={"every_steps": 100_000})
+    notice = tmp_path / "notice"
+    variables = {names.INTERRUPTION_NOTICE: str(notice)}
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path, **variables) as process:
+        api.wait_for(lambda: len(api.losses()) >= 2)
+        assert not any(beat["interruption"] for beat in api.heartbeats)
+        notice.write_text("terminate")
+        api.wait_for(lambda: api.heartbeats[-1]["interruption"] == "terminate")
+        api.stop = "pause"  # as the platform answers then
+        assert process.wait(60) == EXIT_STATUS[EndClass.STOPPED]
+        assert [checkpoint["step"] for checkpoint in api.checkpoints] == [api.ends[0]["last_step"]]
+
+
 def test_a_withdrawn_token_ends_the_agent_and_all_its_processes(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=100_000))
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:

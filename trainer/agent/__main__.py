@@ -34,6 +34,7 @@ def main() -> int:
     place = NodePlace(
         work=work,
         cache=Path(cache) if cache else None,
+        notice=os.environ.get(names.INTERRUPTION_NOTICE, ""),
         node=NodeIdentity(index, name, address, [each for each in topology.split("/") if each]),
     )
     connection = HttpConnection(url, token, Path(kept) if kept else None)

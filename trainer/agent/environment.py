@@ -7,6 +7,7 @@ from trainer.contract import environment as names
 _KNOWN = {
     names.AGENT_URL, names.ATTEMPT_TOKEN, names.NODE_INDEX, names.NODE_NAME, names.NODE_ADDRESS, names.NODE_TOPOLOGY,
     names.WORK_DIR, names.CACHE_DIR, names.CHECKPOINT_DIR, names.DIE_WITH_PARENT,
+    names.INTERRUPTION_NOTICE,
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "COLUMNS", "LINES",
     "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HOSTNAME",
     "CC", "CXX", "TRITON_CACHE_DIR", "MASTER_ADDR", "SSL_CERT_FILE", "SSL_CERT_DIR",

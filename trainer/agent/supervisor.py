@@ -14,6 +14,7 @@ from trainer.agent.dataset import DatasetRoom
 from trainer.agent.generation import Generation, Outcome
 from trainer.agent.logs import LogFollower
 from trainer.agent.meeting import Meeting, NodeIdentity, farthest_neighbours, mapping
+from trainer.agent.notice import interruption_notice
 from trainer.agent.profiles import ProfileCourier
 from trainer.agent.shipper import Shipper
 from trainer.contract.parallelism import MeshSizes
@@ -46,7 +47,7 @@ DELIVERY_PATIENCE_SECONDS = 300.0  # for reports still waiting at the end, shoul
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Which node this is, and where its agent may write."""
+    """Which node this is, where its agent may write, and where it looks whether its machine is taken back."""
 
     work: Path
     cache: Path | None = None
@@ -54,6 +55,7 @@ class NodePlace:
     local_files: list[Path] = field(default_factory=list)
     profile: tuple[int, int] | None = None
     sinks: LocalSinks = LocalSinks()
+    notice: str = ""
 
 
 class Supervisor:
@@ -293,7 +295,7 @@ class Supervisor:
             step, phase, alive = self.generation.progress() if self.generation else before_workers
             beat = Heartbeat(
                 node_rank=self._place.node.index, generation=max(self._meeting.round - 1, 0), phase=phase, step=step,
-                processes_alive=alive,
+                processes_alive=alive, interruption=interruption_notice(self._place.notice),
             )  # fmt: skip
             try:
                 reply = self._platform.heartbeat(beat)

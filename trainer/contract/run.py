@@ -83,13 +83,15 @@ class StopRequest(StrEnum):
 
 class Heartbeat(WireModel):
     """POST /heartbeat, by each node's agent. `step` is the last finished one, -1 before the first. `node_rank` is what
-    its backend counted the node as, which never changes while its ranks may."""
+    its backend counted the node as, which never changes while its ranks may. `interruption`: what the provider of a
+    spot machine said of taking it back."""
 
     node_rank: int
     generation: int
     phase: str
     step: int = -1
     processes_alive: int = 0
+    interruption: Annotated[str, Field(max_length=200)] = ""
 
 
 MOST_PROFILED_STEPS = 50

@@ -33,6 +33,7 @@ class ClusterProfile(BaseModel):
     """`interfaces`: the network interfaces that peers are reached by, as NCCL and gloo name them (`eth0,eth1`).
     `hcas`: the InfiniBand or RoCE adapters to use, as NCCL_IB_HCA takes them; empty: all that are found.
     `roce_gid_index`, `roce_traffic_class`: what the adapters and switches are set up for; there is no usual value.
+    `interruption_notice`: the file or address on a node where a spot machine's provider tells that it takes it back.
     `environment`: more variables for all agents of the cluster; they win over what the fabric asks for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +45,7 @@ class ClusterProfile(BaseModel):
     roce_traffic_class: Annotated[int, Field(ge=0, le=255)] | None = None
     locality: Locality = Locality.NODE_CACHE
     cache_directory: AbsolutePath | None = None
+    interruption_notice: Annotated[str, Field(pattern=r"^(/|https?://)[^\x00-\x20]+$", max_length=500)] | None = None
     environment: dict[VariableName, str] = {}
 
     def variables(self, accelerator: str, nodes: int) -> dict[str, str]:
@@ -52,6 +54,8 @@ class ClusterProfile(BaseModel):
         if self.cache_directory is not None and self.locality is not Locality.STREAM:
             chosen[names.CACHE_DIR] = self.cache_directory
             chosen[names.CHECKPOINT_DIR] = f"{self.cache_directory.rstrip('/')}/checkpoints"
+        if self.interruption_notice is not None:
+            chosen[names.INTERRUPTION_NOTICE] = self.interruption_notice
         return {**chosen, **self.environment}
 
 

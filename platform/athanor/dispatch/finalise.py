@@ -184,7 +184,7 @@ def _is_others_fault(job: Job, attempt: Attempt, reason: Reason) -> bool:
     """What it did since its last checkpoint was lost, and neither its user nor its program is to blame."""
     status = JobStatus(job.status)
     if status is JobStatus.PAUSING:
-        return job.reason == Reason.RECLAIMED.value
+        return job.reason in (Reason.RECLAIMED.value, Reason.SPOT_NOTICE.value)
     if status is JobStatus.STOPPING:  # because it did not start in time, or somebody wanted it to stop
         return MEANINGS[Reason(job.reason)].blame is Blame.INFRASTRUCTURE
     lost = MEANINGS[reason].blame in (Blame.INFRASTRUCTURE, Blame.PLATFORM, Blame.PREEMPTOR)

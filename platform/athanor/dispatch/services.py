@@ -17,9 +17,10 @@ from athanor.core import leases
 from athanor.core.leases import Lease
 from athanor.dispatch import plan
 from athanor.dispatch.recovery import CONSEQUENCES
+from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
-from athanor.jobs.states import JobStatus
+from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
 from trainer.contract.run import AttemptEnd, RunConfig, StopRequest
 
@@ -113,6 +114,14 @@ def record_end(attempt: Attempt, report: AttemptEnd) -> None:
                 return
         row.end_report = report.model_dump(mode="json")
         row.save(update_fields=["end_report"])
+
+
+def interrupted(attempt_id: str, notice: str) -> None:
+    """The provider takes a machine of the attempt back: it saves a checkpoint, and its job goes on elsewhere."""
+    with locked(attempt_id) as (job, attempt):
+        if attempt.status != AttemptStatus.ENDED.value:
+            detail = f"Its provider said: {notice}."
+            transitions.give_back(job, Reason.SPOT_NOTICE, detail, actor="dispatch", data={"attempt": attempt_id})
 
 
 def stop_request_of(attempt: Attempt) -> StopRequest | None:

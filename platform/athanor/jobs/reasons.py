@@ -33,6 +33,7 @@ class Reason(StrEnum):
     PAUSED_BY_USER = "paused_by_user"
     WINDOW_CLOSED = "window_closed"
     RECLAIMED = "reclaimed"
+    SPOT_NOTICE = "spot_notice"
     # ending
     COMPLETED = "completed"
     STOPPED_BY_USER = "stopped_by_user"
@@ -108,6 +109,11 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.PREEMPTOR,
         "Its slots were needed by a job with a better claim to them.",
         "Goes on from its checkpoint when there is room; within its team's own quota nobody can reclaim.",
+    ),
+    R.SPOT_NOTICE: _waits(
+        Blame.INFRASTRUCTURE,
+        "The provider takes back the machine it ran on.",
+        "Goes on from its checkpoint on another machine; a pool that is not spot keeps its machines.",
     ),
     R.COMPLETED: Meaning(JobStatus.SUCCEEDED, N, Blame.NOBODY, "The run finished.", "Download the model."),
     R.STOPPED_BY_USER: Meaning(JobStatus.CANCELLED, N, Blame.USER, "It was cancelled.", "Fork it to run it again."),

@@ -12,7 +12,7 @@ from athanor.artifacts import keys, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.backends.fake.backend import World
-from athanor.dispatch import tokens
+from athanor.dispatch import observe, tokens
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.telemetry.models import MetricChunk
@@ -233,3 +233,19 @@ def test_an_end_and_progress_that_carry_a_nul_are_taken(attempt: Attempt, agent:
     batch = {"writer": "node-0", "sequence": 0, "events": [told]}
     assert agent("POST", "progress", batch).status_code == 200
     assert JobEvent.objects.filter(job=attempt.job, data__text="\N{REPLACEMENT CHARACTER}").exists()
+
+
+def test_a_notice_of_a_spot_machine_leads_to_a_checkpoint_and_the_queue(
+    agent: AgentClient, attempt: Attempt, world: World
+) -> None:
+    drive.beat(attempt, step=1)
+    observe.observe_due()
+    beat = {"node_rank": 0, "generation": 0, "phase": "training", "step": 1, "interruption": "TRUE"}
+    for _ in range(2):  # told by every node, and again
+        assert agent("POST", "heartbeat", beat).json()["stop"] == "pause"
+    job = attempt.job
+    assert drive.status_of(job) == ("pausing", "spot_notice")
+    drive.end(world, attempt, EndClass.STOPPED)
+    assert drive.status_of(job) == ("queued", "spot_notice")
+    assert Job.objects.get(pk=job.pk).reason_detail == "Its provider said: TRUE."
+    assert drive.start(job).number == 2

@@ -15,7 +15,7 @@ from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
 from athanor.core.logging import bound
 from athanor.dispatch import rendezvous, tokens
-from athanor.dispatch.services import record_end, run_config_of, spec_of, stop_request_of
+from athanor.dispatch.services import interrupted, record_end, run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
@@ -99,7 +99,10 @@ class KeysView(AgentView):
 class HeartbeatView(AgentView):
     def post(self, request: Request) -> Response:
         attempt = self.attempt(request)
-        ingest.heartbeat(attempt, parse(Heartbeat, request.data))
+        heartbeat = parse(Heartbeat, request.data)
+        ingest.heartbeat(attempt, heartbeat)
+        if heartbeat.interruption:
+            interrupted(attempt.id, heartbeat.interruption.replace("\x00", ""))
         round_ = rendezvous.newest_round(attempt) if attempt.num_nodes > 1 else 0
         reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_)
         return Response(reply.model_dump(mode="json"))
