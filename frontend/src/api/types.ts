@@ -109,3 +109,14 @@ export type CostRow = Schemas["CostRow"];
 export type PoolPrice = Schemas["Price"];
 export type PoolPriceChange = Schemas["PatchedPriceChangeRequest"];
 export type PoolPriceRule = Schemas["PriceRule"];
+
+export type Simulation = Schemas["SimulationDocument"];
+export type SimulationSummary = Schemas["SimulationSummary"];
+export type SimulationReport = Schemas["Report"];
+export type SimulationFigures = Schemas["Figures"];
+/** What is left out has its default. */
+export type SimulationWish = Partial<Omit<Schemas["SimulationRequestRequest"], "changes" | "generate" | "settings">> & {
+  changes?: NodeChange[];
+  generate?: Partial<Schemas["MadeUp"]>;
+  settings?: Partial<Schemas["ProposedSettings"]>;
+};

@@ -101,6 +101,10 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/budgets/components/prices-page")).PricesPage),
               },
               {
+                path: "/simulator",
+                ...page(async () => (await import("@/features/simulator/components/simulator-page")).SimulatorPage),
+              },
+              {
                 path: "/operations",
                 ...page(async () => (await import("@/features/admin/components/operations-page")).OperationsPage),
               },

@@ -24,6 +24,8 @@ const SECTIONS = [
 const TEAM_SECTIONS = [{ to: "/webhooks", name: "Webhooks" }];
 /** Of those, and of the platform's administrators and auditors. */
 const AUDIT_SECTION = { to: "/audit", name: "Audit" };
+/** Of the platform's administrators and auditors. */
+const SIMULATOR_SECTION = { to: "/simulator", name: "Simulator" };
 
 // For platform administrators; the server refuses it to everybody else.
 const PLATFORM_SECTIONS = [{ to: "/operations", name: "Operations" }];
@@ -59,6 +61,7 @@ export function Shell() {
     ...SECTIONS,
     ...(managesATeam ? TEAM_SECTIONS : []),
     ...(managesATeam || user.platform_role !== "none" ? [AUDIT_SECTION] : []),
+    ...(user.platform_role !== "none" ? [SIMULATOR_SECTION] : []),
     ...(user.platform_role === "platform_admin" ? PLATFORM_SECTIONS : []),
   ];
   return (
