@@ -83,8 +83,8 @@ def _waits(blame: Blame, message: str, remedy: str) -> Meaning:
 MEANINGS: dict[Reason, Meaning] = {
     R.QUOTA_EXCEEDED: _waits(
         Blame.NOBODY,
-        "The team's limit is reached.",
-        "Waits for a job of the team to end; an admin can raise the limit.",
+        "Its team's quota, or a limit above it, is reached.",
+        "Starts when slots are given back; an administrator of the platform can raise the quota.",
     ),
     R.BUDGET_EXHAUSTED: _waits(
         Blame.NOBODY, "The team's budget is used up.", "Waits for the next period; an admin can raise the budget."
