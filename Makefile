@@ -19,10 +19,11 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo up down status test lint bench chaos matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test lint bench chaos matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
+	@echo 'make quota-demo  two teams share this machine: quota edit, borrow, reclaim with checkpoint, budget stop'
 	@echo 'make up       run the stack in the foreground (Ctrl-C stops it)'
 	@echo 'make down     stop a stack that runs in the background'
 	@echo 'make status   what runs, where, and how much memory it takes'
@@ -48,6 +49,10 @@ setup: python
 setup-dev: python
 	@$(INSTALL) --extras server,trainer,local,dev --dashboard
 
+quota-demo: setup
+	@$(VENV)/python -m deploy.local up --background
+	@$(VENV)/python -m deploy.local.quota_demo
+
 demo: setup
 	@$(VENV)/python -m deploy.local.demo
 
@@ -71,6 +76,7 @@ bench: setup-dev
 
 chaos: setup-dev
 	@$(VENV)/python -m tests.chaos.policies --seeds $(or $(CHAOS_SEEDS),1000)
+	@$(VENV)/python -m tests.chaos.contention --seeds $(or $(CHAOS_SEEDS),1000) --minutes $(or $(CHAOS_MINUTES),10)
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
 
 matrix: setup-dev
