@@ -1,0 +1,71 @@
+"""Start times: told to who waits, noted once a wait, judged when it starts."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from athanor.jobs.models import Job
+from athanor.scheduling import estimates, services
+from athanor.scheduling.forecast import Shares, forecasts
+from athanor.scheduling.models import StartEstimate
+from athanor.scheduling.snapshot import Holding, Pool, QuotaNode, Snapshot, Waiting
+
+HALF = Shares({}, [0.5] * 20)
+
+
+def snapshot(*waiting: Waiting, held: int = 4) -> Snapshot:
+    return Snapshot(
+        nodes=[QuotaNode("top", "organisation"), QuotaNode("red", "red", "top")],
+        pools=[Pool("pool", "fake/cpu", "cpu", 4, 4)],
+        holdings=[Holding("job_0", "red", "pool", held, ends_in_seconds=100, ran_seconds=0)],
+        waiting=waiting,
+    )
+
+
+def test_a_line_moves_up_as_runs_end_by_how_long_they_have_taken() -> None:
+    line = [Waiting(f"job_{number}", "red", "pool", 4, lasts_seconds=200) for number in (1, 2, 3)]
+    found = forecasts(snapshot(*line), [job.job_id for job in line], HALF)
+    assert [(each.p50_seconds, each.p90_seconds) for each in found.values()] == [(50, 50), (150, 150), (250, 250)]
+
+
+def test_what_nobody_knows_is_not_told() -> None:
+    for_ever = Snapshot(
+        nodes=snapshot().nodes,
+        pools=snapshot().pools,
+        holdings=[Holding("job_0", "red", "pool", 4, ends_in_seconds=None)],
+        waiting=[Waiting("job_1", "red", "pool", 1, lasts_seconds=10)],
+    )
+    found = forecasts(for_ever, ["job_1"], HALF)["job_1"]
+    assert (found.p50_seconds, found.p90_seconds) == (None, None)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    shares = Shares({}, [number / 40 for number in range(1, 41)])
+    asked = snapshot(*(Waiting(f"job_{number}", "red", "pool", 2, lasts_seconds=90) for number in range(1, 9)))
+    ids = [job.job_id for job in asked.waiting]
+    assert forecasts(asked, ids, shares) == forecasts(asked, ids, shares)
+
+
+@pytest.mark.django_db
+def test_who_waits_is_told_and_the_first_estimate_is_judged_at_its_start(submit: Callable[..., Job]) -> None:
+    first = submit(resources={"cluster": "fake", "processes_per_node": 8}, time_limit_seconds=600)
+    second = submit(resources={"cluster": "fake", "processes_per_node": 8}, time_limit_seconds=600)
+    services.admit()
+    estimates.estimate_due()
+    second.refresh_from_db()
+    assert second.waiting is not None
+    assert 0 < second.waiting["p50_seconds"] <= second.waiting["p90_seconds"] <= 600
+    assert second.waiting["position"] == 1
+    estimates.estimate_due()
+    estimate = StartEstimate.objects.get(job=second)
+    assert estimates.calibration().judged == 0
+    StartEstimate.objects.update(p50_at=timezone.now() - timedelta(seconds=5))
+    Job.objects.filter(pk=first.pk).update(status="succeeded")
+    services.admit()
+    estimate.refresh_from_db()
+    assert estimate.started_at is not None
+    found = estimates.calibration()
+    assert (found.judged, found.by_p50, found.by_p90) == (1, 0.0, 1.0)
+    assert found.median_error_seconds == pytest.approx(5, abs=3)

@@ -1,0 +1,26 @@
+"""The demonstration of `make quota-demo`, with real training on the whole stack."""
+
+import subprocess
+import sys
+
+import pytest
+
+from deploy.local.environment import REPOSITORY
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_quota_edit_a_borrow_a_reclaim_with_a_checkpoint_and_a_budgets_stop(stack) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "deploy.local.quota_demo"],
+        cwd=REPOSITORY,
+        env=stack.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    for seen in ("of them borrowed", "gave its slots back", "goes on as attempt 2", "stopped at step"):
+        assert seen in told.stdout
+    left = [node for node in stack.api("GET", "quotas")["nodes"] if node["name"].startswith("quota-demo")]
+    assert [node["grants"] for node in left] == [[], []], "what was changed is put back"
