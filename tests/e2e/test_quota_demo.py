@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from deploy.local.environment import REPOSITORY
+from tests.e2e.administration import Administrator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -22,5 +23,6 @@ def test_a_quota_edit_a_borrow_a_reclaim_with_a_checkpoint_and_a_budgets_stop(st
     assert told.returncode == 0, told.stdout + told.stderr
     for seen in ("of them borrowed", "gave its slots back", "goes on as attempt 2", "stopped at step"):
         assert seen in told.stdout
-    left = [node for node in stack.api("GET", "quotas")["nodes"] if node["name"].startswith("quota-demo")]
-    assert [node["grants"] for node in left] == [[], []], "what was changed is put back"
+    nodes = Administrator(stack.credentials).call("GET", "quotas")["nodes"]
+    left = [node["grants"] for node in nodes if node["name"].startswith("quota-demo")]
+    assert left == [[], []], "what was changed is put back"

@@ -1731,7 +1731,6 @@ export interface components {
             label: string;
             /** @description JSON merge patch on the spec */
             changes: unknown;
-            refusals: components["schemas"]["FieldProblem"][];
         };
         Artifact: {
             id: string;
@@ -3658,8 +3657,6 @@ export interface components {
         Plan: {
             start: components["schemas"]["StartOutlook"];
             cost: components["schemas"]["CostAtTimeLimit"];
-            /** @description limits that a submission would be refused for */
-            refusals: components["schemas"]["FieldProblem"][];
             budgets: components["schemas"]["BudgetEffect"][];
             /** @description what might start sooner */
             alternatives: components["schemas"]["Alternative"][];

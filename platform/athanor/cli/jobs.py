@@ -195,8 +195,7 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     console.print(yaml.safe_dump(plan["resolved_spec"], sort_keys=False), markup=False, end="")
     for name, value in plan["estimate"].items():
         console.print(f"{name}: {value}", markup=False)
-    for kind, problems in (("warning", plan["warnings"]), ("refused", plan["refusals"])):
-        for problem in problems:
-            console.print(f"{kind}: {problem['detail']}", markup=False, soft_wrap=True)
+    for warning in plan["warnings"]:
+        console.print(f"warning: {warning['detail']}", markup=False, soft_wrap=True)
     for line in outlook_lines(plan):
         console.print(line, markup=False, soft_wrap=True)

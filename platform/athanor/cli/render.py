@@ -91,8 +91,8 @@ def outlook_lines(plan: Plan) -> list[str]:
         for each in plan["budgets"]
     ]
     for each in plan["alternatives"]:
-        how = each["refusals"][0]["detail"] if each["refusals"] else _when(each["start"])
-        lines.append(f"or with {each['label']}: {how}, {each['cost']['amount']:.2f} {each['cost']['currency']}")
+        cost = f"{each['cost']['amount']:.2f} {each['cost']['currency']}"
+        lines.append(f"or with {each['label']}: {_when(each['start'])}, {cost}")
     return lines
 
 

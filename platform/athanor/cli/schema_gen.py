@@ -541,7 +541,6 @@ class Alternative(TypedDict):
     cost: CostAtTimeLimit
     label: str
     changes: Any
-    refusals: list[FieldProblem]
 
 
 class ModelSpec(TypedDict):
@@ -553,7 +552,6 @@ class ModelSpec(TypedDict):
 class Plan(TypedDict):
     start: StartOutlook
     cost: CostAtTimeLimit
-    refusals: list[FieldProblem]
     budgets: list[BudgetEffect]
     alternatives: list[Alternative]
     resolved_spec: Any

@@ -8,7 +8,7 @@ from django.utils import timezone
 from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
-from athanor.api.v1.shapes import BlockerSerializer, FieldProblemSerializer, ReasonSerializer
+from athanor.api.v1.shapes import BlockerSerializer, ReasonSerializer
 from athanor.budgets import quotes
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
@@ -17,7 +17,7 @@ from athanor.jobs import services
 from athanor.jobs.models import Job
 from athanor.jobs.reasons import explain
 from athanor.jobs.services import Request
-from athanor.quotas import limits
+from athanor.quotas import limits, selectors
 from athanor.scheduling.what_if import Outlook, Outlooks
 from athanor.specs.v1 import JobSpec
 
@@ -55,14 +55,12 @@ Alternative = inline_serializer(
     {
         "label": serializers.CharField(),
         "changes": serializers.JSONField(help_text="JSON merge patch on the spec"),
-        "refusals": FieldProblemSerializer(many=True),
         "start": Start,
         "cost": Cost,
     },
 )
 PLAN: dict[str, Any] = {
     "cost": Cost,
-    "refusals": FieldProblemSerializer(many=True, help_text="limits that a submission would be refused for"),
     "start": Start,
     "budgets": serializers.ListField(child=BudgetEffect),
     "alternatives": serializers.ListField(child=Alternative, help_text="what might start sooner"),
@@ -80,11 +78,9 @@ def plan_of(asked: Request) -> dict[str, Any]:
     """What PLAN describes. Jobs that start at once have no alternatives: nothing would be sooner."""
     outlooks, job = Outlooks(), services.draft(asked)
     as_asked = outlooks.of(job)
-    refusals = limits.problems(asked.team, asked.spec, asked.pool)
-    others = [] if as_asked.decision.admitted and not refusals else list(_variations(asked))
+    others = [] if as_asked.decision.admitted else list(_variations(asked))
     return {
         "cost": _cost(job),
-        "refusals": [vars(problem) for problem in refusals],
         "start": shown(as_asked),
         "budgets": _budgets(as_asked),
         "alternatives": [_alternative(each, asked, outlooks) for each in others],
@@ -96,7 +92,6 @@ def _alternative(each: Variation, asked: Request, outlooks: Outlooks) -> dict[st
     return {
         "label": each.label,
         "changes": each.changes,
-        "refusals": [vars(problem) for problem in limits.problems(asked.team, each.spec, each.pool)],
         "start": shown(outlooks.of(job)),
         "cost": _cost(job),
     }
@@ -150,7 +145,7 @@ def _variations(asked: Request) -> Iterator[Variation]:
     if shorter >= 60:
         changes = {"time_limit_seconds": shorter}
         spec = asked.spec.model_copy(update=changes)
-        yield Variation("half the time limit, to be filled in between others", changes, spec, asked.pool)
+        yield from _allowed(asked, Variation("half the time limit", changes, spec, asked.pool))
     others = Pool.objects.filter(cluster__enabled=True).exclude(pk=asked.pool.pk).select_related("cluster")
     found = 0
     for pool in others.order_by("cluster__name", "name"):
@@ -163,8 +158,14 @@ def _variations(asked: Request) -> Iterator[Variation]:
 
 def _varied(asked: Request, label: str, pool: Pool, **resources: Any) -> Iterator[Variation]:
     spec = asked.spec.model_copy(update={"resources": asked.spec.resources.model_copy(update=resources)})
+    yield from _allowed(asked, Variation(label, {"resources": resources}, spec, pool))
+
+
+def _allowed(asked: Request, each: Variation) -> Iterator[Variation]:
+    """If it would be taken."""
     try:
-        services.check_fits(spec, pool)
+        services.check_fits(each.spec, each.pool)
+        limits.check(selectors.path_of_team(asked.team), each.spec, each.pool)
     except Invalid:
         return
-    yield Variation(label, {"resources": resources}, spec, pool)
+    yield each

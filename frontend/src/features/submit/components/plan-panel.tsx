@@ -25,7 +25,6 @@ export function PlanPanel({ spec, problems }: { spec: SpecState; problems: Field
         ) : null}
         {problems.length > 0 ? <Remarks items={problems} tone="bad" /> : null}
         {plan && plan.warnings.length > 0 ? <Remarks items={plan.warnings} tone="waiting" /> : null}
-        {plan && plan.refusals.length > 0 ? <Remarks items={plan.refusals} tone="bad" /> : null}
         {plan && problems.length === 0 ? <StartOutlook plan={plan} /> : null}
         {plan && problems.length === 0 ? <Estimate estimate={plan.estimate} /> : null}
         {!plan && spec.spec !== null && problems.length === 0 && !spec.failure ? (

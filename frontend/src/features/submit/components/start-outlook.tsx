@@ -32,7 +32,7 @@ export function StartOutlook({ plan }: { plan: Plan }) {
             <li key={each.label}>
               <span>{each.label}</span>
               <span>
-                {each.refusals[0]?.detail ?? (each.start.starts_now ? "starts at once" : whenOf(each.start))}
+                {each.start.starts_now ? "starts at once" : whenOf(each.start)}
                 {`, ${money(each.cost.amount, each.cost.currency)}`}
               </span>
             </li>
