@@ -2,13 +2,15 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pydantic import TypeAdapter
 
 from athanor.scheduling.policy import decide
+from athanor.scheduling.preemption import Potential, potential
 from athanor.scheduling.snapshot import Pool, QuotaNode, Settings, Snapshot
+from athanor.scheduling.tree import Tree
 from tests.control_plane.scheduling import oracle
 from tests.control_plane.scheduling.histories import Draw, History, leaves, steps
 
@@ -21,6 +23,29 @@ def nothing_is_exceeded_and_nothing_idles(draw: Draw) -> None:
     history = History.random(draw)
     for snapshot, decisions in steps(history, draw.randint(1, 8)):
         oracle.check(snapshot, decisions)
+
+
+def each_preemption_lowers_the_potential(draw: Draw) -> None:
+    """With the job that it is for in its victims' place: what a chain of them lowers each time, none can go round."""
+    history = History.random(draw)
+    history.settings = replace(history.settings, preempt=True, protected_seconds=0)
+    for snapshot, decisions in steps(history, draw.randint(2, 8)):
+        world, tree = oracle.World(snapshot), Tree(snapshot.nodes)
+        jobs = {job.job_id: job for job in snapshot.waiting}
+        held = {one.job_id: world.part(one) for one in snapshot.holdings if not one.leaving}
+        for decision in decisions:
+            if decision.admitted:
+                held[decision.job_id] = world.part(jobs[decision.job_id])
+            elif decision.victims:
+                before = _potential(world, tree, held.values())
+                for victim in decision.victims:
+                    del held[victim]
+                part = world.part(jobs[decision.job_id])
+                assert _potential(world, tree, [*held.values(), part]) < before, decision
+
+
+def _potential(world: oracle.World, tree: Tree, parts: Iterable[oracle.Part]) -> Potential:
+    return potential(tree, [(tree.index[one.node], world.accelerator(one), one.slots, one.priority) for one in parts])
 
 
 def the_same_snapshot_gives_the_same_decisions(draw: Draw) -> None:
@@ -128,6 +153,7 @@ PROPERTIES: dict[str, Callable[[Draw], None]] = {
     check.__name__: check
     for check in (
         nothing_is_exceeded_and_nothing_idles,
+        each_preemption_lowers_the_potential,
         the_same_snapshot_gives_the_same_decisions,
         jobs_at_rest_stay_at_rest,
         a_promised_start_is_kept,
