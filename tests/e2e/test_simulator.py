@@ -27,9 +27,9 @@ def looked_at(page: Page, name: str) -> None:
         expect(page.get_by_role("table", name="Results by team")).to_be_visible()
         assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == scheme
         assert page.evaluate(OVERFLOW) <= 0, (name, width)
-        is_clean(page)
         if folder:
             page.screenshot(path=str(Path(folder) / f"{name}-{scheme}-{width}.png"), full_page=True)
+        is_clean(page)
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 1280, "height": 860})
 
