@@ -73,7 +73,3 @@ def price_at(pool: Pool, moment: datetime) -> int:
     """Millionths of the pool's currency for a slot-hour."""
     second = seconds_of(moment)
     return Tariffs([pool], second, second + 1).price(pool.id).at(second) or 0
-
-
-def spot_pools() -> set[str]:
-    return set(PoolTerms.objects.filter(spot=True).values_list("pool_id", flat=True))
