@@ -136,7 +136,7 @@ class Pass:
         victims = self._make_room(candidate) if self.settings.preempt else None
         if victims is not None:
             scope = -1  # who leaves makes room for it in all that it waits for: that is kept for it too
-        reservation = self._keep(candidate, scope)
+        reservation = self._keep(candidate, scope, freed=victims is not None)
         promised = certain and scope < 0 and reservation.starts < NEVER
         starts = max(0, reservation.starts - self.now) if promised else None
         return self._refusal(job, verdict, pool, victims or (), starts)
@@ -274,13 +274,18 @@ class Pass:
             one.ends, one.leaving = self.now, True
         return None if victims is None else tuple(sorted(one.job_id for one in victims))
 
-    def _keep(self, candidate: Candidate, scope: int) -> Reservation:
-        """What no later job may take from it: budgets too, which time does not give back."""
+    def _keep(self, candidate: Candidate, scope: int, *, freed: bool) -> Reservation:
+        """What no later job may take from it: budgets too, which time does not give back. `freed`: who
+        leaves suffices for it, so that whatever else ends, nobody takes what they leave."""
         self._charge(candidate)
         pool = self.pools[candidate.pool]
         free = pool.slots - self.used[candidate.pool]
-        held = self.standing.held.values() if scope < 0 else self.standing.held_below(scope)
-        made = reserve(candidate, self.usage, free, held, self._binding(candidate), scope)
+        if freed:
+            leaving = [one for one in self.standing.held.values() if one.leaving]
+            made = reserve(candidate, self.usage, free, leaving, (), scope)
+        else:
+            held = self.standing.held.values() if scope < 0 else self.standing.held_below(scope)
+            made = reserve(candidate, self.usage, free, held, self._binding(candidate), scope)
         made.closed = not self.settings.backfill
         (self.kept if scope < 0 else self.kept_at.setdefault(scope, [])).append(made)
         return made

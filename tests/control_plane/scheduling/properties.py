@@ -78,7 +78,7 @@ def jobs_at_rest_stay_at_rest(draw: Draw) -> None:
         snapshot, decisions = history.decided()
         world = oracle.World(snapshot)
         for run in history.running.values():
-            run.ends = 10**12
+            run.ends, run.job = 10**12, replace(run.job, lasts_seconds=None)  # nobody knows when it ends
         preemptions += sum(len(decision.victims) for decision in decisions)
         oracle.check_preemptions(world, snapshot, decisions)
         if all(run.leaves_at is None for run in history.running.values()) and set(history.running) == started:
