@@ -1,7 +1,7 @@
 """The only code that assigns `status`, of jobs and of attempts. Each change carries its reason, actor and event."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -181,11 +181,13 @@ def set_waiting_reasons(told: Sequence[WaitingFor]) -> None:
     _write_waiting(jobs)
 
 
-def set_facts_of_waiting(told: Sequence[WaitingFor]) -> None:
-    """Only the facts, of jobs that still wait for the same reason; no event, no new version."""
-    for each in told:
-        Job.objects.filter(pk=each.job_id, status=JobStatus.QUEUED.value, reason=each.reason.value).update(
-            waiting=each.facts
+def add_facts_of_waiting(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """To what jobs that still wait were told, by their ids; no event, no new version."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_job SET waiting = waiting || told.facts FROM jsonb_to_recordset(%s::jsonb)"
+            " AS told(id text, facts jsonb) WHERE jobs_job.id = told.id AND status = %s AND waiting IS NOT NULL",
+            [json.dumps([{"id": job_id, "facts": each} for job_id, each in facts.items()]), JobStatus.QUEUED.value],
         )
 
 

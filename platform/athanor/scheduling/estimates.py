@@ -10,9 +10,7 @@ from django.utils import timezone
 
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
-from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus
-from athanor.jobs.transitions import WaitingFor
 from athanor.scheduling import snapshots
 from athanor.scheduling.forecast import Forecast, Shares, forecasts
 from athanor.scheduling.models import StartEstimate
@@ -40,18 +38,18 @@ def estimate_due() -> None:
     now = timezone.now()
     taken = snapshots.take(now)
     shares = shares_of(taken.snapshot)
-    told: list[WaitingFor] = []
+    told: dict[str, dict[str, int | None]] = {}
     for pool in taken.snapshot.pools:
         first = first_in_line(taken.snapshot, pool.id)
         ids = [job.job_id for job in first.waiting if job.pool == pool.id]
         for job_id, found in (forecasts(first, ids, shares) if ids else {}).items():
-            row = taken.rows[job_id]
-            if row.reason and row.waiting is not None:
-                facts = {**row.waiting, "p50_seconds": found.p50_seconds, "p90_seconds": found.p90_seconds}
-                facts["estimated_at"] = int(now.timestamp())
-                told.append(WaitingFor(job_id, Reason(row.reason), row.reason_detail, facts))
-                _note(taken.rows[job_id], found, now)
-    transitions.set_facts_of_waiting(told)
+            told[job_id] = {
+                "p50_seconds": found.p50_seconds,
+                "p90_seconds": found.p90_seconds,
+                "estimated_at": int(now.timestamp()),
+            }
+            _note(taken.rows[job_id], found, now)
+    transitions.add_facts_of_waiting(told)
 
 
 def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -33,9 +32,9 @@ def admit() -> int:
     _settle_waiting()
     admitted = 0
     for _ in range(MOST_CYCLES):
-        started, complete = _cycle()
+        started, done = _cycle()
         admitted += started
-        if complete or not started:
+        if done or not started:
             break
     record.sweep()
     return admitted
@@ -47,7 +46,7 @@ def snapshot_now() -> Snapshot:
 
 
 def _cycle() -> tuple[int, bool]:
-    """One decision, carried out. How many were admitted, and whether every waiting job was considered."""
+    """One decision, carried out. How many were admitted, and whether no other job could be in the next one."""
     with transaction.atomic():
         # One admission at a time: whoever holds this lock sees every admission, quota and budget before it.
         locked_root()
@@ -65,7 +64,19 @@ def _cycle() -> tuple[int, bool]:
         if not taken.complete:
             _tell_the_rest(taken)
         started = _start(startable, cycle)
-    return started, taken.complete
+    return started, taken.complete or _is_full(taken, set(startable))
+
+
+def _is_full(taken: Taken, started: set[str]) -> bool:
+    """Whether nothing is left of any pool that is waited for."""
+    left = {pool.id: pool.slots for pool in taken.snapshot.pools if pool.id in taken.lengths}
+    for held in taken.snapshot.holdings:
+        if held.pool in left:
+            left[held.pool] -= held.slots
+    for job in taken.snapshot.waiting:
+        if job.job_id in started:
+            left[job.pool] -= job.slots
+    return all(slots <= 0 for slots in left.values())
 
 
 def _start(job_ids: Sequence[str], cycle: int | None) -> int:
@@ -96,48 +107,45 @@ def _reclaim(decisions: Sequence[Decision], taken: Taken, cycle: int | None) -> 
             transitions.give_back(victim, Reason.RECLAIMED, detail, actor="scheduling", data=facts)
 
 
-def _tell(decisions: Sequence[Decision], taken: Taken, now: Any) -> None:
+def _tell(decisions: Sequence[Decision], taken: Taken, now: datetime) -> None:
     """Write what has changed: other reasons first, then the oldest of what is told with other numbers."""
-    teams = explain.holders(taken.snapshot)
-    leaves = {waiting.job_id: waiting.node for waiting in taken.snapshot.waiting}
     news, numbers = [], []
     for decision in decisions:
         row = taken.rows[decision.job_id]
         if decision.reason is None:
             continue
-        known = row.waiting or {}
-        if row.reason == decision.reason.value and known:
-            if (row.reason_detail, known.get("position")) == (decision.detail, decision.position):
-                continue
-            if now.timestamp() - known.get("at", 0) < TOLD_ANEW_AFTER.total_seconds():
-                continue
-            numbers.append((known.get("at", 0), decision, row))
-        else:
-            news.append((decision, row))
-    numbers.sort(key=lambda each: (each[0], each[1].job_id))
-    chosen: list[tuple[Decision, Job]] = [*news, *((decision, row) for _, decision, row in numbers)][:MOST_TOLD]
-    told = []
-    for decision, row in chosen:
+        told = taken.told_positions[decision.job_id]
+        if row.reason != decision.reason.value or told is None:
+            news.append(decision)
+        elif now - row.updated_at > TOLD_ANEW_AFTER and (row.reason_detail, told) != (
+            decision.detail,
+            decision.position,
+        ):
+            numbers.append(decision)
+    numbers.sort(key=lambda decision: (taken.rows[decision.job_id].updated_at, decision.job_id))
+    chosen = [*news, *numbers][:MOST_TOLD]
+    known = dict(Job.objects.filter(pk__in=[each.job_id for each in chosen]).values_list("id", "waiting"))
+    teams = explain.holders(taken.snapshot)
+    leaves = {waiting.job_id: waiting.node for waiting in taken.snapshot.waiting}
+    telling = []
+    for decision in chosen:
         assert decision.reason is not None
         facts = {
-            **(row.waiting or {}),
-            **explain.facts(decision, leaves[row.id], teams),
-            "of": taken.lengths[row.pool_id],
+            **(known.get(decision.job_id) or {}),
+            **explain.facts(decision, leaves[decision.job_id], teams),
+            "of": taken.lengths[taken.rows[decision.job_id].pool_id],
             "at": int(now.timestamp()),
         }
-        told.append(WaitingFor(row.id, decision.reason, decision.detail, facts))
-    transitions.set_waiting_reasons(told)
+        telling.append(WaitingFor(decision.job_id, decision.reason, decision.detail, facts))
+    transitions.set_waiting_reasons(telling)
 
 
 def _tell_the_rest(taken: Taken) -> None:
     """Those so far back in their team's queue that admission does not look at them yet."""
-    untold = snapshots.eligible().filter(reason="").exclude(pk__in=taken.rows.keys()).order_by("id")
+    untold = snapshots.eligible().filter(reason="").order_by("-id").values_list("id", flat=True)
     detail = "Earlier jobs of its own team are before it in the same queue."
-    told = [
-        WaitingFor(job_id, Reason.WAITING_FOR_CAPACITY, detail)
-        for job_id in untold.values_list("id", flat=True)[:MOST_TOLD]
-    ]
-    transitions.set_waiting_reasons(told)
+    behind = [job_id for job_id in untold[:MOST_TOLD] if job_id not in taken.rows]
+    transitions.set_waiting_reasons([WaitingFor(job_id, Reason.WAITING_FOR_CAPACITY, detail) for job_id in behind])
 
 
 def _settle_waiting() -> None:

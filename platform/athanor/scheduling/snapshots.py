@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Exists, Max, OuterRef, Q, QuerySet, Window
-from django.db.models.functions import RowNumber
+from django.db.models import Count, Exists, IntegerField, Max, OuterRef, Q, QuerySet, Window
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, RowNumber
 from django.utils import timezone
 
 from athanor.accounts.models import Team
@@ -38,18 +39,19 @@ LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
 # As much of a waiting job as a decision takes, and of what it was told before.
 FACTS = (
     "id", "team", "pool", "slots", "priority", "queued_at", "time_limit_seconds", "nodes", "schedule", "not_before",
-    "deadline", "reason", "reason_detail", "waiting",
+    "deadline", "reason", "reason_detail", "updated_at",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Taken:
     """A snapshot and its waiting jobs, with their FACTS alone. `lengths`: how many wait for each pool, those that were
-    left out too."""
+    left out too. `told_positions`: what they were told before."""
 
     snapshot: pure.Snapshot
     rows: Mapping[str, Job]
     lengths: Mapping[str, int]
+    told_positions: Mapping[str, int | None]
 
     @property
     def complete(self) -> bool:
@@ -61,7 +63,7 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
     leaf_of = leaves()
     found = list(Pool.objects.select_related("cluster").order_by("id"))
     pools = {pool.id: pool for pool in _pools(found)}
-    rows, lengths = _first_of_queues(most)
+    rows, lengths, told = _first_of_queues(most)
     holds = _holds(rows, found, now)
     quoted = quotes(rows, now)
     settings = _settings(quotas.settings())
@@ -79,6 +81,7 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
         ),
         {row.id: row for row in rows},
         lengths,
+        told,
     )
 
 
@@ -122,7 +125,7 @@ def eligible() -> QuerySet[Job]:
     )
 
 
-def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int]]:
+def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int], dict[str, int | None]]:
     queues = eligible().values("team", "pool", "priority").annotate(jobs=Count("pk")).order_by()
     lengths: dict[str, int] = defaultdict(int)
     for queue in queues:
@@ -132,7 +135,9 @@ def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int]]:
         of_each = max(FEWEST_OF_A_QUEUE, most // len(queues))
         place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
-    return list(jobs.only(*FACTS)), lengths
+    told = Cast(KeyTextTransform("position", "waiting"), IntegerField())
+    rows = list(jobs.annotate(told_position=told).only(*FACTS))
+    return rows, lengths, {row.id: row.told_position for row in rows}
 
 
 def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[str, pure.Hold]:
