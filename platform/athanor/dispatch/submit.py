@@ -33,18 +33,23 @@ def to_submit() -> QuerySet[Attempt]:
 
 def prepare_due() -> None:
     """ADMITTED -> DISPATCHING with a new attempt, or CANCELLED when it is no longer wanted."""
-    with transaction.atomic():
-        admitted = to_prepare().select_for_update(no_key=True, skip_locked=True)
-        for job in admitted.order_by("admitted_at")[:BATCH]:
-            if job.desired == Desired.STOP.value:
-                transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")
-                continue
-            if job.desired == Desired.PAUSE.value:
-                transitions.move(job, JobStatus.QUEUED, actor="dispatch")
-                continue
-            attempt = _new_attempt(job)
-            facts = {"attempt": attempt.id, "number": attempt.number}
-            transitions.move(job, JobStatus.DISPATCHING, actor="dispatch", data=facts)
+    for job_id in list(to_prepare().order_by("admitted_at").values_list("id", flat=True)[:BATCH]):
+        # One at a time: whoever lets several go in one transaction would lock their budgets in an order of its own.
+        with transaction.atomic():
+            job = to_prepare().select_for_update(no_key=True, skip_locked=True).filter(pk=job_id).first()
+            if job is not None:
+                _prepare(job)
+
+
+def _prepare(job: Job) -> None:
+    if job.desired == Desired.STOP.value:
+        transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")
+    elif job.desired == Desired.PAUSE.value:
+        transitions.move(job, JobStatus.QUEUED, actor="dispatch")
+    else:
+        attempt = _new_attempt(job)
+        facts = {"attempt": attempt.id, "number": attempt.number}
+        transitions.move(job, JobStatus.DISPATCHING, actor="dispatch", data=facts)
 
 
 def submit_due() -> None:

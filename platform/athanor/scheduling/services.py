@@ -23,7 +23,7 @@ from athanor.scheduling.snapshots import Taken
 
 BATCH = 1000
 MOST_CYCLES = 50  # of one run: whoever comes next goes on
-TOLD_ANEW_AFTER = timedelta(seconds=15)  # numbers in what a job is told; another reason is told at once
+TOLD_ANEW_AFTER = timedelta(seconds=5)  # numbers in what a job is told; another reason is told at once
 MOST_TOLD = 300  # of one cycle
 
 
@@ -117,10 +117,9 @@ def _tell(decisions: Sequence[Decision], taken: Taken, now: datetime) -> None:
         told = taken.told_positions[decision.job_id]
         if row.reason != decision.reason.value or told is None:
             news.append(decision)
-        elif now - row.updated_at > TOLD_ANEW_AFTER and (row.reason_detail, told) != (
-            decision.detail,
-            decision.position,
-        ):
+            continue
+        other_numbers = (row.reason_detail, told) != (decision.detail, decision.position)
+        if other_numbers and now - row.updated_at > TOLD_ANEW_AFTER:
             numbers.append(decision)
     numbers.sort(key=lambda decision: (taken.rows[decision.job_id].updated_at, decision.job_id))
     chosen = [*news, *numbers][:MOST_TOLD]

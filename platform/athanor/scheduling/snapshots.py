@@ -137,7 +137,7 @@ def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int], dict[str, in
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
     told = Cast(KeyTextTransform("position", "waiting"), IntegerField())
     rows = list(jobs.annotate(told_position=told).only(*FACTS))
-    return rows, lengths, {row.id: row.told_position for row in rows}
+    return [*rows], lengths, {row.id: row.told_position for row in rows}
 
 
 def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[str, pure.Hold]:
@@ -172,8 +172,10 @@ def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: da
         began = attempt["launched_at"] if attempt else None
         ran = _seconds(now - began) if began else 0
         leaving = status in LEAVING or desired != Desired.RUN.value
-        # One that waits in its cluster's own queue has all of its time before it, from a moment nobody knows.
+        # One that waits in its cluster's own queue has all of its time before it, from a moment nobody knows; nor does
+        # anybody know when one ends that has overstayed its limit.
         queued_there = attempt is not None and attempt["phase"] == Phase.PENDING.value
+        left = None if queued_there or ran > limit else limit - ran
         found.append(
             pure.Holding(
                 job_id=job_id,
@@ -182,7 +184,7 @@ def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: da
                 slots=min(slots, pools[pool_id].size),
                 priority=priority,
                 ran_seconds=_seconds(now - admitted_at) if admitted_at else ran,
-                ends_in_seconds=0 if leaving else None if queued_there else max(limit - ran, 0),
+                ends_in_seconds=0 if leaving else left,
                 unsaved_seconds=min(ran, _seconds(now - saved[job_id])) if job_id in saved else ran,
                 leaving=leaving,
                 stoppable=JobStatus(status) in STOPPABLE_AT_CHECKPOINT,
