@@ -12,6 +12,7 @@ from typing import Any
 from deploy.local.environment import REPOSITORY
 from tests.bench import (
     demo_times,
+    estimates,
     platform_admission,
     platform_first_step,
     platform_followers,
@@ -38,6 +39,7 @@ PLATFORM: list[Measure] = [
     ("recovery after kills", platform_recovery.measure, platform_recovery.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("policy of admission", policy.measure, policy.lines),
+    ("start times that were told", estimates.measure, estimates.lines),
     ("jobs on Slurm", slurm_jobs.measure, slurm_jobs.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
     ("submit to first step on Slurm", slurm_first_step.measure, slurm_first_step.lines),

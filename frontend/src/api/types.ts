@@ -63,6 +63,9 @@ export type FullDelivery = Schemas["FullDelivery"];
 export type Dataset = Schemas["Dataset"];
 
 export type Sweeper = Schemas["Sweeper"];
+export type Calibration = Schemas["Calibration"];
+export type AdmissionDecision = Schemas["Decision"];
+export type DecisionReplay = Schemas["Replay"];
 export type Orphans = Schemas["Orphans"];
 export type LostObject = Schemas["LostObject"];
 export type LostAttempt = Schemas["LostAttempt"];

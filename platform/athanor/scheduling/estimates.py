@@ -12,7 +12,7 @@ from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
 from athanor.scheduling import snapshots
-from athanor.scheduling.forecast import Forecast, Shares, forecasts
+from athanor.scheduling.forecast import Forecast, Shares, Stretch, forecasts, stretch_of
 from athanor.scheduling.models import StartEstimate
 from athanor.scheduling.policy import decide
 from athanor.scheduling.snapshot import Snapshot
@@ -37,18 +37,19 @@ def estimate_due() -> None:
     """Tell the first in line of each pool when they will start."""
     now = timezone.now()
     taken = snapshots.take(now)
-    shares = shares_of(taken.snapshot)
+    shares, stretch = shares_of(taken.snapshot), learnt_stretch()
     told: dict[str, dict[str, int | None]] = {}
     for pool in taken.snapshot.pools:
         first = first_in_line(taken.snapshot, pool.id)
         ids = [job.job_id for job in first.waiting if job.pool == pool.id]
-        for job_id, found in (forecasts(first, ids, shares) if ids else {}).items():
+        for job_id, raw in (forecasts(first, ids, shares) if ids else {}).items():
+            found = stretch.of(raw)
             told[job_id] = {
                 "p50_seconds": found.p50_seconds,
                 "p90_seconds": found.p90_seconds,
                 "estimated_at": int(now.timestamp()),
             }
-            _note(taken.rows[job_id], found, now)
+            _note(taken.rows[job_id], raw, found, now)
     transitions.add_facts_of_waiting(told)
 
 
@@ -82,9 +83,20 @@ def shares_of(snapshot: Snapshot) -> Shares:
     return Shares({leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all))
 
 
-def _note(row: Job, found: Forecast, now: datetime) -> None:
+def learnt_stretch() -> Stretch:
+    rows = StartEstimate.objects.filter(started_at__isnull=False).order_by("-started_at")
+    return stretch_of(
+        [
+            (row.raw_p50_seconds, row.raw_p90_seconds, int((row.started_at - row.made_at).total_seconds()))
+            for row in rows[:JUDGED]
+            if row.started_at is not None
+        ]
+    )
+
+
+def _note(row: Job, raw: Forecast, found: Forecast, now: datetime) -> None:
     """The first estimate of each wait is the one that is judged."""
-    if found.p50_seconds is None or found.p90_seconds is None:
+    if raw.p50_seconds is None or raw.p90_seconds is None or found.p50_seconds is None or found.p90_seconds is None:
         return
     if StartEstimate.objects.filter(job_id=row.id, made_at__gte=row.queued_at).exists():
         return
@@ -94,6 +106,8 @@ def _note(row: Job, found: Forecast, now: datetime) -> None:
         made_at=now,
         p50_at=now + timedelta(seconds=found.p50_seconds),
         p90_at=now + timedelta(seconds=found.p90_seconds),
+        raw_p50_seconds=raw.p50_seconds,
+        raw_p90_seconds=raw.p90_seconds,
     )
 
 

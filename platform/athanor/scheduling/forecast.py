@@ -10,7 +10,8 @@ from athanor.scheduling.snapshot import Holding, Snapshot, Waiting
 
 # How long runs take of what they may, where nothing is known yet: from a run that fails early to one that is cut off.
 UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
-FEWEST_KNOWN = 20  # ends of a team before its own are taken
+FEWEST_KNOWN = 20  # ends of a team before its own are taken, judged forecasts before they are learnt from
+MOST_STRETCH = 10.0
 HORIZON_SECONDS = 60 * 86_400
 SAVING_SECONDS = 30  # what a preempted job takes to save its checkpoint
 
@@ -37,6 +38,35 @@ class Forecast:
 
     p50_seconds: int | None
     p90_seconds: int | None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """By what forecasts are multiplied, so that they are met as often as they say."""
+
+    p50: float = 1.0
+    p90: float = 1.0
+
+    def of(self, found: Forecast) -> Forecast:
+        if found.p50_seconds is None or found.p90_seconds is None:
+            return found
+        p50 = int(found.p50_seconds * self.p50)
+        return Forecast(p50, max(int(found.p90_seconds * self.p90), p50))
+
+
+def stretch_of(judged: Sequence[tuple[int, int, int]]) -> Stretch:
+    """From (P50, P90, what it came to) of forecasts before any stretch, in seconds: the factors with which half and nine
+    tenths of them would have been met (split conformal prediction, with the ratio as its score). Jobs that come later
+    are in no forecast; how much they usually matter is in this."""
+    if len(judged) < FEWEST_KNOWN:
+        return Stretch()
+    p50 = sorted(waited / max(p50, 1) for p50, _, waited in judged)
+    p90 = sorted(waited / max(p90, 1) for _, p90, waited in judged)
+    return Stretch(_within(p50[len(p50) // 2]), _within(p90[min(int(0.9 * (len(p90) + 1)), len(p90) - 1)]))
+
+
+def _within(factor: float) -> float:
+    return min(max(factor, 1 / MOST_STRETCH), MOST_STRETCH)
 
 
 def forecasts(

@@ -35,6 +35,9 @@ class StartEstimate(models.Model):
     made_at = models.DateTimeField()
     p50_at = models.DateTimeField()
     p90_at = models.DateTimeField()
+    # Before it was stretched by how earlier ones were met (scheduling/forecast.py).
+    raw_p50_seconds = models.PositiveIntegerField()
+    raw_p90_seconds = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)
 
     class Meta:

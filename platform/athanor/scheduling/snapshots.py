@@ -1,6 +1,6 @@
 """Reads from the database what admission must know at one moment. What is used is counted from rows of live jobs."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -137,6 +137,8 @@ def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int], dict[str, in
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
     told = Cast(KeyTextTransform("position", "waiting"), IntegerField())
     rows = list(jobs.annotate(told_position=told).only(*FACTS))
+    for pool_id, here in Counter(row.pool_id for row in rows).items():
+        lengths[pool_id] = max(lengths[pool_id], here)  # some were submitted since they were counted
     return [*rows], lengths, {row.id: row.told_position for row in rows}
 
 
@@ -247,7 +249,7 @@ def _nodes(leaf_of: Mapping[str, str], half_life_seconds: int, now: datetime) ->
     return tuple(
         pure.QuotaNode(
             id=node.id,
-            name=node.name,
+            name=node.name if node.parent_id else "the organisation",
             parent=node.parent_id,
             weight=node.weight,
             grants=grants.get(node.id, {}),

@@ -34,7 +34,7 @@ class Outlooks:
     def __init__(self) -> None:
         self._now = timezone.now()
         self._taken = snapshots.take(self._now, CONSIDERED)
-        self._shares = estimates.shares_of(self._taken.snapshot)
+        self._shares, self._stretch = estimates.shares_of(self._taken.snapshot), estimates.learnt_stretch()
 
     def of(self, job: Job) -> Outlook:
         leaf = leaf_of(job.team).id
@@ -48,7 +48,7 @@ class Outlooks:
             return Outlook(decision, told, Forecast(None, None), quoted)
         first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
         found = forecasts(first, [job.id], self._shares, samples=SAMPLES)
-        return Outlook(decision, told, found[job.id], quoted)
+        return Outlook(decision, told, self._stretch.of(found[job.id]), quoted)
 
 
 def _with(snapshot: Snapshot, candidate: Waiting, quoted: Quotes) -> Snapshot:

@@ -1,7 +1,16 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { LostAttempt, LostObject, Orphans, Page, Seen, Sweeper } from "@/api/types";
+import type {
+  AdmissionDecision,
+  DecisionReplay,
+  LostAttempt,
+  LostObject,
+  Orphans,
+  Page,
+  Seen,
+  Sweeper,
+} from "@/api/types";
 
 const POLL_MS = 5_000;
 
@@ -29,4 +38,17 @@ export function cancelObject({ cluster_id, backend_name }: LostObject): Promise<
 
 export function observeAttempt({ attempt_id }: LostAttempt): Promise<Seen> {
   return request<Seen>("/admin/orphans:observe", { method: "POST", json: { attempt_id } });
+}
+
+export function decisionsQuery() {
+  return queryOptions({
+    queryKey: ["admin", "decisions"],
+    queryFn: ({ signal }) => request<Page<AdmissionDecision>>("/admin/decisions?limit=20", { signal }),
+    refetchInterval: POLL_MS,
+  });
+}
+
+/** Decides again from what was stored. */
+export function replayDecision(id: number): Promise<DecisionReplay> {
+  return request<DecisionReplay>(`/admin/decisions/${id}:replay`, { method: "POST" });
 }

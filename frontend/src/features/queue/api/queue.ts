@@ -1,7 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { Page, PoolQueue } from "@/api/types";
+import type { Calibration, Page, PoolQueue } from "@/api/types";
 
 const POLL_MS = 5_000;
 
@@ -10,5 +10,13 @@ export function queueQuery() {
     queryKey: ["queue"],
     queryFn: ({ signal }) => request<Page<PoolQueue>>("/queue", { signal }),
     refetchInterval: POLL_MS,
+  });
+}
+
+/** How well the starts that were told have been met. */
+export function calibrationQuery() {
+  return queryOptions({
+    queryKey: ["queue", "calibration"],
+    queryFn: ({ signal }) => request<Calibration>("/queue/calibration", { signal }),
   });
 }

@@ -12,6 +12,7 @@ import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { queueQuery } from "@/features/queue/api/queue";
+import { CalibrationLine } from "@/features/queue/components/calibration-line";
 import { shortId } from "@/lib/format";
 import { useNow } from "@/lib/use-now";
 import { expectedStart, holders, place } from "@/lib/wait";
@@ -91,6 +92,7 @@ export function QueuePage() {
           )}
         </Panel>
       ))}
+      {queue.data && queue.data.items.length > 0 ? <CalibrationLine /> : null}
       {queue.data?.items.length === 0 ? (
         <EmptyState title="There are no pools yet">A platform administrator registers clusters and their pools.</EmptyState>
       ) : null}
