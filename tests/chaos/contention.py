@@ -152,6 +152,7 @@ class Crew:
         return found
 
     def end(self) -> None:
+        """The stores, which go last, would wait for sessions that are still open."""
         for process in [*self._workers, self._judge]:
             process.end()
 
@@ -182,18 +183,20 @@ def main() -> int:
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     crew = Crew()
-    total = play(crew, seeds, SCENE_SECONDS, KILLED_IN_A_SCENE)
-    print(f"short scenes: {total.line()}")
-    problems = list(total.problems)
-    figures = {"short": asdict(total)}
-    if arguments.minutes:
-        long = crew.scene(arguments.first, arguments.minutes * 60, int(arguments.minutes * 20))
-        print(f"one scene of {arguments.minutes:g} minutes: {long.line()}")
-        for problem in long.problems:
-            print(problem)
-        problems += long.problems
-        figures["long"] = asdict(long)
-    crew.end()
+    try:
+        total = play(crew, seeds, SCENE_SECONDS, KILLED_IN_A_SCENE)
+        print(f"short scenes: {total.line()}")
+        figures = {"short": asdict(total)}
+        problems = list(total.problems)
+        if arguments.minutes:
+            long = crew.scene(arguments.first, arguments.minutes * 60, int(arguments.minutes * 20))
+            print(f"one scene of {arguments.minutes:g} minutes: {long.line()}")
+            for problem in long.problems:
+                print(problem)
+            problems += long.problems
+            figures["long"] = asdict(long)
+    finally:
+        crew.end()
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
     return 1 if problems else 0

@@ -55,9 +55,9 @@ class Stretch:
 
 
 def stretch_of(judged: Sequence[tuple[int, int, int]]) -> Stretch:
-    """From (P50, P90, what it came to) of forecasts before any stretch, in seconds: the factors with which half and nine
-    tenths of them would have been met (split conformal prediction, with the ratio as its score). Jobs that come later
-    are in no forecast; how much they usually matter is in this."""
+    """From (P50, P90, what it came to) of forecasts before any stretch, in seconds: the factors with which half and
+    nine tenths of them would have been met (split conformal prediction, with the ratio as its score). Jobs that come
+    later are in no forecast; how much they usually matter is in this."""
     if len(judged) < FEWEST_KNOWN:
         return Stretch()
     p50 = sorted(waited / max(p50, 1) for p50, _, waited in judged)
