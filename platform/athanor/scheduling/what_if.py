@@ -6,6 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from athanor.budgets import windows
 from athanor.budgets.quotes import Quotes
 from athanor.jobs.models import Job
 from athanor.quotas.services import leaf_of
@@ -45,7 +46,9 @@ class Outlooks:
         if decision.admitted:
             return Outlook(decision, told, Forecast(0, 0), quoted)
         if candidate.hold is not None:
-            return Outlook(decision, told, Forecast(None, None), quoted)
+            opens = windows.opens_at(job, self._now)
+            left = int((opens - self._now).total_seconds()) if opens else None
+            return Outlook(decision, told, Forecast(left, None), quoted)
         first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
         found = forecasts(first, [job.id], self._shares, samples=SAMPLES)
         return Outlook(decision, told, self._stretch.of(found[job.id]), quoted)

@@ -77,3 +77,6 @@ def test_what_it_would_reserve_of_a_budget(api: Api, spec: dict[str, Any], team:
     assert budget["reserves"] == pytest.approx(2.0, abs=0.01) or budget["reserves"] < 2.0, "less at a month's end"
     longer = plan(api, spec, time_limit_seconds=36_000, resources={"cluster": "fake", "processes_per_node": 8})
     assert longer["start"]["reason"]["code"] == "budget_exhausted"
+    later = next(each for each in longer["alternatives"] if "schedule" in each["changes"])
+    assert later["start"]["reason"]["code"] == "not_before"
+    assert later["start"]["p50_seconds"] > 0

@@ -78,7 +78,7 @@ def plan_of(asked: Request) -> dict[str, Any]:
     """What PLAN describes. Jobs that start at once have no alternatives: nothing would be sooner."""
     outlooks, job = Outlooks(), services.draft(asked)
     as_asked = outlooks.of(job)
-    others = [] if as_asked.decision.admitted else list(_variations(asked))
+    others = [] if as_asked.decision.admitted else [*_variations(asked), *_later(asked, as_asked)]
     return {
         "cost": _cost(job),
         "start": shown(as_asked),
@@ -98,7 +98,7 @@ def _alternative(each: Variation, asked: Request, outlooks: Outlooks) -> dict[st
 
 
 def _cost(job: Job) -> dict[str, Any]:
-    cost, currency = quotes.money_of(job, timezone.now())
+    cost, currency = quotes.money_of(job, job.not_before or timezone.now())
     return {"amount": cost / MICRO, "currency": currency}
 
 
@@ -154,6 +154,18 @@ def _variations(asked: Request) -> Iterator[Variation]:
             yield each
         if found == MOST_OTHER_POOLS:
             return
+
+
+def _later(asked: Request, outlook: Outlook) -> Iterator[Variation]:
+    """When the budget that stands in its way is filled again."""
+    blocker = outlook.decision.blocker
+    if blocker is None or blocker.kind != "budget":
+        return
+    begins = quotes.period_end(blocker.id, timezone.now())
+    schedule = asked.spec.schedule.model_copy(update={"not_before": begins})
+    changes = {"schedule": {"not_before": begins.isoformat()}}
+    label = f"a start from {begins:%Y-%m-%d %H:%M} UTC, when budget {blocker.name} is filled again"
+    yield Variation(label, changes, asked.spec.model_copy(update={"schedule": schedule}), asked.pool)
 
 
 def _varied(asked: Request, label: str, pool: Pool, **resources: Any) -> Iterator[Variation]:
