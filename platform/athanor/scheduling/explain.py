@@ -7,20 +7,24 @@ team that they belong to.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from athanor.scheduling.snapshot import Decision, Snapshot
+from athanor.scheduling.snapshot import Blocker, Decision, Snapshot
 
 MOST_HOLDERS = 20
 
 
 class Holders(NamedTuple):
-    """Whose the jobs that hold slots are: (leaf, its name) by job."""
+    """Whose the jobs are: (leaf, its name) of those that hold slots, the leaf of those that wait."""
 
     leaves: Mapping[str, tuple[str, str]]
+    waiting: Mapping[str, str]
 
 
 def holders(snapshot: Snapshot) -> Holders:
     names = {node.id: node.name for node in snapshot.nodes}
-    return Holders({holding.job_id: (holding.node, names[holding.node]) for holding in snapshot.holdings})
+    return Holders(
+        {holding.job_id: (holding.node, names[holding.node]) for holding in snapshot.holdings},
+        {job.job_id: job.node for job in snapshot.waiting},
+    )
 
 
 def facts(decision: Decision, leaf: str, of: Holders) -> dict[str, Any]:
@@ -44,9 +48,16 @@ def facts(decision: Decision, leaf: str, of: Holders) -> dict[str, Any]:
         ranked = sorted(slots.items(), key=lambda each: (-each[1], each[0]))[:MOST_HOLDERS]
         told["blocker"] = {
             "kind": blocker.kind,
-            "name": blocker.name,
+            "name": _name(blocker, leaf, of),
             "lacking": blocker.lacking,
             "held_by": [{"team": name, "slots": held} for name, held in ranked],
             "own_jobs": own[:MOST_HOLDERS],
         }
     return told
+
+
+def _name(blocker: Blocker, leaf: str, of: Holders) -> str:
+    """The job whose turn it is has a name only for its own team."""
+    if blocker.kind == "turn" and of.waiting.get(blocker.id) != leaf:
+        return "an earlier job of another team"
+    return blocker.name

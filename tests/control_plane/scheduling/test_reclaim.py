@@ -102,6 +102,25 @@ def test_what_waits_says_on_what_who_has_it_and_where_it_stands(
     assert first.waiting["blocker"]["own_jobs"] == [], "another team's jobs are not named"
 
 
+def test_whose_turn_it_is_is_told_by_name_only_within_the_team(
+    submit: Callable[..., Job], of_blue: Callable[..., Job], world: World
+) -> None:
+    drive.run(submit(resources={"cluster": "fake", "processes_per_node": 4}))
+    head = of_blue(resources={"cluster": "fake", "processes_per_node": 8})
+    mine = submit(time_limit_seconds=10**6)
+    services.admit()
+    mine.refresh_from_db()
+    assert mine.waiting is not None
+    assert mine.waiting["blocker"]["name"] == "an earlier job of another team"
+    assert head.id not in str(mine.waiting) + mine.reason_detail
+    Job.objects.filter(pk=head.pk).update(team=mine.team)
+    Job.objects.filter(pk=mine.pk).update(reason="")
+    services.admit()
+    mine.refresh_from_db()
+    assert mine.waiting is not None
+    assert mine.waiting["blocker"]["name"] == head.id
+
+
 def test_a_decision_is_stored_and_made_again(submit: Callable[..., Job], halves: None) -> None:
     submit(), submit()
     services.admit()
