@@ -65,11 +65,13 @@ class Process:
         mine.close()
         for file in self._open:
             file.close()
-        with suppress(KeyboardInterrupt), theirs.makefile("rw") as file:
-            for line in file:
-                file.write(json.dumps(_answer(json.loads(line))) + "\n")
-                file.flush()
-        os._exit(0)
+        try:
+            with suppress(KeyboardInterrupt, OSError), theirs.makefile("rw") as file:
+                for line in file:
+                    file.write(json.dumps(_answer(json.loads(line))) + "\n")
+                    file.flush()
+        finally:
+            os._exit(0)  # whatever happens: what comes next is the parent's
 
     def begin(self, task: str, *arguments: Any) -> None:
         self._file.write(json.dumps([task, *arguments]) + "\n")
