@@ -181,10 +181,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many short scenes")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--minutes", type=float, default=0.0, help="then one long scene")
+    parser.add_argument("--plant", action="store_true", help="with a fault in every process, which must be found")
     parser.add_argument("--json", type=Path, help="write the figures there")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     crew = Crew(FEWER)
+    if arguments.plant:
+        crew.plant()
     try:
         total = play(crew, seeds, SCENE_SECONDS, KILLED_IN_A_SCENE)
     finally:

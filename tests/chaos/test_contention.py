@@ -1,33 +1,42 @@
-"""Processes at once over admission, quotas and budgets: nothing is found, and a planted fault is."""
+"""Processes at once over admission, quotas and budgets: nothing is found, and a planted fault is.
 
-from collections.abc import Iterator
+In a process of its own: it forks, and what forks must have neither threads nor connections.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.chaos.contention import Crew, play
+from deploy.local.environment import REPOSITORY
 
-SEEDS = range(1, 7)
-
-
-@pytest.fixture
-def crew() -> Iterator[Crew]:
-    made = Crew(processes=8)
-    yield made
-    made.end()
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-def test_no_admission_goes_above_what_there_is_at_any_instant(crew: Crew) -> None:
-    found = play(crew, SEEDS, seconds=1.5, killed=1)
-    assert found.problems == []
-    assert found.admitted > 0
-    assert found.finished > 0
+def played(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit status, and the figures of the short scenes."""
+    figures = tmp_path / "figures.json"
+    paths = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
+    command = [sys.executable, "-m", "tests.chaos.contention", *arguments, "--json", str(figures)]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    assert figures.exists(), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(figures.read_text())["short"]
+    return done.returncode, found
 
 
-def test_admission_that_forgets_what_it_has_just_admitted_is_found(crew: Crew) -> None:
-    crew.plant()
-    problems: list[str] = []
-    for seed in range(1, 30):
-        problems += crew.scene(seed, seconds=1.5, killed=0).problems
-        if problems:
-            return
-    pytest.fail("nobody noticed what was admitted twice over")
+def test_no_admission_goes_above_what_there_is_at_any_instant(tmp_path: Path) -> None:
+    status, found = played(tmp_path, "--seeds", "12")
+    assert (status, found["problems"]) == (0, [])
+    assert found["admitted"] > 0
+    assert found["finished"] > 0
+
+
+def test_admission_that_forgets_what_it_has_just_admitted_is_found(tmp_path: Path) -> None:
+    status, found = played(tmp_path, "--seeds", "12", "--plant")
+    assert status == 1
+    assert found["problems"]
