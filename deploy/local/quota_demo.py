@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 from rich.console import Console
 
+from deploy.local.administrator import Administrator
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json
 from deploy.local.handle import wait_until
@@ -23,25 +23,9 @@ FINAL = ("succeeded", "failed", "cancelled", "expired")
 console = Console(highlight=False)
 
 
-class Administrator:
-    """Signed in as on the dashboard."""
-
-    def __init__(self, url: str, username: str, password: str) -> None:
-        self._http = httpx.Client(base_url=url, timeout=60)
-        self._csrf = self("GET", "session")["csrf_token"]
-        self._csrf = self("POST", "session", {"username": username, "password": password})["csrf_token"]
-
-    def __call__(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {} if method == "GET" else {"X-CSRFToken": self._csrf}
-        answer = self._http.request(method, f"/api/v1/{path}", json=body, headers=headers)
-        if not answer.is_success:
-            raise StackError(f"{method} {path} was answered with {answer.status_code}", log=answer.text)
-        return answer.json() if answer.content else None
-
-
 class Demo:
     def __init__(self, api: Administrator) -> None:
-        self._api = api
+        self._api = api.call
         self._jobs: list[str] = []
         self._of_red: list[str] = []
         self._victim = ""
@@ -257,7 +241,7 @@ def main() -> int:
         console.print("no stack runs here: start one with `make up` or `make demo`")
         return 1
     try:
-        Demo(Administrator(credentials["url"], credentials["username"], credentials["password"])).play()
+        Demo(Administrator(credentials)).play()
     except StackError as error:
         console.print(error.log)
         console.print(f"[red]failed:[/red] {error}", soft_wrap=True)

@@ -4,24 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+from deploy.local.administrator import Administrator
 
-
-class Administrator:
-    """Signed in as in the dashboard."""
-
-    def __init__(self, credentials: Any) -> None:
-        """`credentials`: url, username and password, as the stack keeps them."""
-        self._http = httpx.Client(base_url=f"{credentials['url']}/api/v1/", timeout=60)
-        self._csrf = self.call("GET", "session")["csrf_token"]
-        given = {"username": credentials["username"], "password": credentials["password"]}
-        self._csrf = self.call("POST", "session", given)["csrf_token"]
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"X-CSRFToken": self._csrf} if method != "GET" else {}
-        answer = self._http.request(method, path, json=body, headers=headers)
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json() if answer.content else None
+__all__ = ["Administrator", "registered"]
 
 
 @contextmanager

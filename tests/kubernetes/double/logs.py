@@ -5,7 +5,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-Line = tuple[float, bytes]
+Line = tuple[int, bytes]
+SECOND = 1_000_000_000
 
 
 class Logs:
@@ -13,9 +14,10 @@ class Logs:
         self._lock = threading.Lock()
         self._seen: dict[Path, list[Line]] = {}
         self._read: dict[Path, int] = {}
+        self.tick = 1  # nanoseconds; with more, lines that come at once have one time
 
     def lines(self, file: Path) -> list[Line]:
-        """All lines so far; one that is not finished yet is not there."""
+        """All lines so far, with the nanosecond of each; one that is not finished yet is not there."""
         with self._lock:
             seen = self._seen.setdefault(file, [])
             try:
@@ -27,8 +29,11 @@ class Logs:
             whole = fresh[: fresh.rfind(b"\n") + 1]
             self._read[file] = self._read.get(file, 0) + len(whole)
             for line in whole.splitlines(keepends=True):
-                seen.append((max(time.time(), seen[-1][0] + 1e-6 if seen else 0.0), line))
+                now = time.time_ns() // self.tick * self.tick
+                earliest = seen[-1][0] + (self.tick == 1) if seen else 0
+                seen.append((max(now, earliest), line))
             return list(seen)
 
-    def stamp(self, at: float) -> bytes:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ").encode()
+    def stamp(self, at: int) -> bytes:
+        seconds, fraction = divmod(at, SECOND)
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z ".encode()

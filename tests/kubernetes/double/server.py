@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests.kubernetes.double import apply, selectors, validation
 from tests.kubernetes.double.admission import warning_of
 from tests.kubernetes.double.errors import ApiError
+from tests.kubernetes.double.logs import SECOND
 from tests.kubernetes.double.pods import delete_pod
 from tests.kubernetes.double.selectors import Object
 from tests.kubernetes.double.store import KINDS, Change, Kind, Stored, not_found
@@ -364,13 +365,12 @@ class Request:
         lines = self.cluster.logs.lines(self.cluster.kubelet.log_of(pod))
         if since := self.query.get("sinceTime"):
             begin = seconds_of(since) - self.store.clock_offset
-            lines = [line for line in lines if line[0] >= int(begin)]
+            lines = [line for line in lines if line[0] >= int(begin) * SECOND]
         if tail := self.query.get("tailLines"):
             lines = lines[-int(tail) :]
         stamped = self.query.get("timestamps") == "true"
-        content = b"".join(
-            (self.cluster.logs.stamp(at + self.store.clock_offset) if stamped else b"") + line for at, line in lines
-        )
+        offset = int(self.store.clock_offset * SECOND)
+        content = b"".join((self.cluster.logs.stamp(at + offset) if stamped else b"") + line for at, line in lines)
         return content[: int(self.query["limitBytes"])] if "limitBytes" in self.query else content
 
     def watch_from(self) -> int:

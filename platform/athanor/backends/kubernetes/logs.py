@@ -1,7 +1,8 @@
 """The pods' own output, read on from a cursor.
 
 The API knows no offsets, but each line has a time. The cursor holds, for each pod, the time of the last line that was
-handed over; reading on asks from that second on and leaves out what was there before.
+handed over and how many lines of that very time were (clocks may be coarse); reading on asks from that second on and
+leaves out what was there before.
 """
 
 import json
@@ -45,7 +46,8 @@ def read(client: Client, pods: Sequence[PodState], cursor: str | None) -> LogPar
 
 
 def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, deadline: float) -> tuple[str, str]:
-    """Whole lines later than `after`, and the time of the last of them. Times of one length sort as text."""
+    """Whole lines later than `after`, and the mark of the last of them. Times of one length sort as text."""
+    mark = _mark(after)
     wanted = room
     while True:
         content = _ask(client, pod, after, wanted, deadline)
@@ -54,25 +56,33 @@ def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, 
         if not is_all or content.endswith(b"\n"):
             lines.pop()  # empty, or cut off
         text, last, left = "", after, room
+        stamp, number = "", 0
         for line in lines:
             at, _, words = line.partition(b" ")
-            stamp = at.decode(errors="replace")
-            if stamp <= after:
+            stamp, before = at.decode(errors="replace"), stamp
+            number = number + 1 if stamp == before else 1
+            if (stamp, number) <= mark:
                 continue
             said = f"{label}{words[: room - len(label) - 1].decode(errors='replace')}\n"
             left -= len(said.encode())
             if left < 0 and text:
                 break
-            text, last = text + said, stamp
+            text, last = text + said, f"{stamp} {number}"
         if text or is_all or wanted >= MOST_BYTES:
             return text, last
         wanted *= 4
 
 
+def _mark(text: str) -> tuple[str, float]:
+    """A time, and how many lines of it were handed over; cursors of earlier versions know the time only."""
+    stamp, _, number = text.partition(" ")
+    return stamp, int(number) if number else float("inf")
+
+
 def _ask(client: Client, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
     query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": wanted}
     if after:
-        query["sinceTime"] = FRACTION.sub("", after)
+        query["sinceTime"] = FRACTION.sub("", _mark(after)[0])
     where = path("v1", "pods", pod.namespace, pod.name, "log")
     try:
         return client.request("GET", where, deadline=deadline, **query).content
