@@ -104,13 +104,17 @@ class Stack(StackHandle):
         wait_until(answered, f"GET {path} is answered", 60)
         return answer[-1]
 
-    def submit(self, tmp_path: Path, processes: int = 2, **training: Any) -> str:
-        """A tiny job, with some fields of `training` changed; its id."""
+    def spec(self, tmp_path: Path, processes: int = 2, **training: Any) -> Path:
+        """A file with a tiny job's spec, some fields of `training` changed."""
         resources = {**TINY["resources"], "processes_per_node": processes}
         spec = {**TINY, "resources": resources, "training": {**TINY["training"], **training}}
         path = tmp_path / "job.json"
         path.write_text(json.dumps(spec))
-        return str(self.json("submit", str(path))["id"])
+        return path
+
+    def submit(self, tmp_path: Path, processes: int = 2, **training: Any) -> str:
+        """A tiny job, with some fields of `training` changed; its id."""
+        return str(self.json("submit", str(self.spec(tmp_path, processes, **training)))["id"])
 
     def job(self, job_id: str) -> Any:
         return self.get(f"/jobs/{job_id}")

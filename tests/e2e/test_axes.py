@@ -23,8 +23,7 @@ def test_five_axes_train_through_the_platform(stack, tmp_path: Path) -> None:
 
 
 def test_a_mesh_that_cannot_be_is_refused_with_the_reason(stack, tmp_path: Path) -> None:
-    stack.submit(tmp_path, steps=1)
-    result = stack.athanor("submit", str(tmp_path / "job.json"), "--set", "training.parallelism.tensor=3")
+    result = stack.athanor("submit", str(stack.spec(tmp_path)), "--set", "training.parallelism.tensor=3")
     assert result.returncode == 2
     assert "tensor 3" in result.stderr
     assert "does not divide" in result.stderr

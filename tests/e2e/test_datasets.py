@@ -41,8 +41,6 @@ def test_a_file_that_is_no_text_is_refused_with_the_place(stack, tmp_path: Path,
 
 
 def test_a_data_set_that_is_not_there_is_named_before_a_job_is_made(stack, tmp_path: Path) -> None:
-    path = tmp_path / "job.json"
-    stack.submit(tmp_path, steps=1)
-    result = stack.athanor("submit", str(path), "--set", "training.data.source=dataset:absent")
+    result = stack.athanor("submit", str(stack.spec(tmp_path)), "--set", "training.data.source=dataset:absent")
     assert result.returncode == 2
     assert "absent" in result.stderr

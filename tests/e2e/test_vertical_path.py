@@ -46,8 +46,7 @@ def test_a_cancelled_job_ends_as_cancelled_with_its_exit_code(stack, tmp_path: P
 
 
 def test_the_same_key_gives_the_same_job_and_another_body_is_refused(stack, tmp_path: Path) -> None:
-    path = tmp_path / "job.json"
-    stack.submit(tmp_path, steps=1)
+    path = stack.spec(tmp_path, steps=1)
     arguments = ("submit", str(path), "--idempotency-key", f"e2e-{tmp_path.name}")
     first, second = stack.json(*arguments), stack.json(*arguments)
     assert first["id"] == second["id"]
