@@ -287,9 +287,7 @@ def test_avoided_nodes_are_avoided(kubernetes: KubernetesCase) -> None:
 
 
 @pytest.mark.parametrize("tick", [1, 5_000_000], ids=["fine clock", "coarse clock"])
-def test_logs_of_several_pods_are_told_apart_and_long_ones_come_in_parts(
-    kubernetes: KubernetesCase, tick: int
-) -> None:
+def test_logs_of_several_pods_are_told_apart_and_long_ones_come_in_parts(kubernetes: KubernetesCase, tick: int) -> None:
     lines = 5000
     kubernetes.cluster.logs.tick = tick
     kubernetes.use(f"for i in range({lines}): print('%06d' % i, 'x' * 60)\n" + PROGRAM)
