@@ -38,6 +38,19 @@ def test_the_tree_is_shown_with_what_is_used_of_it(server: Any, athanor: Any, an
     assert yaml.safe_load(athanor("quota", "show", "--yaml").stdout) == document
 
 
+def test_how_admission_decides_is_shown_and_changed(server: Any, athanor: Any, answer: Any) -> None:
+    decides = {"fair_share": True, "half_life_seconds": 7 * 86_400, "age_step_seconds": 0, "backfill": True,
+               "preempt": False, "protected_seconds": 600}  # fmt: skip
+    server.answer("GET /api/v1/quotas/settings", answer(decides))
+    assert athanor("quota", "settings").stdout.splitlines() == [
+        "fair share: yes", "backfill: yes", "preempt: no", "half life: 7 d", "age step: 0 s", "protected: 10 min"
+    ]  # fmt: skip
+    server.answer("PUT /api/v1/quotas/settings", answer({**decides, "preempt": True}))
+    changed = athanor("quota", "settings", "--preempt", "--no-backfill", "--protected-seconds", "60", "--json")
+    assert json.loads(changed.stdout)["preempt"] is True
+    assert json.loads(server.seen[-1].body) == {"backfill": False, "preempt": True, "protected_seconds": 60}
+
+
 def test_a_node_is_set_as_previewed(server: Any, athanor: Any, answer: Any) -> None:
     server.answer("POST /api/v1/quotas:preview", answer(PREVIEW))
     server.answer("PATCH /api/v1/quotas", answer(TREE))

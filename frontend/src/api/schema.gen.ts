@@ -4109,10 +4109,10 @@ export interface components {
         };
         QuotaLine: {
             accelerator: string;
-            /** @description what the subtree has now */
-            nominal: number;
             /** @description slots held on average, a number a day */
             used: number[];
+            /** @description the subtree's own at the end of each day, of today now */
+            nominal: number[];
         };
         QuotaNode: {
             id: string;

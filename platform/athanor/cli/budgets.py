@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
-from athanor.cli.render import console, print_json
+from athanor.cli.render import columns, console, print_json
 
 app = typer.Typer(rich_markup_mode=None)
 BudgetName = Annotated[str, typer.Argument(help="Its name, path/name or id.", metavar="BUDGET")]
@@ -30,7 +29,7 @@ def list_budgets(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    table = _table("budget", "period", "amount", "spent", "reserved", "left", "at its end", "kind")
+    table = columns("budget", "period", "amount", "spent", "reserved", "left", "at its end", "kind")
     for budget in found:
         now, forecast = budget["current"], budget["forecast"]
         figures = [_shown(budget, now[name]) for name in ("spent", "reserved", "available")] if now else [""] * 3
@@ -135,7 +134,7 @@ def statement(
         writer.writerow(("team", "job_id", "spent", "reserved", "refunded"))
         writer.writerows(rows)
         return
-    table = _table("team", "job", "spent", "reserved", "paid back")
+    table = columns("team", "job", "spent", "reserved", "paid back")
     for team, job, *figures in rows:
         table.add_row(escape(team), job, *(_shown(found, figure) for figure in figures))
     console.print(table)
@@ -171,10 +170,3 @@ def _amount(text: str, scale: int) -> int:
 def _shown(budget: Any, amount: int) -> str:
     unit = budget["currency"] if budget["unit"] == "money" else "slot-hours"
     return f"{Decimal(amount) / SCALES[budget['unit']]:,.2f} {unit}"
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table

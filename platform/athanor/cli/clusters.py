@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
-from athanor.cli.render import console, print_json, size
+from athanor.cli.render import columns, console, print_json, size
 from athanor.cli.spec_file import read_spec
 
 app = typer.Typer(rich_markup_mode=None)
@@ -31,7 +30,7 @@ def list_clusters(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    table = _table("name", "kind", "state", "nodes", "slots", "pools")
+    table = columns("name", "kind", "state", "nodes", "slots", "pools")
     for cluster in found:
         table.add_row(
             cluster["name"], cluster["kind"], _health(cluster), str(cluster["nodes"]["total"]), _slots(cluster),
@@ -157,7 +156,7 @@ def nodes(
     if as_json:
         print_json(found)
         return
-    table = _table("name", "state", "accelerator", "used", "memory", "groups", "jobs hit", "why")
+    table = columns("name", "state", "accelerator", "used", "memory", "groups", "jobs hit", "why")
     for node in found:
         quarantine = f"quarantine by {node['quarantined_by']}: {node['quarantine_reason']}"
         table.add_row(
@@ -286,10 +285,3 @@ def _slots(cluster: Any) -> str:
 def _coloured(word: str) -> str:
     colour = COLOURS.get(word)
     return f"[{colour}]{word}[/{colour}]" if colour else word
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table

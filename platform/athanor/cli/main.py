@@ -9,6 +9,7 @@ from athanor.cli import (
     account,
     budgets,
     clusters,
+    costs,
     datasets,
     event_files,
     following,
@@ -64,6 +65,7 @@ app.command("download")(models.download)
 app.command("generate")(models.generate)
 app.add_typer(datasets.app, name="dataset", help="Text to train on.", no_args_is_help=True)
 app.command("queue")(quotas.queue)
+app.command("costs")(costs.costs)
 app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="Who may use how much: the tree of quotas.", no_args_is_help=True)
 app.add_typer(budgets.app, name="budget", help="What teams may spend, and what they did.", no_args_is_help=True)

@@ -1,4 +1,4 @@
-"""quota show, set, preview, apply; queue.
+"""quota show, set, preview, apply, settings; queue.
 
 Whoever changes the tree needs a token with the scope `platform`, of a platform administrator.
 """
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
-from athanor.cli.render import console, number, print_json, size
+from athanor.cli.render import columns, console, number, print_json, size
 from athanor.cli.spec_file import read_spec
 
 app = typer.Typer(rich_markup_mode=None)
@@ -48,7 +48,7 @@ def show(
     if as_json:
         print_json(found)
         return
-    table = _table("node", "accelerator", "used", "own", "borrowed", "lent", "can use", "jobs", "waiting", "limits")
+    table = columns("node", "accelerator", "used", "own", "borrowed", "lent", "can use", "jobs", "waiting", "limits")
     for node in found["nodes"]:
         _rows_of(table, node)
     console.print(table)
@@ -134,6 +134,38 @@ def apply(file: TreeFile, yes: Yes = False, as_json: AsJson = False) -> None:
         console.print("[green]The tree is as the file says.[/green]")
 
 
+@app.command("settings")
+@reports_errors
+def admission_settings(
+    fair_share: Annotated[bool | None, typer.Option(help="Who used less goes first.")] = None,
+    backfill: Annotated[bool | None, typer.Option(help="Small jobs pass where they delay nobody.")] = None,
+    preempt: Annotated[bool | None, typer.Option(help="Lent slots are asked back at a checkpoint.")] = None,
+    half_life_seconds: Annotated[int | None, typer.Option(help="In which past use counts half.")] = None,
+    age_step_seconds: Annotated[int | None, typer.Option(help="Waiting that counts as a class; 0: never.")] = None,
+    protected_seconds: Annotated[int | None, typer.Option(help="Nobody is asked to leave so early.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how admission decides, and change what is named. Holds at once."""
+    asked = {
+        "fair_share": fair_share,
+        "backfill": backfill,
+        "preempt": preempt,
+        "half_life_seconds": half_life_seconds,
+        "age_step_seconds": age_step_seconds,
+        "protected_seconds": protected_seconds,
+    }
+    change = {name: value for name, value in asked.items() if value is not None}
+    client = connect()
+    found = client.put("/quotas/settings", change) if change else client.get("/quotas/settings")
+    if as_json:
+        print_json(found)
+        return
+    for name in asked:
+        value = found[name]
+        said = ("yes" if value else "no") if isinstance(value, bool) else _span(value)
+        console.print(f"{name.removesuffix('_seconds').replace('_', ' ')}: {said}")
+
+
 @reports_errors
 def queue(
     pool: Annotated[str | None, typer.Option(help="CLUSTER/POOL, or a cluster.")] = None,
@@ -154,7 +186,7 @@ def queue(
 
 
 def _queue_table(jobs: list[Any]) -> Table:
-    table = _table("#", "job", "name", "team", "priority", "slots", "starts in", "why it waits")
+    table = columns("#", "job", "name", "team", "priority", "slots", "starts in", "why it waits")
     for job in jobs:
         wait, reason = job["wait"] or {}, job["reason"] or {}
         why = " ".join(part for part in (reason.get("message"), wait.get("unblocks")) if part)
@@ -253,10 +285,3 @@ def _grant(text: str) -> tuple[str, dict[str, int | None] | None]:
 def _if_match(seen: Any) -> dict[str, str]:
     """Only if the tree is still what was previewed."""
     return {"If-Match": f'W/"{seen["version"]}-"'}
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name in ("job", "node"))
-    return table

@@ -17,6 +17,7 @@ COLOURS = {
     "succeeded": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "running": "cyan",
     "starting": "cyan", "dispatching": "cyan", "stopping": "yellow",
 }  # fmt: skip
+WHOLE = ("id", "status", "created", "job", "node")
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:
@@ -36,10 +37,16 @@ def status_text(job: JobSummary | Job) -> str:
     return f"[{colour}]{status}[/{colour}]{suffix}"
 
 
-def jobs_table(jobs: Sequence[JobSummary]) -> Table:
+def columns(*names: str) -> Table:
+    """An empty table; what one copies from it stays on one line."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("id", "name", "team", "status", "step", "loss", "created"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("id", "status", "created"))
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name in WHOLE)
+    return table
+
+
+def jobs_table(jobs: Sequence[JobSummary]) -> Table:
+    table = columns("id", "name", "team", "status", "step", "loss", "created")
     for job in jobs:
         progress = progress_of(job)
         table.add_row(

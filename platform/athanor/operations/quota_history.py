@@ -1,6 +1,6 @@
-"""What was used of the tree day by day, and what is kept now, summed over each subtree."""
+"""What was used of the tree day by day, what it had, and what is kept now, summed over each subtree."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -10,18 +10,20 @@ from django.db.models.functions import TruncDate
 from athanor.artifacts import usage
 from athanor.budgets.models import UsageHour
 from athanor.core import tenancy
-from athanor.quotas.tree import Tree, children_of, nominal_of_subtree, way_up
+from athanor.quotas.models import NominalChange
+from athanor.quotas.tree import Tree, nominals, way_up
 
 DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
 class Line:
-    """Slots that were held on average, a number a day; of today until now. `nominal` is what the subtree has now."""
+    """A number a day: slots that were held on average (of today until now), and what the subtree had of its own at its
+    end (of today now)."""
 
     accelerator: str
-    nominal: int
     used: list[float]
+    nominal: list[int]
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,9 @@ def history(tree: Tree, now: datetime, days: int) -> dict[str, History]:
             kept[above.id] += stored.get(node.team_id, 0)
             for (accelerator, day), slots in teams.get(node.team_id, {}).items():
                 used[above.id].setdefault(accelerator, [0.0] * days)[place[day]] += slots
-    granted = sorted({accelerator for node in tree.values() for accelerator in node.grants})
-    below = children_of(tree)
+    own = nominals(tree)
+    past = _past(span, now)
+    granted = {accelerator for _, accelerator in {*own, *past}}
     return {
         node_id: History(
             node_id,
@@ -58,14 +61,34 @@ def history(tree: Tree, now: datetime, days: int) -> dict[str, History]:
             [
                 Line(
                     accelerator,
-                    nominal_of_subtree(tree, below, node_id, accelerator),
                     [round(slots, 3) for slots in used[node_id].get(accelerator, [0.0] * days)],
+                    _day_by_day(own.get((node_id, accelerator), 0), past.get((node_id, accelerator), ()), span, now),
                 )
                 for accelerator in sorted({*granted, *used[node_id]})
             ],
         )
         for node_id in tree
     }
+
+
+def _past(span: list[date], now: datetime) -> Mapping[tuple[str, str], Sequence[NominalChange]]:
+    """By node and accelerator: what was changed in these days, newest last."""
+    found: dict[tuple[str, str], list[NominalChange]] = {}
+    start = datetime.combine(span[0], datetime.min.time(), now.tzinfo)
+    for change in NominalChange.objects.filter(time__gte=start, time__lte=now).order_by("time", "id"):
+        found.setdefault((change.node_id, change.accelerator), []).append(change)
+    return found
+
+
+def _day_by_day(present: int, changes: Sequence[NominalChange], span: list[date], now: datetime) -> list[int]:
+    """Back from what is: whatever was changed after a day's end was not so yet."""
+    days, later = [], list(changes)
+    for day in reversed(span):
+        end = datetime.combine(day + timedelta(days=1), datetime.min.time(), now.tzinfo)
+        while later and later[-1].time >= end:
+            present = later.pop().before
+        days.append(present)
+    return days[::-1]
 
 
 def _slots_of_teams(span: list[date], now: datetime) -> Mapping[str, Mapping[tuple[str, date], float]]:

@@ -10,7 +10,7 @@ from athanor.core.errors import Conflict, FieldProblem
 from athanor.jobs.services import Request
 from athanor.quotas import limits, selectors
 from athanor.quotas.changes import differences
-from athanor.quotas.tree import Node, Tree, children_of, nominal_of_subtree, path_of, way_up
+from athanor.quotas.tree import Node, Tree, children_of, nominals, path_of, way_up
 from athanor.scheduling import snapshot as pure
 from athanor.scheduling.policy import decide
 from athanor.scheduling.services import snapshot_now
@@ -113,7 +113,7 @@ def shown(tree: Tree, used: Mapping[str, selectors.Used]) -> list[Shown]:
                 now.add(pure_tree.index[node.id], accelerator, slots)
                 accelerators.add(accelerator)
     lent = {accelerator: now.lent(accelerator) for accelerator in pure_tree.quotas}
-    below = children_of(tree)
+    own = nominals(tree)
 
     def share(node: Node, accelerator: str) -> Share:
         at, governed = pure_tree.index[node.id], accelerator in pure_tree.quotas
@@ -121,7 +121,7 @@ def shown(tree: Tree, used: Mapping[str, selectors.Used]) -> list[Shown]:
         return Share(
             accelerator=accelerator,
             governed=governed,
-            nominal=nominal_of_subtree(tree, below, node.id, accelerator),
+            nominal=own.get((node.id, accelerator), 0),
             used=used[node.id].slots.get(accelerator, 0),
             borrowed=now.borrowed(at, accelerator),
             lent=lent[accelerator][at] if governed else 0,

@@ -21,7 +21,7 @@ from athanor.quotas.tree import (
     Tree,
     TreeDocument,
     children_of,
-    nominal_of_subtree,
+    nominals,
     path_of,
     paths,
     root_of,
@@ -215,10 +215,10 @@ def _with_values(node: Node, change: NodeChange) -> Node:
 
 def _check(wish: _Wish) -> None:
     """What must hold of the whole."""
-    tree, below = wish.tree, children_of(wish.tree)
+    tree, own = wish.tree, nominals(wish.tree)
     for node_id, pointer in wish.told.items():
         if node_id in tree:
-            _check_node(wish, tree[node_id], pointer, below)
+            _check_node(wish, tree[node_id], pointer, own)
     twice = Counter((node.parent, node.name) for node in tree.values())
     for (parent, name), count in twice.items():
         if count > 1 and parent is not None:
@@ -228,7 +228,7 @@ def _check(wish: _Wish) -> None:
             wish.refuse(pointer, "name_taken", detail)
 
 
-def _check_node(wish: _Wish, node: Node, pointer: str, below: Mapping[str, Sequence[Node]]) -> None:
+def _check_node(wish: _Wish, node: Node, pointer: str, own: Mapping[tuple[str, str], int]) -> None:
     is_top = node.parent is None
     if sum(1 for _ in way_up(wish.tree, node.id)) > DEEPEST:
         wish.refuse(pointer, "too_deep", f"{node.name} would be more than {DEEPEST} levels deep; flatten the tree")
@@ -241,7 +241,7 @@ def _check_node(wish: _Wish, node: Node, pointer: str, below: Mapping[str, Seque
             detail = f"the organisation has nobody to borrow from or lend to; leave {which} of {accelerator} out"
             wish.refuse(f"{place}/{which}", "top_of_the_tree", detail)
         elif grant.lend_limit is not None:
-            has = nominal_of_subtree(wish.tree, below, node.id, accelerator)
+            has = own[node.id, accelerator]
             if grant.lend_limit > has:
                 detail = f"{node.name} has {has} of {accelerator} and cannot lend {grant.lend_limit}"
                 wish.refuse(f"{place}/lend_limit", "lends_too_much", f"{detail}; lend {has} at most")

@@ -59,6 +59,19 @@ class QuotaGrant(models.Model):
         return f"{self.nominal} of {self.accelerator} for {self.node_id}"
 
 
+class NominalChange(models.Model):
+    """What the subtree of a node had of its own of one accelerator until `time`, and from then on: its past, drawn."""
+
+    node = models.ForeignKey(QuotaNode, on_delete=models.CASCADE, related_name="+")
+    accelerator = models.CharField(max_length=40)
+    time = models.DateTimeField(db_index=True)
+    before = models.BigIntegerField()
+    after = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.before} to {self.after} of {self.accelerator} for {self.node_id}"
+
+
 class AdmissionSettings(models.Model):
     """How admission decides (scheduling/snapshot.py, `Settings`). One row."""
 

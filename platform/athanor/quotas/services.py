@@ -6,14 +6,15 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
+from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.core import wakeups
 from athanor.core.errors import Conflict
 from athanor.quotas import changes, selectors
-from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
-from athanor.quotas.tree import LIMITS, ROOT, Node, Tree, path_of
+from athanor.quotas.models import AdmissionSettings, NominalChange, QuotaGrant, QuotaNode
+from athanor.quotas.tree import LIMITS, ROOT, Node, Tree, nominals, path_of
 
 Guard = Callable[[QuotaNode], None]
 
@@ -119,6 +120,7 @@ def _store(before: Tree, after: Tree, actor: User) -> None:
         rows[node_id].delete()
     for node_id in touched & after.keys():
         QuotaNode.objects.filter(pk=node_id).update(name=after[node_id].name)
+    _note_nominals(before, after)
     version = QuotaNode.objects.get(parent=None)
     version.version += 1
     version.save(update_fields=["version"])
@@ -138,6 +140,18 @@ def _write(row: QuotaNode, node: Node, was: Node | None) -> None:
     for accelerator, grant in node.grants.items():
         if old.get(accelerator) != grant:
             QuotaGrant.objects.update_or_create(node=row, accelerator=accelerator, defaults=grant.model_dump())
+
+
+def _note_nominals(before: Tree, after: Tree) -> None:
+    had, has, now = nominals(before), nominals(after), timezone.now()
+    NominalChange.objects.bulk_create(
+        NominalChange(
+            node_id=node_id, accelerator=accelerator, time=now,
+            before=had.get((node_id, accelerator), 0), after=has.get((node_id, accelerator), 0),
+        )
+        for node_id, accelerator in sorted({*had, *has})
+        if node_id in after and had.get((node_id, accelerator), 0) != has.get((node_id, accelerator), 0)
+    )  # fmt: skip
 
 
 def _audit(before: Tree, after: Tree, node_id: str, actor: User) -> None:

@@ -3,7 +3,7 @@
 `Node` is what a node is; `NodeChange` one wish about one node; `TreeDocument` the whole tree as a file says it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -148,15 +148,15 @@ def paths(tree: Tree) -> dict[str, str]:
     return {**found, top.name: top.id}
 
 
-def nominal_of_subtree(tree: Tree, below: Mapping[str, Sequence[Node]], node_id: str, accelerator: str) -> int:
-    """`below`: `children_of` the tree."""
-    total, open_ = 0, [node_id]
-    while open_:
-        at = open_.pop()
-        grant = tree[at].grants.get(accelerator)
-        total += grant.nominal if grant else 0
-        open_ += [child.id for child in below[at]]
-    return total
+def nominals(tree: Tree) -> dict[tuple[str, str], int]:
+    """What each subtree has of its own, by node and accelerator, where it has a grant."""
+    found: dict[tuple[str, str], int] = {}
+    for node in tree.values():
+        for accelerator, grant in node.grants.items():
+            for above in way_up(tree, node.id):
+                key = (above.id, accelerator)
+                found[key] = found.get(key, 0) + grant.nominal
+    return found
 
 
 def document_of(tree: Tree) -> TreeDocument:

@@ -13,6 +13,7 @@ from athanor.clusters.models import Pool
 from athanor.jobs.models import Job
 from athanor.operations import quota_history
 from athanor.quotas import selectors
+from athanor.quotas.models import NominalChange
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api
 
@@ -89,8 +90,29 @@ def test_days_are_averages_over_subtrees_and_today_until_now(
     assert lines["red"]["cpu"].used == [0, 2, 0]
     assert lines["blue"]["cpu"].used == [0, 0, 1], "six hours of today are over, in one of them it held six"
     assert lines["research"]["cpu"].used == [0, 2, 1]
-    assert (lines["research"]["cpu"].nominal, lines["research"]["h100"].nominal) == (3, 2)
+    assert (lines["research"]["cpu"].nominal, lines["research"]["h100"].nominal) == ([3] * 3, [2] * 3)
     assert lines["organisation"]["h100"].used == [0, 0, 0]
+
+
+def test_the_past_of_a_quota_is_what_it_was(change: Callable, team: Team, other_team: Team) -> None:
+    """Moves count too: what a group had is what was below it then."""
+    now = datetime(2020, 5, 10, 6, 0, tzinfo=UTC)
+
+    def changed(days_ago: float, *wishes: dict[str, Any]) -> None:
+        change(*wishes)
+        NominalChange.objects.filter(time__gt=now).update(time=now - timedelta(days=days_ago))
+
+    changed(9, {"node": "red", "grants": {"h100": {"nominal": 1}}})
+    changed(3, {"action": "create", "node": "research"}, {"node": "red", "grants": {"h100": {"nominal": 4}}})
+    changed(2.9, {"node": "red", "parent": "research"}, {"node": "blue", "grants": {"h100": {"nominal": 2}}})
+    changed(1, {"node": "research/red", "grants": {"h100": None}})
+    tree = selectors.tree()
+    found = quota_history.history(tree, now, 5)
+    lines = {tree[node_id].name: {line.accelerator: line for line in row.lines} for node_id, row in found.items()}
+    assert lines["red"]["h100"].nominal == [1, 4, 4, 0, 0]
+    assert lines["research"]["h100"].nominal == [0, 4, 4, 0, 0]
+    assert lines["blue"]["h100"].nominal == [0, 2, 2, 2, 2]
+    assert lines["organisation"]["h100"].nominal == [1, 6, 6, 2, 2]
 
 
 def test_members_see_the_days_of_their_path_alone(

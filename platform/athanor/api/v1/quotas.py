@@ -126,8 +126,10 @@ class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
 
 class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):
     accelerator = serializers.CharField()
-    nominal = serializers.IntegerField(help_text="what the subtree has now")
     used = serializers.ListField(child=serializers.FloatField(), help_text="slots held on average, a number a day")
+    nominal = serializers.ListField(
+        child=serializers.IntegerField(), help_text="the subtree's own at the end of each day, of today now"
+    )
 
 
 class QuotaHistorySerializer(serializers.Serializer[quota_history.History]):

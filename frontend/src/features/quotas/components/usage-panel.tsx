@@ -10,7 +10,7 @@ interface UsagePanelProps {
   usage: QuotaUsage;
 }
 
-/** Slots that a node used, day by day, beside what it has now. */
+/** Slots that a node used, day by day, beside what it had. */
 export function UsagePanel({ nodes, usage }: UsagePanelProps) {
   const [chosen, setChosen] = useState("");
   const node = nodes.find((each) => each.id === chosen) ?? nodes.find((each) => each.kind === "organisation");
@@ -30,7 +30,7 @@ export function UsagePanel({ nodes, usage }: UsagePanelProps) {
         {history.lines.map((line) => {
           const lines: ChartLine[] = [
             { label: "used", color: "--series-2", series: { steps: days, values: line.used } },
-            { label: "own now", color: "--series-1", series: { steps: days, values: days.map(() => line.nominal) } },
+            { label: "own", color: "--series-1", series: { steps: days, values: line.nominal } },
           ];
           return (
             <ChartCard

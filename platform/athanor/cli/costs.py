@@ -1,0 +1,57 @@
+"""costs: what was used and what it cost, added up."""
+
+import csv
+import sys
+from decimal import Decimal
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from athanor.cli.errors import reports_errors
+from athanor.cli.options import AsJson, connect
+from athanor.cli.render import columns, console, print_json
+
+MICRO, HOUR, KILOGRAM = 1_000_000, 3600, 1_000_000
+FIGURES = (
+    "slot_seconds", "cost", "charged", "fault_slot_seconds", "fault_cost", "saved_cost", "milligrams",
+    "saved_milligrams",
+)  # fmt: skip
+
+
+@reports_errors
+def costs(
+    by: Annotated[
+        str, typer.Option(help="Of team, project, accelerator, pool, cluster, day; separated by commas.")
+    ] = "team",
+    after: Annotated[
+        str | None, typer.Option(help="From this time on, such as 2026-01-31T00:00:00Z; 30 days ago without it.")
+    ] = None,
+    before: Annotated[str | None, typer.Option(help="Up to this time; now without it.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, in slot-seconds and millionths.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what your teams used and what it cost; time lost to faults of the infrastructure is not charged."""
+    found = connect().get("/costs", by=by, after=after, before=before)
+    if as_json:
+        print_json(found)
+        return
+    groups = by.split(",")
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow([*groups, "currency", *FIGURES])
+        writer.writerows([row[name] for name in (*groups, "currency", *FIGURES)] for row in found["items"])
+        return
+    table = columns(*groups, "slot-hours", "lost to faults", "charged", "saved by waiting", "CO2")
+    for row in found["items"]:
+        table.add_row(
+            *(escape(str(row[name])) for name in groups), f"{row['slot_seconds'] / HOUR:,.2f}",
+            f"{row['fault_slot_seconds'] / HOUR:,.2f}", _money(row, "charged"), _money(row, "saved_cost"),
+            f"{row['milligrams'] / KILOGRAM:,.3f} kg",
+        )  # fmt: skip
+    console.print(f"{found['after'][:16]} to {found['before'][:16]} UTC")
+    console.print(table)
+
+
+def _money(row: Any, name: str) -> str:
+    return f"{Decimal(row[name]) / MICRO:,.2f} {row['currency']}"
