@@ -1,7 +1,9 @@
 """Budgets in a real Chromium: an administrator makes one, looks at it, lowers it, and the run stops at a checkpoint."""
 
+import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.test_clusters import call, is_clean
+from tests.providers import Provider
 
 pytestmark = BROWSER_MARKS
 
@@ -73,6 +76,31 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     expect(dialog).to_be_hidden()
     expect(page.get_by_text("Mon–Fri 8–20 h UTC: 0.25").first).to_be_visible()
     is_clean(page)
+    row.get_by_role("button", name="Prices and carbon over time of").click()
+    of_price = dialog.get_by_role("form", name=re.compile("^Price of a slot"))
+    is_clean(page)
+    of_price.locator("input[type=file]").set_input_files(
+        {"name": "prices.csv", "mimeType": "text/csv", "buffer": f"{datetime.now(UTC).isoformat()},0.125\n".encode()}
+    )
+    expect(of_price.get_by_text("1 point is stored.")).to_be_visible()
+    of_carbon = dialog.get_by_role("form", name=re.compile("^Carbon of the grid"))
+    answer = {"data": [{"at": datetime.now(UTC).isoformat(), "grams": 211}]}
+    with Provider(json.dumps(answer).encode()) as provider:
+        of_carbon.get_by_label("Address of a provider").fill(provider.url)
+        of_carbon.get_by_role("button", name="Save").click()
+        expect(of_carbon.get_by_role("alert")).to_contain_text("A list of objects")
+        of_carbon.get_by_label("Where its list is").fill("data")
+        of_carbon.get_by_label("Field of the time").fill("at")
+        of_carbon.get_by_label("Field of the value").fill("grams")
+        of_carbon.get_by_role("button", name="Save").click()
+        expect(of_carbon.get_by_text("Fetched at")).to_be_visible()
+    is_clean(page)
+    page.keyboard.press("Escape")
+    expect(row.get_by_text("its series comes first")).to_be_visible()
+    expect(row.get_by_text("0.125 ")).to_be_visible()
+    expect(row.get_by_text("211 g/kWh")).to_be_visible()
+    for series in call(page, "GET", "series")["items"]:
+        call(page, "DELETE", f"series/{series['id']}")
     for pool in call(page, "GET", "prices")["items"]:
         call(page, "PATCH", f"prices/{pool['pool_id']}", {"price_per_slot_hour": "0", "rules": []})
     page.goto("/costs")

@@ -1269,7 +1269,7 @@ export interface paths {
         };
         get: operations["series_list"];
         put?: never;
-        /** @description A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its points stay. With `url` it is fetched from there. */
+        /** @description A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its points stay, and so does what is left out. With `url` it is fetched from there. */
         post: operations["series_connect"];
         delete?: never;
         options?: never;
@@ -3206,23 +3206,17 @@ export interface components {
         };
         NewPriceSeriesRequest: {
             kind: components["schemas"]["PriceSeriesKindEnum"];
-            /**
-             * @description of a price
-             * @default
-             */
-            pool_id: string;
-            /**
-             * @description of carbon
-             * @default
-             */
-            cluster_id: string;
-            /** @default 7200 */
-            stale_seconds: number;
-            /** @default  */
-            url: string;
+            /** @description of a price */
+            pool_id?: string;
+            /** @description of carbon */
+            cluster_id?: string;
+            /** @description 7200 of a new one */
+            stale_seconds?: number;
+            /** @description empty: not fetched */
+            url?: string;
             mapping?: components["schemas"]["PriceSeriesMappingRequest"];
-            /** @default 3600 */
-            fetch_seconds: number;
+            /** @description 3600 of a new one */
+            fetch_seconds?: number;
         };
         NewProjectRequest: {
             name: string;

@@ -112,6 +112,8 @@ export type CostRow = Schemas["CostRow"];
 export type PoolPrice = Schemas["Price"];
 export type PoolPriceChange = Schemas["PatchedPriceChangeRequest"];
 export type PoolPriceRule = Schemas["PriceRule"];
+export type PriceSeries = Schemas["PriceSeries"];
+export type NewPriceSeries = Schemas["NewPriceSeriesRequest"];
 
 export type Simulation = Schemas["SimulationDocument"];
 export type SimulationSummary = Schemas["SimulationSummary"];

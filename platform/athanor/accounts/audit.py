@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
@@ -82,6 +83,13 @@ def record_alone(action: str, **facts: Any) -> AuditEvent:
     """For what changes no row of ours, such as a download or a refused sign-in."""
     with transaction.atomic():
         return record(action, **facts)
+
+
+def address(url: str) -> dict[str, str]:
+    """What the trail tells of an address whose path or query may be a secret: the host, and whether it was another."""
+    parts = urlsplit(url)
+    digest = hashlib.sha256(url.encode()).hexdigest()[:12]
+    return {"host": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", "url_digest": digest} if url else {}
 
 
 def visible_to(who: Principal) -> QuerySet[AuditEvent]:

@@ -75,7 +75,8 @@ def facts(pool: Pool) -> dict[str, Any]:
 
 
 def connect(actor: User, **wanted: Any) -> Series:
-    """The price series of a pool or the carbon series of a cluster, as it is wanted now; its points stay."""
+    """The price series of a pool or the carbon series of a cluster, as it is wanted now. Its points stay, and so does
+    what is not named."""
     kind, pool_id, cluster_id = wanted["kind"], wanted.pop("pool_id", ""), wanted.pop("cluster_id", "")
     if kind == Series.Kind.PRICE:
         of: dict[str, Any] = {"pool": pool_of(pool_id), "cluster": None}
@@ -84,12 +85,12 @@ def connect(actor: User, **wanted: Any) -> Series:
         if cluster is None:
             raise NotFound("cluster", cluster_id)
         of = {"pool": None, "cluster": cluster}
+    source = {"fetch_at": None, "problem": ""} if wanted.keys() & {"url", "mapping", "fetch_seconds"} else {}
     with transaction.atomic():
         row, _ = Series.objects.update_or_create(
-            **{name: value for name, value in of.items() if value}, defaults={**wanted, "fetch_at": None, "problem": ""}
+            **{name: value for name, value in of.items() if value}, defaults={**wanted, **source}
         )
-        after = {"kind": kind, "pool": row.pool_id, "cluster": row.cluster_id, "url": row.url}
-        audit.record("series.connect", actor=actor, target=("series", row.id), after=after)
+        audit.record("series.connect", actor=actor, target=("series", row.id), after=_told(row))
         wakeups.hint_after_commit(wakeups.METER)
     return row
 
@@ -104,9 +105,14 @@ def series_of(series_id: str) -> Series:
 def remove(series_id: str, actor: User) -> None:
     row = series_of(series_id)
     with transaction.atomic():
-        before = {"kind": row.kind, "pool": row.pool_id, "cluster": row.cluster_id, "url": row.url}
+        before = _told(row)
         row.delete()
         audit.record("series.remove", actor=actor, target=("series", series_id), before=before)
+
+
+def _told(row: Series) -> dict[str, Any]:
+    """Many providers take their key as a part of the address."""
+    return {"kind": row.kind, "pool": row.pool_id, "cluster": row.cluster_id, **audit.address(row.url)}
 
 
 def _check_rules(rules: list[dict[str, Any]]) -> None:

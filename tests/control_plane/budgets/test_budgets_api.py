@@ -209,6 +209,13 @@ def test_a_series_is_uploaded_as_csv_and_each_wrong_line_is_named(admin: Api, po
     good = "time,value\n2026-03-10T12:00:00Z,211.5\n2026-03-10T13:00:00Z,190\n"
     assert admin.post(path, good, content_type="text/csv").json() == {"points": 2}
     assert [p.value for p in SeriesPoint.objects.order_by("time")] == [211_500, 190_000]
+    provider = {"url": "https://example.org/carbon?key=hidden", "mapping": {"items": "data"}, "fetch_seconds": 900}
+    admin.send("POST", "series", {"kind": "carbon", "cluster_id": pool.cluster_id, **provider})
+    again = admin.send("POST", "series", {"kind": "carbon", "cluster_id": pool.cluster_id, "stale_seconds": 600}).json()
+    assert {name: again[name] for name in provider} == provider, "what is left out stays"
+    assert (again["id"], again["stale_seconds"]) == (series["id"], 600)
+    trail = AuditEvent.objects.filter(action="series.connect").order_by("seq").last()
+    assert trail is not None and trail.after["host"] == "https://example.org" and "hidden" not in str(trail.after)
     bad = admin.post(path, "time,value\nyesterday,3\n2026-03-10T12:00:00Z,-1\n", content_type="text/csv")
     assert bad.status_code == 422
     assert [problem["pointer"] for problem in bad.json()["errors"]] == ["/line/2", "/line/3"]

@@ -1,10 +1,8 @@
 """When jobs may run by price and carbon; series that a real server tells; what waiting saved."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from athanor.jobs.reasons import Reason
 from athanor.jobs.states import JobStatus
 from athanor.operations import series as fetching
 from tests.control_plane import drive
+from tests.providers import Provider
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -113,36 +112,10 @@ def test_what_waiting_for_the_window_saved_is_told(
     assert (told["charged"], told["saved_cost"], told["has_ceiling"]) == (500_000, 1_500_000, True)
 
 
-class Provider:
-    """Answers as a provider of carbon data does, once it is told what."""
-
-    def __init__(self) -> None:
-        self.status, self.body, outer = 200, b"", self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(outer.status)
-                self.send_header("Content-Length", str(len(outer.body)))
-                self.end_headers()
-                self.wfile.write(outer.body)
-
-            def log_message(self, *_: Any) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/v3/history?zone=DE"
-
-
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    made = Provider()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with Provider() as made:
+        yield made
 
 
 def test_a_provider_is_asked_when_it_is_due(provider: Provider, pool: Pool, settings: Any) -> None:

@@ -99,12 +99,16 @@ class PriceSeriesSerializer(serializers.Serializer[Any]):
 
 class NewPriceSeriesSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(choices=Series.Kind.values)
-    pool_id = serializers.CharField(required=False, default="", allow_blank=True, help_text="of a price")
-    cluster_id = serializers.CharField(required=False, default="", allow_blank=True, help_text="of carbon")
-    stale_seconds = serializers.IntegerField(min_value=60, max_value=31 * 86_400, required=False, default=7200)
-    url = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
-    mapping = PriceSeriesMappingSerializer(required=False, default=dict)
-    fetch_seconds = serializers.IntegerField(min_value=60, max_value=86_400, required=False, default=3600)
+    pool_id = serializers.CharField(required=False, allow_blank=True, help_text="of a price")
+    cluster_id = serializers.CharField(required=False, allow_blank=True, help_text="of carbon")
+    stale_seconds = serializers.IntegerField(
+        min_value=60, max_value=31 * 86_400, required=False, help_text="7200 of a new one"
+    )
+    url = serializers.CharField(max_length=2000, required=False, allow_blank=True, help_text="empty: not fetched")
+    mapping = PriceSeriesMappingSerializer(required=False)
+    fetch_seconds = serializers.IntegerField(
+        min_value=60, max_value=86_400, required=False, help_text="3600 of a new one"
+    )
 
 
 class PriceSeriesPointSerializer(serializers.Serializer[Any]):
@@ -158,12 +162,12 @@ class SeriesListView(APIView):
         request=NewPriceSeriesSerializer,
         responses={201: PriceSeriesSerializer, **PROBLEMS},
         description="A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its "
-        "points stay. With `url` it is fetched from there.",
+        "points stay, and so does what is left out. With `url` it is fetched from there.",
     )
     def post(self, request: Request) -> Response:
         who = _operator(request)
         wanted = read(NewPriceSeriesSerializer, request)
-        if wanted["url"]:
+        if wanted.get("url"):
             check_url(wanted["url"], Allowed(settings.ATHANOR.webhook_allow))
         row = terms.connect(who.user, **wanted)
         return Response(PriceSeriesSerializer(row).data, status=201)

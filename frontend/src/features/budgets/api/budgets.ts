@@ -7,9 +7,11 @@ import type {
   BudgetStatement,
   Costs,
   NewBudget,
+  NewPriceSeries,
   Page,
   PoolPrice,
   PoolPriceChange,
+  PriceSeries,
   Quotas,
 } from "@/api/types";
 
@@ -22,6 +24,7 @@ export const budgetKeys = {
   statement: (id: string) => ["budgets", "statement", id] as const,
   costs: ["costs"] as const,
   prices: ["prices"] as const,
+  series: ["prices", "series"] as const,
 };
 
 const one = (id: string) => `/budgets/${encodeURIComponent(id)}`;
@@ -110,12 +113,25 @@ export function changePrice(poolId: string, change: PoolPriceChange): Promise<Po
   return request<PoolPrice>(`/prices/${encodeURIComponent(poolId)}`, { method: "PATCH", json: change });
 }
 
+export type SeriesOf = { kind: "price"; pool_id: string } | { kind: "carbon"; cluster_id: string };
+
+export function seriesQuery() {
+  return queryOptions({
+    queryKey: budgetKeys.series,
+    queryFn: ({ signal }) => request<Page<PriceSeries>>("/series", { signal }),
+  });
+}
+
+/** As it is wanted from now on, made if there is none yet; asked at once if it has a provider. */
+export async function connectSeries(wanted: NewPriceSeries): Promise<PriceSeries> {
+  const series = await request<PriceSeries>("/series", { method: "POST", json: wanted });
+  if (!series.url) return series;
+  return request<PriceSeries>(`/series/${encodeURIComponent(series.id)}:fetch`, { method: "POST" });
+}
+
 /** The series of a pool's prices or a cluster's carbon is made if there is none yet, then given these lines. */
-export async function uploadSeries(
-  of: { kind: "price"; pool_id: string } | { kind: "carbon"; cluster_id: string },
-  file: Blob,
-): Promise<{ points: number }> {
-  const series = await request<{ id: string }>("/series", { method: "POST", json: of });
+export async function uploadSeries(of: SeriesOf, file: Blob): Promise<{ points: number }> {
+  const series = await request<PriceSeries>("/series", { method: "POST", json: of });
   const body = new Blob([await file.text()], { type: "text/csv" });
   return request(`/series/${series.id}/points`, { method: "POST", body, headers: { "Content-Type": "text/csv" } });
 }

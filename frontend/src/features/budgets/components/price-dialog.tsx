@@ -1,12 +1,11 @@
-import { Button, Checkbox, FileInput, Group, Modal, MultiSelect, NumberInput, Stack, Text, TextInput } from "@mantine/core";
+import { Button, Checkbox, Group, Modal, MultiSelect, NumberInput, Stack, Text, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
 import type { PoolPrice, PoolPriceRule } from "@/api/types";
-import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
-import { budgetKeys, changePrice, uploadSeries } from "@/features/budgets/api/budgets";
+import { budgetKeys, changePrice } from "@/features/budgets/api/budgets";
 import { fieldsOf } from "@/lib/form";
 
 const WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"].map((label, index) => ({
@@ -71,7 +70,7 @@ function RuleFields({ rule, number, onChange, onRemove }: RuleFieldsProps) {
   );
 }
 
-/** What a pool costs: a price, rules that come before it, and a series that comes before both. */
+/** What a pool costs: a price, and rules that come before it. */
 export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () => void }) {
   const client = useQueryClient();
   const [rules, setRules] = useState<PoolPriceRule[]>(price.rules);
@@ -79,14 +78,6 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
   const save = useMutation({
     mutationFn: (change: Parameters<typeof changePrice>[1]) => changePrice(price.pool_id, change),
     onSuccess: onClose,
-    onSettled: refresh,
-  });
-  const upload = useMutation({
-    mutationFn: ({ kind, file }: { kind: "price" | "carbon"; file: File }) =>
-      uploadSeries(
-        kind === "price" ? { kind, pool_id: price.pool_id } : { kind, cluster_id: price.cluster.id },
-        file,
-      ),
     onSettled: refresh,
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
@@ -99,16 +90,6 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
     });
   };
   const replace = (index: number, rule: PoolPriceRule) => setRules(rules.map((old, at) => (at === index ? rule : old)));
-  const file = (kind: "price" | "carbon", label: string) => (
-    <FileInput
-      label={label}
-      description="CSV, a line each: 2026-01-31T12:00:00Z,0.42"
-      accept=".csv,text/csv"
-      onChange={(chosen) => {
-        if (chosen) upload.mutate({ kind, file: chosen });
-      }}
-    />
-  );
   return (
     <Modal opened onClose={onClose} title={`Prices of ${price.cluster.name}/${price.pool}`} centered>
       <form onSubmit={submit}>
@@ -143,10 +124,6 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
             min={0}
             defaultValue={price.watts_per_slot ?? ""}
           />
-          {file("price", "Prices over time")}
-          {file("carbon", "Carbon of its cluster's grid over time, g/kWh")}
-          {upload.data ? <Notice tone="good">{upload.data.points} points are stored.</Notice> : null}
-          {upload.error ? <ProblemNotice error={upload.error} /> : null}
           {save.error ? <ProblemNotice error={save.error} /> : null}
           <Text size="sm" c="dimmed">
             What ran before was counted at the price of then.

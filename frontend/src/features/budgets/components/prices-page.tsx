@@ -1,4 +1,4 @@
-import { Button, Text } from "@mantine/core";
+import { Button, Group, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
@@ -13,7 +13,8 @@ import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { pricesQuery } from "@/features/budgets/api/budgets";
 import { PriceDialog } from "@/features/budgets/components/price-dialog";
-import { figure, weekdaysText } from "@/features/budgets/lib/amounts";
+import { SeriesDialog } from "@/features/budgets/components/series-dialog";
+import { figure, priceText, weekdaysText } from "@/features/budgets/lib/amounts";
 
 const COLUMNS: Column<PoolPrice>[] = [
   { name: "Pool", cell: (row) => `${row.cluster.name}/${row.pool}` },
@@ -21,7 +22,7 @@ const COLUMNS: Column<PoolPrice>[] = [
   {
     name: "Now, a slot and hour",
     end: true,
-    cell: (row) => `${figure(Number(row.price_now))} ${row.currency}`,
+    cell: (row) => priceText(row.price_now, row.currency),
   },
   {
     name: "Rules",
@@ -30,11 +31,11 @@ const COLUMNS: Column<PoolPrice>[] = [
         {row.rules.map((rule, index) => (
           <Text size="xs" key={index} className="numeric">
             {weekdaysText(rule.weekdays)} {rule.from_hour}–{rule.to_hour} h {rule.zone}:{" "}
-            {figure(Number(rule.price_per_slot_hour))}
+            {priceText(rule.price_per_slot_hour)}
           </Text>
         ))}
         <Text size="xs" c="dimmed" className="numeric">
-          else {figure(Number(row.price_per_slot_hour))} {row.currency}
+          else {priceText(row.price_per_slot_hour, row.currency)}
           {row.price_series_id ? "; its series comes first" : ""}
         </Text>
       </>
@@ -55,9 +56,11 @@ const COLUMNS: Column<PoolPrice>[] = [
 /** What slots cost, by whom it is said and when. */
 export function PricesPage() {
   const [edited, setEdited] = useState<PoolPrice | null>(null);
+  const [watched, setWatched] = useState("");
   const prices = useQuery(pricesQuery());
   const session = useQuery(sessionQuery());
   const administers = session.data?.user?.platform_role === "platform_admin";
+  const over = prices.data?.items.find((row) => row.pool_id === watched);
   const columns: Column<PoolPrice>[] = [
     ...COLUMNS,
     ...(administers
@@ -66,14 +69,24 @@ export function PricesPage() {
             name: "(What to do)",
             end: true,
             cell: (row: PoolPrice) => (
-              <Button
-                size="compact-sm"
-                variant="subtle"
-                aria-label={`Change prices of ${row.cluster.name}/${row.pool}`}
-                onClick={() => setEdited(row)}
-              >
-                Change
-              </Button>
+              <Group gap={4} justify="flex-end" wrap="nowrap">
+                <Button
+                  size="compact-sm"
+                  variant="subtle"
+                  aria-label={`Change prices of ${row.cluster.name}/${row.pool}`}
+                  onClick={() => setEdited(row)}
+                >
+                  Change
+                </Button>
+                <Button
+                  size="compact-sm"
+                  variant="subtle"
+                  aria-label={`Prices and carbon over time of ${row.cluster.name}/${row.pool}`}
+                  onClick={() => setWatched(row.pool_id)}
+                >
+                  Over time
+                </Button>
+              </Group>
             ),
           },
         ]
@@ -92,6 +105,7 @@ export function PricesPage() {
         </Panel>
       ) : null}
       {edited ? <PriceDialog price={edited} onClose={() => setEdited(null)} /> : null}
+      {over ? <SeriesDialog price={over} onClose={() => setWatched("")} /> : null}
     </Page>
   );
 }
