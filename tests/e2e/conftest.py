@@ -161,6 +161,20 @@ def every_service_is_up(stack: Stack) -> None:
     stack.get("/jobs", limit=1)
 
 
+@pytest.fixture(autouse=True)
+def a_failed_test_leaves_nothing_running(request: pytest.FixtureRequest, stack: Stack) -> Iterator[None]:
+    """Or the next one would wait for slots that nobody gives back."""
+    before = request.session.testsfailed
+    yield
+    if request.session.testsfailed == before:
+        return
+    left = [job["id"] for job in stack.get("/jobs", limit=200)["items"] if job["status"] not in FINAL]
+    if left:
+        stack.athanor("cancel", *left)
+        for job_id in left:
+            stack.wait_for_end(job_id)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:

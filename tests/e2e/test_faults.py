@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,10 +25,14 @@ def assert_whole(stack, job_id: str, steps: int) -> None:
 
 def a_trainer(stack) -> psutil.Process:
     """The busiest of the processes that a fork server has forked: one that trains."""
-    processes = stack.job_processes()
-    fork_servers = {process.pid for process in processes if "forkserver" in " ".join(process.cmdline())}
-    forked = [process for process in processes if process.ppid() in fork_servers]
-    return max(forked, key=lambda process: process.cpu_times().user)
+    parents, fork_servers, busy = {}, set(), {}
+    for process in stack.job_processes():
+        with suppress(psutil.NoSuchProcess), process.oneshot():  # some of them live for a moment only
+            parents[process] = process.ppid()
+            busy[process] = process.cpu_times().user
+            if "forkserver" in " ".join(process.cmdline()):
+                fork_servers.add(process.pid)
+    return max((process for process in busy if parents[process] in fork_servers), key=lambda process: busy[process])
 
 
 def test_web_killed_during_metrics_loses_and_doubles_nothing(stack, tmp_path: Path) -> None:
