@@ -24,3 +24,5 @@ def test_costs_are_a_table_csv_or_json(server: Any, athanor: Any, answer: Any) -
         name: str(value) for name, value in ROW.items()
     }
     assert json.loads(athanor("costs", "--json").stdout) == FOUND
+    server.answer("GET /api/v1/costs", answer({**FOUND, "items": []}))
+    assert "Nothing was used." in athanor("costs").stdout

@@ -50,7 +50,7 @@ def costs(
             f"{row['milligrams'] / KILOGRAM:,.3f} kg",
         )  # fmt: skip
     console.print(f"{found['after'][:16]} to {found['before'][:16]} UTC")
-    console.print(table)
+    console.print(table if found["items"] else "Nothing was used.")
 
 
 def _money(row: Any, name: str) -> str:

@@ -117,7 +117,7 @@ def pool_disabled(pool: Pool) -> Verdict:
 def budget(of: Budget, left: int, cost: int) -> Verdict:
     return Verdict(
         Reason.BUDGET_EXHAUSTED,
-        f"{amount(cost, of.unit)} would be reserved of budget {of.name}, and {amount(left, of.unit)} are left.",
+        f"{amount(cost, of.unit)} would be reserved of budget {of.name}, and {amount(max(0, left), of.unit)} are left.",
         f"Starts in the next period of {of.name} or when its amount is raised; a shorter time limit reserves less.",
         Blocker("budget", of.id, of.name, cost - left),
         waits=False,
