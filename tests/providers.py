@@ -1,4 +1,4 @@
-"""A server that answers as a provider of prices or of carbon data does, once it is told what."""
+"""A server that answers as a provider of prices, carbon data or a machine's metadata does, once it is told what."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -6,12 +6,15 @@ from typing import Any
 
 
 class Provider:
-    def __init__(self, body: bytes = b"") -> None:
-        self.status, self.body, outer = 200, body, self
+    """`headers`: what it refuses to answer without."""
+
+    def __init__(self, body: bytes = b"", *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        self.status, self.body, outer = status, body, self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response(outer.status)
+                known = all(self.headers[name] == value for name, value in headers)
+                self.send_response(outer.status if known else 403)
                 self.send_header("Content-Length", str(len(outer.body)))
                 self.end_headers()
                 self.wfile.write(outer.body)

@@ -14,11 +14,12 @@ from typing import Any
 
 import httpx
 
+from deploy.local.administrator import Administrator
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
 from tests.bench.platform_first_step import by_platform, first_step_of
 from tests.bench.platform_stack import api, private_stack, small_job
-from tests.e2e.administration import Administrator, registered
+from tests.e2e.administration import registered
 from tests.slurm.cluster import SlurmCluster, missing, slurm_cluster
 
 ROUNDS = 5

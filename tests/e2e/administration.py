@@ -6,8 +6,6 @@ from typing import Any
 
 from deploy.local.administrator import Administrator
 
-__all__ = ["Administrator", "registered"]
-
 
 @contextmanager
 def registered(admin: Administrator, name: str, kind: str, config: dict[str, Any]) -> Iterator[str]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from deploy.local.administrator import Administrator
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
-from tests.e2e.administration import Administrator, registered
+from tests.e2e.administration import registered
 from tests.e2e.conftest import FINAL, TINY
 from tests.kubernetes.double.cluster import Cluster, running_cluster
 from tests.slurm.cluster import SlurmCluster

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from deploy.local.administrator import Administrator
 from deploy.local.environment import REPOSITORY
-from tests.e2e.administration import Administrator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,7 +11,6 @@ import { fieldsOf } from "@/lib/form";
 import { moment } from "@/lib/format";
 import { sentence } from "@/lib/text";
 
-const HOUR = 3600;
 const MINUTE = 60;
 
 interface SeriesFieldsProps {
@@ -41,7 +40,7 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
       ...of,
       url: field("url").trim(),
       fetch_seconds: Math.round(Number(field("every")) * MINUTE),
-      stale_seconds: Math.round(Number(field("stale")) * HOUR),
+      stale_seconds: Math.round(Number(field("stale")) * MINUTE),
       mapping: { items: field("items"), time: field("time") || "time", value: field("value") || "value" },
     });
   };
@@ -72,15 +71,14 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
             name="every"
             min={1}
             max={1440}
-            defaultValue={(series?.fetch_seconds ?? HOUR) / MINUTE}
+            defaultValue={(series?.fetch_seconds ?? 3600) / MINUTE}
           />
           <NumberInput
-            label="A value holds for, hours"
+            label="A value holds for, minutes"
             name="stale"
-            min={0.1}
-            max={744}
-            decimalScale={2}
-            defaultValue={(series?.stale_seconds ?? 2 * HOUR) / HOUR}
+            min={1}
+            max={44_640}
+            defaultValue={(series?.stale_seconds ?? 7200) / MINUTE}
           />
         </Group>
         <Group grow align="flex-end">
