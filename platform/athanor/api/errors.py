@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"
 
 
-def problem(status: int, title: str, code: str, detail: str, **more: Any) -> Response:
-    body = {
+def problem_document(status: int, title: str, code: str, detail: str, **more: Any) -> dict[str, Any]:
+    """Return the body of an error. The request id is the one that is bound to the current work, or one of `more`."""
+    return {
         "type": f"urn:athanor:error:{code}",
         "title": title,
         "status": status,
@@ -28,7 +29,10 @@ def problem(status: int, title: str, code: str, detail: str, **more: Any) -> Res
         "request_id": bound_id("request"),
         **{name: value for name, value in more.items() if value},
     }
-    return Response(body, status=status, content_type=CONTENT_TYPE)
+
+
+def problem(status: int, title: str, code: str, detail: str, **more: Any) -> Response:
+    return Response(problem_document(status, title, code, detail, **more), status=status, content_type=CONTENT_TYPE)
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:

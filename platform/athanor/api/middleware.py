@@ -13,7 +13,7 @@ ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 class RequestIdMiddleware:
     """Takes the caller's X-Request-ID when it is sane, else makes one. The address is the one that the server saw:
-    behind a proxy, the one it was told to trust (uvicorn --forwarded-allow-ips)."""
+    behind a proxy of ATHANOR_TRUSTED_PROXIES, the one that the proxy names."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response

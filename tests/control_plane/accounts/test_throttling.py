@@ -110,6 +110,7 @@ def test_the_settings_for_https_pass_djangos_deployment_check() -> None:
         "DATABASE_URL": os.environ["DATABASE_URL"],
         "ATHANOR_PUBLIC_URL": "https://athanor.example",
         "ATHANOR_ALLOWED_HOSTS": "athanor.example",
+        "ATHANOR_TRUSTED_PROXIES": "192.0.2.0/24",
         "ATHANOR_SECRET_KEY": secrets.token_urlsafe(60),
         "ATHANOR_MASTER_KEY": os.environ["ATHANOR_MASTER_KEY"],
     }

@@ -1,6 +1,7 @@
 """The server's own application on a socket, in a thread of the test, and a reader of its streams."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvicorn
-from a2wsgi import WSGIMiddleware
 from django.core.wsgi import get_wsgi_application
 
+from athanor.api.gateway.application import Gateway
 from athanor.api.streams.asgi import StreamingApplication
 from athanor.api.streams.frames import MEDIA_TYPE
 from athanor.api.streams.hub import Hub
+from athanor.config.server import SharingServer, configuration
 
 PATIENCE_SECONDS = 20.0
 
@@ -69,17 +70,20 @@ class Stream:
 class LiveServer:
     def __init__(self) -> None:
         self.hub = Hub()
-        self._views = WSGIMiddleware(get_wsgi_application(), workers=4)
-        application: Any = StreamingApplication(self._views, self.hub)
-        config = uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=2)
-        self._server = uvicorn.Server(config)
+        self._gateway = Gateway(get_wsgi_application())
+        application: Any = StreamingApplication(self._gateway, self.hub)
+        config = configuration(application, trusted_proxies="")
+        config.log_level, config.timeout_graceful_shutdown = "warning", 2
+        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listening.setblocking(False)
+        self.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self.url = f"{self.origin}/api/v1"
+        self._server = SharingServer(config, listening)
         self._ready = threading.Event()
         self._server.startup = self._announcing(self._server.startup)  # type: ignore[method-assign] # no hook for it
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         assert self._ready.wait(PATIENCE_SECONDS)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/api/v1"
 
     def _announcing(self, startup: Any) -> Any:
         async def started(*arguments: Any, **named: Any) -> None:
@@ -99,12 +103,16 @@ class LiveServer:
     def get(self, path: str, token: str) -> httpx.Response:
         return httpx.get(self.url + path, headers=_headers(token), timeout=PATIENCE_SECONDS + 30)
 
+    def limit_connections(self, count: int) -> None:
+        self._server.most = count
+
     def close(self) -> None:
+        """Stop, and wait for the views that run. May be called twice."""
         for follower in list(self.hub._everybody):
             follower.end()
         self._server.should_exit = True
         self._thread.join()
-        self._views.executor.shutdown()
+        self._gateway.shutdown()
         self.hub._threads.shutdown()
 
 

@@ -67,11 +67,12 @@ TEMPLATES = [
 ]
 
 DATABASES = {"default": dj_database_url.parse(ATHANOR.database_url, conn_health_checks=True)}
-# Under ASGI a thread pool runs the views: connections are pooled, not kept per thread. Sixteen threads and the hub's.
+# Under ASGI thread pools run the views: connections are pooled, not kept per thread. The 22 threads of the gateway's
+# lanes, and the hub's three.
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
     "min_size": 1,
-    "max_size": 19,
+    "max_size": 25,
     # Each try to reconnect waits twice as long as the one before: after a minute without a database the next could be
     # a minute away. A pool that has given up tries at once for whoever asks next, but not for those that wait already:
     # they are not to wait for much longer. There are connections for all threads, so nobody waits for another.

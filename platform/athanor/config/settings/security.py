@@ -21,13 +21,17 @@ CSRF_TRUSTED_ORIGINS = [ATHANOR.public_url]
 _https = ATHANOR.public_url.startswith("https://")
 SESSION_COOKIE_SECURE = _https
 CSRF_COOKIE_SECURE = _https
-# TLS ends at the proxy, which says so in X-Forwarded-Proto; probes of this process come without it.
+if _https and not ATHANOR.trusted_proxies:
+    raise EnvironmentProblem(
+        f"athanor: ATHANOR_PUBLIC_URL={ATHANOR.public_url} needs ATHANOR_TRUSTED_PROXIES: the addresses or networks, "
+        "separated by commas, of the proxy that ends TLS. It must set X-Forwarded-Proto and X-Forwarded-For"
+    )
+# TLS ends at the proxy, which says so in X-Forwarded-Proto; only a trusted one is believed (config/server.py).
 SECURE_SSL_REDIRECT = _https
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
 SECURE_HSTS_SECONDS = 365 * 86_400 if _https else 0
 # Whether other hosts below this name speak TLS, and whether browsers ship with it, is for the name's owner to say.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _https else None
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_FAILURE_VIEW = "athanor.api.site.csrf_failure"

@@ -1,0 +1,5 @@
+"""The ASGI side of every request: which lane it takes, how large and how slow its body may be, how its answer is sent.
+
+A view runs in a thread. It gets its body complete, and its answer is sent after the thread is free, so no client can
+hold a thread by being slow. May import api and config's settings; views know nothing of it.
+"""

@@ -1,0 +1,132 @@
+"""Reading a request's body before a view gets it: bounded in size, in time, and over all requests of the process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from athanor.api.gateway.limits import MIB, deadline_seconds
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+# Of all bodies that are being read. Above it the oldest unfinished one is given up: healthy clients take milliseconds.
+BUDGET_BYTES = 256 * MIB
+
+
+class BodyError(Exception):
+    """The body cannot be read; `status` and `code` are the answer."""
+
+    status = 400
+    title = "Bad request"
+    code = "body_incomplete"
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.remedy = remedy
+
+
+class BodyTooLarge(BodyError):
+    status = 413
+    title = "Content too large"
+    code = "body_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the body is larger than {limit} bytes, the limit of this address",
+            "send less in one request; data goes to POST /api/v1/datasets, which streams",
+        )
+
+
+class BodyTooSlow(BodyError):
+    status = 408
+    title = "Request timeout"
+    code = "body_too_slow"
+
+    def __init__(self) -> None:
+        super().__init__("the body did not arrive in time", "send it again, over a faster connection")
+
+
+class ClientGone(ConnectionResetError):
+    """The client closed the connection before its body was complete. An OSError, as Django expects of a broken read."""
+
+
+class BodyReader:
+    """Reads bodies of one process. Use it on one event loop."""
+
+    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
+        self._budget = budget_bytes
+        self._total = 0
+        self._sizes: dict[asyncio.Timeout, int] = {}  # of unfinished bodies, the oldest first
+
+    async def read(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+        """Return the complete body. Raises BodyTooLarge, BodyTooSlow and ClientGone."""
+        length = declared_length(scope)
+        if length == 0 or scope["method"] in ("GET", "HEAD"):  # a body of these has no meaning: it is not waited for
+            return b""
+        if length is not None and length > limit:
+            raise BodyTooLarge(limit)
+        body = bytearray()
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(started + deadline_seconds(0)) as timeout:
+                self._sizes[timeout] = 0
+                try:
+                    while True:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise ClientGone("the client closed the connection within the body")
+                        body += message.get("body", b"")
+                        if len(body) > limit:
+                            raise BodyTooLarge(limit)
+                        if not message.get("more_body"):
+                            return bytes(body)
+                        timeout.reschedule(started + deadline_seconds(len(body)))
+                        self._account(timeout, len(body))
+                finally:
+                    self._total -= self._sizes.pop(timeout)
+        except TimeoutError as error:
+            raise BodyTooSlow from error
+
+    def _account(self, timeout: asyncio.Timeout, size: int) -> None:
+        self._total += size - self._sizes[timeout]
+        self._sizes[timeout] = size
+        if self._total > self._budget:
+            oldest = next(iter(self._sizes))
+            oldest.reschedule(asyncio.get_running_loop().time())
+
+
+def declared_length(scope: Scope) -> int | None:
+    """Return Content-Length, 0 for a request without a body, None for a chunked one."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value)
+        if name == b"transfer-encoding":
+            return None
+    return 0
+
+
+def at_least_rate(receive: Receive) -> Receive:
+    """Return a `receive` for a body that is streamed to a view: it raises ClientGone where the body breaks off, and
+    when it arrives more slowly than the least rate."""
+    received = 0
+    finished = False
+    started = asyncio.get_running_loop().time()
+
+    async def receiving() -> Message:
+        nonlocal received, finished
+        if finished:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(started + deadline_seconds(received)):
+                message = await receive()
+        except TimeoutError as error:
+            raise ClientGone("the body arrives too slowly") from error
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client closed the connection within the body")
+        received += len(message.get("body", b""))
+        finished = not message.get("more_body")
+        return message
+
+    return receiving

@@ -1,0 +1,119 @@
+"""HTTP connections with limits that uvicorn does not set: on a request's head, on clients that read nothing, on idling.
+
+Bodies have limits of their own (api/gateway): they depend on the path.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+HEAD_SECONDS = 10.0  # from the first byte that may belong to a request to the end of its headers
+HEAD_BYTES = 64 * 1024
+STALL_SECONDS = 60.0  # a client that takes nothing of its answer for so long is given up
+LINGER_SECONDS = 5.0  # for the rest of a body that was answered early, and for the end of a closed connection
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. `waits_since` is when it began to wait for its client; None while a view works on its request."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.waits_since: float | None = self.loop.time()
+        self._in_head = True
+        self._in_body = False
+        self._head_bytes = 0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._start_timer("head", HEAD_SECONDS, self._give_up_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if "head" not in self._timers:
+                self._start_timer("head", HEAD_SECONDS, self._give_up_head)
+        super().data_received(data)
+        # A chunk may end one request and begin another: only what is still a head is held against its limit.
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the request's headers are larger than {HEAD_BYTES} bytes")
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer("head")
+        self._in_head, self._in_body = False, True
+        self._head_bytes = 0
+        self.waits_since = self.loop.time()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._in_head = False, True
+        self.waits_since = None
+        if "linger" in self._timers:  # it was answered before its end came
+            self._stop_timer("linger")
+            self.waits_since = self.loop.time()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.waits_since = self.loop.time()
+        super().on_response_complete()
+        if self._in_body and not self.transport.is_closing():
+            # Closed now, unread bytes would make the kernel take the answer back: the client never saw it.
+            self._start_timer("linger", LINGER_SECONDS, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.waits_since = self.loop.time()
+        self._start_timer("stall", STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_timer("stall")
+        self.waits_since = None
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._start_timer("linger", STALL_SECONDS, self.transport.abort)
+
+    def _give_up_head(self) -> None:
+        if self._head_bytes:
+            self._refuse(408, f"the request's headers did not arrive within {HEAD_SECONDS:.0f} seconds")
+        else:
+            self._close_soon()
+
+    def _refuse(self, status: int, detail: str) -> None:
+        body = detail.encode()
+        self.transport.write(
+            STATUS_LINE[status]
+            + b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+            + f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        self._close_soon()
+
+    def _close_soon(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._start_timer("linger", LINGER_SECONDS, self.transport.abort)
+
+    def _start_timer(self, name: str, seconds: float, action: Any) -> None:
+        self._stop_timer(name)
+        self._timers[name] = self.loop.call_later(seconds, action)
+
+    def _stop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def longest_waiting(connections: Iterable[Any]) -> LimitedProtocol | None:
+    """Return the connection that has waited for its client for longest; None where all have a request in work."""
+    waiting = [each for each in connections if isinstance(each, LimitedProtocol) and each.waits_since is not None]
+    return min(waiting, key=lambda each: each.waits_since or 0.0, default=None)

@@ -1,0 +1,185 @@
+"""Clients that are slow on purpose, on a real server: they hold up themselves and nobody else."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from athanor.accounts.models import Team, User
+from athanor.accounts.services import issue_token
+from athanor.api.gateway import limits
+from athanor.api.gateway.body import BodyReader, BodyTooSlow
+from athanor.artifacts.models import Dataset
+from athanor.config import protocol
+from athanor.dispatch import tokens
+from tests.control_plane.api.live import LiveServer
+from tests.control_plane.api.raw_http import raw_connections
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ACCEPT = "/api/v1/invitations:accept"
+
+
+@pytest.fixture
+def live(db: None) -> Iterator[LiveServer]:
+    running = LiveServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def token(user: User, team: Team) -> str:
+    return issue_token(user, team, "healthy")[1]
+
+
+def assert_served(live: LiveServer, token: str) -> None:
+    assert httpx.get(f"{live.origin}/healthz", timeout=5).status_code == 200
+    answer = httpx.get(f"{live.url}/jobs", headers={"Authorization": f"Bearer {token}"}, timeout=5)
+    assert answer.status_code == 200
+
+
+def test_bodies_that_never_come_hold_no_view_thread(live: LiveServer, token: str) -> None:
+    with raw_connections(live.origin, 40) as slow:
+        for connection in slow:
+            connection.send_head("POST", ACCEPT, Content_Type="application/json", Content_Length="1000")
+            connection.send(b"{")
+        assert_served(live, token)
+
+
+def test_chunked_bodies_that_never_end_hold_no_view_thread(live: LiveServer, token: str) -> None:
+    with raw_connections(live.origin, 40) as slow:
+        for connection in slow:
+            connection.send_head("POST", ACCEPT, Content_Type="application/json", Transfer_Encoding="chunked")
+            connection.send(b"1\r\n{\r\n")
+        assert_served(live, token)
+
+
+def test_answers_that_nobody_reads_hold_no_view_thread(live: LiveServer, token: str) -> None:
+    with raw_connections(live.origin, 40, receive_buffer=2048) as slow:
+        for connection in slow:
+            connection.send_head("GET", "/static/drf_spectacular_sidecar/swagger-ui-dist/swagger-ui-bundle.js")
+        for connection in slow:
+            assert b"200 OK" in connection.receive(512)
+        assert_served(live, token)
+
+
+def test_a_broken_upload_is_no_dataset(live: LiveServer, token: str, team: Team) -> None:
+    with raw_connections(live.origin) as (connection,):
+        connection.send_head(
+            "POST", "/api/v1/datasets?name=cut", Content_Type="text/plain", Content_Length="5000000",
+            Authorization=f"Bearer {token}",
+        )  # fmt: skip
+        connection.send(b"one line\n" * 10_000)
+    whole = httpx.post(
+        f"{live.url}/datasets?name=whole", content=b"one line\n", timeout=20,
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "text/plain"},
+    )  # fmt: skip
+    assert whole.status_code == 201
+    live.close()  # waits for the view of the broken upload
+    assert [row.name for row in Dataset.objects.filter(team=team)] == ["whole"]
+
+
+def test_a_body_above_the_limit_is_refused_with_the_limit_named(live: LiveServer) -> None:
+    answer = httpx.post(f"{live.origin}{ACCEPT}", content=b"x" * (2**20 + 1), timeout=20)
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert "1048576 bytes" in answer.json()["detail"]
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_chunked_body_above_the_limit_is_refused(live: LiveServer) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(200):
+            yield b"x" * 16_384
+
+    answer = httpx.post(f"{live.origin}{ACCEPT}", content=endless(), timeout=20)
+    assert answer.status_code == 413
+
+
+def test_a_chunked_body_is_read(live: LiveServer, token: str) -> None:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    answer = httpx.post(f"{live.url}/jobs:plan", content=iter([b'{"versio', b'n": 2}']), headers=headers, timeout=20)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/version")
+
+
+def test_only_a_signed_attempt_may_send_a_large_body(live: LiveServer) -> None:
+    def send(token: str) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        body = b'{"a": "' + b"x" * 2**21 + b'"}'
+        return httpx.post(f"{live.origin}/api/agent/v1/progress", content=body, headers=headers, timeout=20)
+
+    assert send("att_01M81BP72MH2DMVHVJYNMS7TCX.forged").status_code == 413
+    unknown = tokens.issue("att_01M81BP72MH2DMVHVJYNMS7TCX")
+    assert send(unknown).status_code == 401
+
+
+def test_a_slow_body_is_given_up(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GRACE_SECONDS", 0.2)
+    with raw_connections(live.origin) as (connection,):
+        connection.send_head("POST", ACCEPT, Content_Type="application/json", Content_Length="1000")
+        connection.send(b"{")
+        received = connection.receive_all()
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert b"body_too_slow" in received
+
+
+def test_the_oldest_unfinished_body_makes_room_for_others() -> None:
+    async def scenario() -> list[str]:
+        reader = BodyReader(budget_bytes=100)
+        outcomes: list[str] = []
+
+        async def read(name: str, pieces: list[bytes]) -> None:
+            async def receive() -> dict[str, Any]:
+                if not pieces:
+                    await asyncio.Event().wait()
+                return {"type": "http.request", "body": pieces.pop(0), "more_body": True}
+
+            scope = {"method": "POST", "headers": [(b"transfer-encoding", b"chunked")]}
+            try:
+                await reader.read(scope, receive, 1000)
+            except BodyTooSlow:
+                outcomes.append(name)
+
+        old = asyncio.create_task(read("old", [b"x" * 60]))
+        await asyncio.sleep(0)
+        new = asyncio.create_task(read("new", [b"x" * 60]))
+        await old
+        new.cancel()
+        return outcomes
+
+    assert asyncio.run(scenario()) == ["old"]
+
+
+def test_a_slow_head_is_given_up(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    with raw_connections(live.origin, 2) as (silent, slow):
+        slow.send(b"GET /healthz HTTP/1.1\r\nHost: ")
+        assert slow.receive_all().startswith(b"HTTP/1.1 408 ")
+        assert silent.receive_all() == b""
+
+
+def test_a_head_above_the_limit_is_refused(live: LiveServer) -> None:
+    with raw_connections(live.origin) as (connection,):
+        connection.send(b"GET /healthz HTTP/1.1\r\nX-Long: ")
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(40):
+                connection.send(b"x" * 4096)
+        assert connection.receive_all().startswith(b"HTTP/1.1 431 ")
+
+
+def test_an_early_answer_is_delivered_and_the_connection_ends(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.2)
+    with raw_connections(live.origin) as (connection,):
+        connection.send_head("POST", ACCEPT, Content_Length="50000000")
+        connection.send(b"x" * 1000)
+        assert connection.receive_all().startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_full_server_gives_up_the_connection_that_waited_for_longest(live: LiveServer, token: str) -> None:
+    live.limit_connections(5)
+    with raw_connections(live.origin, 12) as idle:
+        assert_served(live, token)
+        assert idle[0].receive_all() == b""
