@@ -68,4 +68,4 @@ def _refusal(error: BodyError) -> Answer:
     body = json.dumps(document).encode()
     headers = {"content-type": CONTENT_TYPE, "content-length": str(len(body)), "x-request-id": request_id}
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    return Answer(status=error.status, headers=encoded, body=body)
+    return Answer(code=error.status, headers=encoded, body=body)

@@ -22,7 +22,7 @@ PIECE_BYTES = 64 * 1024
 class Answer:
     """What a view returned. A file is not read before the client takes it, so a slow client costs one piece."""
 
-    status: int = 0
+    code: int = 0  # the HTTP status
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
     file: Any = None
@@ -38,7 +38,7 @@ class Answer:
     async def send(self, send: Send) -> None:
         """Send it at the client's pace; `send` waits while the connection's buffer is full."""
         try:
-            await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+            await send({"type": "http.response.start", "status": self.code, "headers": self.headers})
             for piece in self.pieces():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -70,7 +70,7 @@ class ViewThreads:
         def start_response(
             status: str, headers: list[tuple[str, str]], exc_info: Any = None
         ) -> Callable[[bytes], None]:
-            answer.status = int(status.partition(" ")[0])
+            answer.code = int(status.partition(" ")[0])
             answer.headers = [
                 (name.strip().lower().encode("latin1"), value.strip().encode("latin1")) for name, value in headers
             ]
