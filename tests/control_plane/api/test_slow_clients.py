@@ -16,7 +16,7 @@ from athanor.artifacts.models import Dataset
 from athanor.config import protocol
 from athanor.dispatch import tokens
 from tests.control_plane.api.live import LiveServer
-from tests.control_plane.api.raw_http import raw_connections
+from tests.raw_http import raw_connections
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ACCEPT = "/api/v1/invitations:accept"
