@@ -8,6 +8,8 @@ const server = process.env.ATHANOR_URL ?? "http://127.0.0.1:8000";
 
 export default defineConfig({
   base: "/",
+  // The server replaces it by a new nonce in each answer (platform/athanor/api/site.py).
+  html: { cspNonce: "ATHANOR_CSP_NONCE" },
   plugins: [react()],
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   // The browser's Host header is kept: Django compares it with the Origin of unsafe requests.

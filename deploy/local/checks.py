@@ -14,6 +14,7 @@ RESULTS = REPOSITORY / "test-results"
 REPORT = RESULTS / "pytest.xml"
 # Files of tests, two at a time, for most tests wait: each half has stores, a stack and clusters of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+OPENAPI_DOCUMENT = REPOSITORY / "platform" / "athanor" / "api" / "openapi.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # mypy's Django plugin and the OpenAPI generator load the settings; neither connects to anything.
 CHECK_ONLY = {
@@ -40,12 +41,14 @@ def test_commands() -> list[tuple[str, list[str], Path]]:
     ]
 
 
-PYTHON_TYPES_HEADER = '"""What the command line reads of the API, made from frontend/openapi.json by `make gen`."""'
+PYTHON_TYPES_HEADER = (
+    '"""What the command line reads of the API, made from platform/athanor/api/openapi.json by `make gen`."""'
+)
 
 
 def gen_commands() -> list[tuple[str, list[str], Path]]:
-    schema = FRONTEND / "openapi.json"
-    spectacular = ["manage.py", "spectacular", "--format", "openapi-json", "--file", str(schema), "--fail-on-warn"]
+    made = ["--format", "openapi-json", "--file", str(OPENAPI_DOCUMENT), "--fail-on-warn"]
+    spectacular = ["manage.py", "spectacular", *made]
     return [
         ("OpenAPI document", [sys.executable, *spectacular], REPOSITORY),
         ("TypeScript types", ["npm", "run", "--silent", "gen"], FRONTEND),
@@ -56,7 +59,7 @@ def gen_commands() -> list[tuple[str, list[str], Path]]:
 def python_types(output: Path) -> list[str]:
     """The command that writes what the command line reads of the API, as TypedDicts."""
     return [
-        sys.executable, "-m", "datamodel_code_generator", "--input", str(FRONTEND / "openapi.json"),
+        sys.executable, "-m", "datamodel_code_generator", "--input", str(OPENAPI_DOCUMENT),
         "--input-file-type", "openapi", "--output", str(output), "--output-model-type", "typing.TypedDict",
         "--target-python-version", "3.11", "--no-use-closed-typed-dict", "--formatters", "builtin",
         "--custom-file-header", PYTHON_TYPES_HEADER, "--openapi-scopes", "paths", "--openapi-include-paths",

@@ -186,13 +186,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, stack) -> Iterator[Page]:
-    """A fresh browser profile; whatever goes wrong in the page's own code fails the test."""
+    """A fresh browser profile; an error in the page's own code, or what its content security policy forbids, fails the
+    test."""
     context = browser.new_context(base_url=stack.url, viewport={"width": 1280, "height": 860})
     context.set_default_timeout(20_000)
     expect.set_options(timeout=20_000)
     page = context.new_page()
     crashes: list[str] = []
     page.on("pageerror", lambda error: crashes.append(str(error)))
+    page.on("console", lambda said: crashes.append(said.text) if "Content Security Policy" in said.text else None)
     yield page
     context.close()
-    assert crashes == []
+    assert not crashes, "\n".join(crashes)

@@ -5167,6 +5167,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5178,6 +5187,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5287,6 +5305,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5298,6 +5325,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5407,6 +5443,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5418,6 +5463,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5525,6 +5579,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5536,6 +5599,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5647,6 +5719,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5658,6 +5739,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5769,6 +5859,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5780,6 +5879,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5887,6 +5995,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -5898,6 +6015,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6007,6 +6133,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6018,6 +6153,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6127,6 +6271,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6138,6 +6291,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6247,6 +6409,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6258,6 +6429,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6378,6 +6558,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6389,6 +6578,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6507,6 +6705,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6518,6 +6725,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6628,6 +6844,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6639,6 +6864,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6750,6 +6984,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6761,6 +7004,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6870,6 +7122,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6881,6 +7142,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6997,6 +7267,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7008,6 +7287,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7122,6 +7410,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7133,6 +7430,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7245,6 +7551,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7256,6 +7571,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7365,6 +7689,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7376,6 +7709,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7483,6 +7825,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7494,6 +7845,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7605,6 +7965,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7616,6 +7985,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7725,6 +8103,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7736,6 +8123,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7844,6 +8240,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7855,6 +8260,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7971,6 +8385,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -7982,6 +8405,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8098,6 +8530,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8109,6 +8550,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8219,6 +8669,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8230,6 +8689,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8344,6 +8812,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8355,6 +8832,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8469,6 +8955,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8480,6 +8975,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8590,6 +9094,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8601,6 +9114,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8711,6 +9233,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8722,6 +9253,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8844,6 +9384,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8855,6 +9404,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8964,6 +9522,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8975,6 +9542,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9087,6 +9663,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9098,6 +9683,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9207,6 +9801,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9218,6 +9821,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9327,6 +9939,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9338,6 +9959,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9447,6 +10077,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9458,6 +10097,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9569,6 +10217,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9580,6 +10237,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9687,6 +10353,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9698,6 +10373,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9812,6 +10496,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9823,6 +10516,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9937,6 +10639,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -9948,6 +10659,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10061,6 +10781,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10072,6 +10801,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10190,6 +10928,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10201,6 +10948,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10310,6 +11066,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10321,6 +11086,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10430,6 +11204,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10441,6 +11224,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10550,6 +11342,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10561,6 +11362,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10680,6 +11490,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10691,6 +11510,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10799,6 +11627,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10810,6 +11647,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10921,6 +11767,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -10932,6 +11787,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11053,6 +11917,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11064,6 +11937,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11179,6 +12061,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11190,6 +12081,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11302,6 +12202,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11313,6 +12222,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11425,6 +12343,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11436,6 +12363,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11549,6 +12485,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11560,6 +12505,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11672,6 +12626,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11683,6 +12646,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11792,6 +12764,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11803,6 +12784,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11922,6 +12912,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11933,6 +12932,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12052,6 +13060,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12063,6 +13080,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12182,6 +13208,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12193,6 +13228,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12302,6 +13346,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12313,6 +13366,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12433,6 +13495,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12444,6 +13515,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12560,6 +13640,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12571,6 +13660,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12691,6 +13789,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12702,6 +13809,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12815,6 +13931,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12826,6 +13951,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12946,6 +14080,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12957,6 +14100,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13069,6 +14221,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13080,6 +14241,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13191,6 +14361,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13202,6 +14381,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13313,6 +14501,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13324,6 +14521,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13436,6 +14642,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13447,6 +14662,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13558,6 +14782,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13569,6 +14802,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13680,6 +14922,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13691,6 +14942,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13798,6 +15058,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13809,6 +15078,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13916,6 +15194,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13927,6 +15214,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14036,6 +15332,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14047,6 +15352,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14163,6 +15477,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14174,6 +15497,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14289,6 +15621,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14300,6 +15641,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14411,6 +15761,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14422,6 +15781,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14531,6 +15899,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14542,6 +15919,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14655,6 +16041,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14666,6 +16061,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14778,6 +16182,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14789,6 +16202,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14896,6 +16318,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14907,6 +16338,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15014,6 +16454,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15025,6 +16474,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15140,6 +16598,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15151,6 +16618,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15266,6 +16742,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15277,6 +16762,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15384,6 +16878,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15395,6 +16898,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15502,6 +17014,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15513,6 +17034,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15627,6 +17157,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15638,6 +17177,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15747,6 +17295,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15758,6 +17315,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15870,6 +17436,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -15881,6 +17456,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15989,6 +17573,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16000,6 +17593,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16107,6 +17709,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16118,6 +17729,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16229,6 +17849,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16240,6 +17869,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16349,6 +17987,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16360,6 +18007,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16468,6 +18124,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16479,6 +18144,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16591,6 +18265,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16602,6 +18285,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16716,6 +18408,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16727,6 +18428,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16836,6 +18546,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16847,6 +18566,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16955,6 +18683,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -16966,6 +18703,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17079,6 +18825,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17090,6 +18845,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17220,6 +18984,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17231,6 +19004,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17356,6 +19138,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17367,6 +19158,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17479,6 +19279,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17490,6 +19299,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17599,6 +19417,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17610,6 +19437,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17738,6 +19574,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17749,6 +19594,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17860,6 +19714,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17871,6 +19734,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -17980,6 +19852,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -17991,6 +19872,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18107,6 +19997,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18118,6 +20017,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18227,6 +20135,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18238,6 +20155,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18351,6 +20277,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18362,6 +20297,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18471,6 +20415,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18482,6 +20435,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18595,6 +20557,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18606,6 +20577,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18716,6 +20696,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18727,6 +20716,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18836,6 +20834,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18847,6 +20854,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -18964,6 +20980,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -18975,6 +21000,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19084,6 +21118,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19095,6 +21138,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19216,6 +21268,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19227,6 +21288,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19336,6 +21406,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19347,6 +21426,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19460,6 +21548,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19471,6 +21568,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19578,6 +21684,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19589,6 +21704,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19700,6 +21824,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19711,6 +21844,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19819,6 +21961,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19830,6 +21981,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19943,6 +22103,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -19954,6 +22123,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20061,6 +22239,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20072,6 +22259,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20183,6 +22379,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20194,6 +22399,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20303,6 +22517,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20314,6 +22537,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20422,6 +22654,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20433,6 +22674,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20546,6 +22796,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20557,6 +22816,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20666,6 +22934,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20677,6 +22954,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20790,6 +23076,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20801,6 +23096,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -20910,6 +23214,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -20921,6 +23234,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

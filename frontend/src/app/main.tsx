@@ -11,6 +11,9 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 
 import { Providers } from "@/app/providers";
+import { shareCspNonce } from "@/lib/csp";
+
+shareCspNonce();
 
 const root = document.getElementById("root");
 if (root === null) throw new Error("index.html has no element #root");

@@ -8,6 +8,7 @@ import { drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers } f
 import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "react";
 
+import { cspNonce } from "@/lib/csp";
 import type { Remark } from "@/lib/spec-yaml";
 
 interface CodeEditorProps {
@@ -94,6 +95,7 @@ export function CodeEditor(props: CodeEditorProps) {
           syntaxHighlighting(palette),
           keymap.of([...defaultKeymap, ...searchKeymap, ...historyKeymap, ...(readOnly ? [] : [indentWithTab])]),
           EditorView.lineWrapping,
+          EditorView.cspNonce.of(cspNonce() ?? ""),
           EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true" }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) report.current?.(update.state.doc.toString());

@@ -1,12 +1,13 @@
 """Every error as RFC 9457 problem+json with a stable `code`."""
 
 import logging
+from http import HTTPStatus
 from typing import Any
 
 import psycopg
 from django.core.exceptions import PermissionDenied
 from django.db import DataError, OperationalError
-from django.http import Http404
+from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
 from rest_framework.response import Response
 
@@ -45,6 +46,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         return problem(403, "Not allowed", "permission_denied", str(error) or "this is not allowed")
     if isinstance(error, exceptions.APIException):
         return _from_framework(error)
+    if isinstance(error, UnreadablePostError):
+        return problem(400, "Bad request", "body_incomplete", "the body broke off", remedy="send it again")
     if isinstance(error, OperationalError):
         log.warning("database away: %s", error)
         response = problem(503, "Temporarily unavailable", "database_unavailable", "the database does not answer")
@@ -93,7 +96,7 @@ def _from_framework(error: exceptions.APIException) -> Response:
         status = 422
     else:
         detail, status = str(error.detail), error.status_code
-    response = problem(status, error.default_detail, str(code), detail, errors=problems)
+    response = problem(status, HTTPStatus(status).phrase, str(code), detail, errors=problems)
     if status == 401:
         response["WWW-Authenticate"] = "Bearer"
     return response

@@ -1,15 +1,34 @@
 """What is not the API: health, the dashboard's page, and answers to unknown addresses."""
 
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
 from django.conf import settings
 from django.db import DatabaseError, connection
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.csrf import csrf_failure as default_csrf_failure
 from redis import Redis
 from redis.exceptions import RedisError
 
 from athanor.api.errors import CONTENT_TYPE, problem
+from athanor.api.headers import CSP, page_policy
 from athanor.artifacts import storage
 from athanor.core.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+OK, UNAVAILABLE = "ok", "unavailable"
+FRESH_SECONDS = 1.0
+NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts puts it into the page
+# First segments of the routes of frontend/src/app/router.tsx; a test holds the two against each other.
+DASHBOARD_PAGES = (
+    "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs", "operations", "prices",
+    "queue", "quotas", "sign-in", "simulator", "team", "tokens", "webhooks",
+)  # fmt: skip
+DASHBOARD_ROUTES = rf"^(?:(?:{'|'.join(DASHBOARD_PAGES)})(?:/.*)?)?$"
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -18,15 +37,14 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """What this process needs answers too. Without the broker work goes on, later: it does not count."""
-    checks = {"database": _database(), "object_store": _object_store()}
-    ready = all(answer == "ok" for answer in checks.values())
-    checks["broker"] = _broker()
-    return JsonResponse({"status": "ok" if ready else "unavailable", "checks": checks}, status=200 if ready else 503)
+    """What this process needs answers too. Without the broker jobs still run, later: it does not count."""
+    checks = _readiness.checks()
+    ready = all(answer == OK for name, answer in checks.items() if name != "broker")
+    return JsonResponse({"status": OK if ready else UNAVAILABLE, "checks": checks}, status=200 if ready else 503)
 
 
-def dashboard(request: HttpRequest) -> HttpResponseBase:
-    """Every address that is no other's is the dashboard's: it routes in the browser."""
+def dashboard(request: HttpRequest) -> HttpResponse:
+    """The dashboard's page, for each of its routes: it routes in the browser."""
     index = settings.ATHANOR.dashboard_dir / "index.html"
     if not index.is_file():
         return HttpResponse(
@@ -34,13 +52,16 @@ def dashboard(request: HttpRequest) -> HttpResponseBase:
             status=404,
             content_type="text/plain",
         )
-    response = FileResponse(index.open("rb"), content_type="text/html; charset=utf-8")
-    response["Cache-Control"] = "no-cache"
+    nonce = secrets.token_urlsafe(16)
+    page = index.read_text(encoding="utf-8").replace(NONCE_PLACEHOLDER, nonce)
+    response = HttpResponse(page, content_type="text/html; charset=utf-8", headers={"Cache-Control": "no-store"})
+    response.headers[CSP] = page_policy(nonce)
     return response
 
 
-def unknown_api(request: HttpRequest) -> JsonResponse:
-    return _problem(404, "Not found", "not_found", f"there is no {request.path}", remedy="see /api/docs/")
+def unknown(request: HttpRequest) -> JsonResponse:
+    detail = f"there is no page or resource {request.path}"
+    return _problem(404, "Not found", "not_found", detail, remedy="the API is described at /api/docs/")
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
@@ -54,27 +75,51 @@ def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) ->
     return JsonResponse(answer.data, status=status, content_type=CONTENT_TYPE)
 
 
-def _database() -> str:
+class _Readiness:
+    """One check for all who ask within FRESH_SECONDS. While one request checks, others get the answer before it."""
+
+    def __init__(self) -> None:
+        self._checking = threading.Lock()
+        self._checks: dict[str, str] = {}
+        self._checked_at = float("-inf")
+
+    def checks(self) -> dict[str, str]:
+        """Return "ok" or "unavailable" for each part. Why a part is unavailable is in the log alone."""
+        if time.monotonic() - self._checked_at < FRESH_SECONDS:
+            return self._checks
+        if not self._checking.acquire(blocking=not self._checks):
+            return self._checks
+        try:
+            if time.monotonic() - self._checked_at >= FRESH_SECONDS:
+                parts = {"database": _database, "object_store": _object_store, "broker": _broker}
+                self._checks = {name: _answer_of(name, check) for name, check in parts.items()}
+                self._checked_at = time.monotonic()
+            return self._checks
+        finally:
+            self._checking.release()
+
+
+_readiness = _Readiness()
+
+
+def _answer_of(name: str, check: Callable[[], None]) -> str:
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except DatabaseError as error:
-        return str(error).splitlines()[0]
-    return "ok"
+        check()
+    except (DatabaseError, Unavailable, RedisError, OSError) as error:
+        log.warning("not ready: %s: %s", name, error)
+        return UNAVAILABLE
+    return OK
 
 
-def _object_store() -> str:
-    try:
-        storage.size_of("readyz")
-    except Unavailable as error:
-        return error.message
-    return "ok"
+def _database() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
 
 
-def _broker() -> str:
-    try:
-        with Redis.from_url(settings.CELERY_BROKER_URL, socket_connect_timeout=2, socket_timeout=2) as broker:
-            broker.ping()
-    except (RedisError, OSError) as error:
-        return str(error)
-    return "ok"
+def _object_store() -> None:
+    storage.size_of("readyz")
+
+
+def _broker() -> None:
+    with Redis.from_url(settings.CELERY_BROKER_URL, socket_connect_timeout=2, socket_timeout=2) as broker:
+        broker.ping()

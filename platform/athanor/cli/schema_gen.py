@@ -1,4 +1,4 @@
-"""What the command line reads of the API, made from frontend/openapi.json by `make gen`."""
+"""What the command line reads of the API, made from platform/athanor/api/openapi.json by `make gen`."""
 
 from __future__ import annotations
 

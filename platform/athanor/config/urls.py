@@ -1,8 +1,8 @@
 from django.contrib import admin
 from django.urls import include, path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from django.views.generic import TemplateView
 
-from athanor.api import site
+from athanor.api import document, site
 
 urlpatterns = [
     path("healthz", site.healthz),
@@ -11,8 +11,8 @@ urlpatterns = [
     path("sso/", include("athanor.api.sign_on_urls")),
     path("api/v1/", include("athanor.api.v1.urls")),
     path("api/agent/v1/", include("athanor.api.agent.urls")),
-    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema")),
-    re_path(r"^api/", site.unknown_api),
-    re_path(r"^(?!static/).*$", site.dashboard),
+    path("api/schema/", document.openapi, name="schema"),
+    path("api/docs/", TemplateView.as_view(template_name="athanor/api_docs.html")),
+    re_path(site.DASHBOARD_ROUTES, site.dashboard),
+    re_path("", site.unknown),
 ]

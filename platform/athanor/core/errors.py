@@ -48,6 +48,11 @@ class NotFound(AthanorError):
         )
 
 
+class RequestTimeout(AthanorError):
+    status = 408
+    title = "Request timeout"
+
+
 class Conflict(AthanorError):
     status = 409
     title = "Conflict"
@@ -74,6 +79,11 @@ class Gone(AthanorError):
 class PreconditionFailed(AthanorError):
     status = 412
     title = "Precondition failed"
+
+
+class TooLarge(AthanorError):
+    status = 413
+    title = "Content too large"
 
 
 class Invalid(AthanorError):

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from athanor.core.documents import load_yaml
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.specs.v1 import JobSpec
 
@@ -24,14 +24,10 @@ def parse_yaml(text: bytes) -> Any:
     if len(text) > LARGEST_SPEC_BYTES:
         raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {LARGEST_SPEC_BYTES}")
     try:
-        return yaml.safe_load(text.decode())
+        written = text.decode()
     except UnicodeDecodeError as error:
         raise Invalid("not_utf8", f"the spec is not UTF-8 at byte {error.start}", remedy="save it as UTF-8") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "cannot be read"
-        raise Invalid("invalid_yaml", f"the spec is not YAML{where}: {problem}", remedy="mend the syntax") from error
+    return load_yaml(written, "spec")
 
 
 def parse_spec(data: Any) -> JobSpec:

@@ -23,11 +23,11 @@ from schemathesis.specs.openapi.checks import (
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import PlatformRole, Role, Scope
 from athanor.accounts.services import issue_token
-from deploy.local.environment import REPOSITORY
+from deploy.local import checks
 
 pytestmark = pytest.mark.django_db
 
-DOCUMENT = json.loads((REPOSITORY / "frontend" / "openapi.json").read_text())
+DOCUMENT = json.loads(checks.OPENAPI_DOCUMENT.read_text())
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 OPERATIONS = {f"{found.ok().method.upper()} {found.ok().path}": found.ok() for found in SCHEMA.get_all_operations()}
 CHECKS = [

@@ -1,6 +1,7 @@
 """Health, unknown addresses, and the published documents."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
+from athanor.api import site
+from athanor.artifacts import storage
+from athanor.core.errors import Unavailable
 from athanor.specs.v1 import JobSpec
 from deploy.local import checks
 
@@ -53,14 +57,92 @@ def test_the_python_types_are_those_of_the_document(tmp_path: Path) -> None:
 def test_the_committed_openapi_document_is_current(tmp_path: Path) -> None:
     made = tmp_path / "openapi.json"
     call_command("spectacular", "--format", "openapi-json", "--file", str(made), "--validate")
-    assert json.loads(made.read_text()) == json.loads((REPOSITORY / "frontend" / "openapi.json").read_text()), (
+    assert json.loads(made.read_text()) == json.loads(checks.OPENAPI_DOCUMENT.read_text()), (
         "the API has changed: run `make gen`"
     )
 
 
 def test_the_document_and_its_page_are_served() -> None:
-    assert Client().get("/api/schema/").status_code == 200
+    answer = Client().get("/api/schema/")
+    assert answer.status_code == 200
+    assert answer.content == checks.OPENAPI_DOCUMENT.read_bytes()
+    assert answer["Content-Type"] == "application/vnd.oai.openapi+json"
+    for tags in (answer["ETag"], f'"other", {answer["ETag"]}', "*"):
+        again = Client().get("/api/schema/", HTTP_IF_NONE_MATCH=tags)
+        assert (again.status_code, again.content) == (304, b"")
     assert b"swagger" in Client().get("/api/docs/").content
+
+
+def test_readiness_names_the_part_and_keeps_the_reason_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(key: str) -> None:
+        raise Unavailable("storage_unavailable", "cannot connect to http://secret-host:9000/bucket")
+
+    monkeypatch.setattr(site, "_readiness", site._Readiness())
+    monkeypatch.setattr(storage, "size_of", refuse)
+    answer = Client().get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json() == {
+        "status": "unavailable",
+        "checks": {"database": "ok", "object_store": "unavailable", "broker": "ok"},
+    }
+
+
+def test_readiness_is_checked_once_a_second_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    readiness = site._Readiness()
+    monkeypatch.setattr(site, "_readiness", readiness)
+    monkeypatch.setattr(storage, "size_of", lambda key: asked.append(key))
+    for _ in range(5):
+        assert Client().get("/readyz").status_code == 200
+    assert len(asked) == 1
+    readiness._checked_at -= site.FRESH_SECONDS
+    Client().get("/readyz")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/v1/models", "/wp-login.php", "/static/none.js", "/jobsx", "/api", "/.env"]
+)
+def test_an_unknown_path_is_a_problem(path: str) -> None:
+    answer = Client().get(path)
+    assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
+
+
+def test_the_routes_of_the_dashboard_are_known() -> None:
+    router = (REPOSITORY / "frontend" / "src" / "app" / "router.tsx").read_text()
+    segments = {path.split("/")[1] for path in re.findall(r'path: "(/[^"]*)"', router)}
+    assert segments - {""} == set(site.DASHBOARD_PAGES)
+
+
+def test_every_answer_carries_security_headers(api: Any) -> None:
+    answer = api.send("GET", "jobs")
+    assert answer["Cache-Control"] == "no-store"
+    assert answer["Content-Security-Policy"].startswith("default-src 'none'")
+    assert "script-src" not in answer["Content-Security-Policy"]
+    assert "camera=()" in answer["Permissions-Policy"]
+    page = Client().get("/api/docs/")
+    assert "script-src 'self'" in page["Content-Security-Policy"]
+    assert "unsafe" not in page["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"a":' * 20_000 + "1" + "}" * 20_000, "[" * 100 + "]" * 100])
+def test_deeply_nested_json_is_refused(body: str) -> None:
+    answer = Client().post("/api/v1/jobs:plan", body, content_type="application/json")
+    assert answer.status_code == 401, "nobody is known yet"
+    answer = Client().post("/api/v1/invitations:accept", body[:16_000], content_type="application/json")
+    assert answer.status_code in (400, 422)
+
+
+def test_large_json_is_refused_with_the_limit_named(api: Any) -> None:
+    answer = api.send("POST", "jobs", {"name": "x" * 2**20})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert "1048576 bytes" in answer.json()["detail"]
+
+
+def test_titles_of_errors_are_plain(api: Any) -> None:
+    assert api.send("DELETE", "jobs").json()["title"] == "Method Not Allowed"
+    wrong = api.generic("POST", "/api/v1/jobs", "x", content_type="application/pdf")
+    assert wrong.json()["title"] == "Unsupported Media Type"
 
 
 def test_models_and_migrations_agree() -> None:

@@ -7,9 +7,10 @@ from a2wsgi import WSGIMiddleware
 from ulid import ULID
 
 from athanor.api.errors import CONTENT_TYPE, problem_document
-from athanor.api.gateway.body import BodyError, BodyReader, ClientGone, Receive, Scope, at_least_rate
-from athanor.api.gateway.limits import DEFAULT_BODY_BYTES, Lane, limits_of
+from athanor.api.gateway.body import BodyReader, ClientGone, Receive, Scope, at_least_rate
 from athanor.api.gateway.threads import Answer, Send, ViewThreads
+from athanor.api.limits import DEFAULT_BODY_BYTES, Lane, limits_of
+from athanor.core.errors import AthanorError
 from athanor.dispatch import tokens
 
 # More threads for the many small requests would only take Python's lock from one another: measured with 32 clients,
@@ -39,7 +40,7 @@ class Gateway:
             allowed = min(allowed, DEFAULT_BODY_BYTES)
         try:
             body = await self._bodies.read(scope, receive, allowed)
-        except BodyError as error:
+        except AthanorError as error:
             await _refusal(error).send(send)
             return
         except ClientGone:
@@ -60,10 +61,10 @@ def _is_signed(scope: Scope) -> bool:
     return tokens.is_signed(value.decode("latin1").partition(" ")[2].strip())
 
 
-def _refusal(error: BodyError) -> Answer:
+def _refusal(error: AthanorError) -> Answer:
     request_id = f"req_{ULID()}"
     document = problem_document(
-        error.status, error.title, error.code, error.detail, remedy=error.remedy, request_id=request_id
+        error.status, error.title, error.code, error.message, remedy=error.remedy, request_id=request_id
     )
     body = json.dumps(document).encode()
     headers = {"content-type": CONTENT_TYPE, "content-length": str(len(body)), "x-request-id": request_id}

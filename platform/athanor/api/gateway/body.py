@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from athanor.api.gateway.limits import MIB, deadline_seconds
+from athanor.api.limits import MIB, BodyTooLarge, deadline_seconds
+from athanor.core.errors import RequestTimeout
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -14,38 +15,11 @@ Receive = Callable[[], Awaitable[Message]]
 BUDGET_BYTES = 256 * MIB
 
 
-class BodyError(Exception):
-    """The body cannot be read; `status` and `code` are the answer."""
-
-    status = 400
-    title = "Bad request"
-    code = "body_incomplete"
-
-    def __init__(self, detail: str, remedy: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.remedy = remedy
-
-
-class BodyTooLarge(BodyError):
-    status = 413
-    title = "Content too large"
-    code = "body_too_large"
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"the body is larger than {limit} bytes, the limit of this address",
-            "send less in one request; data goes to POST /api/v1/datasets, which streams",
-        )
-
-
-class BodyTooSlow(BodyError):
-    status = 408
-    title = "Request timeout"
-    code = "body_too_slow"
-
+class BodyTooSlow(RequestTimeout):
     def __init__(self) -> None:
-        super().__init__("the body did not arrive in time", "send it again, over a faster connection")
+        super().__init__(
+            "body_too_slow", "the body did not arrive in time", remedy="send it again, over a faster connection"
+        )
 
 
 class ClientGone(ConnectionResetError):

@@ -10,7 +10,6 @@ from drf_spectacular.utils import (
     inline_serializer,
 )
 from rest_framework import serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -19,7 +18,7 @@ from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
 from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.pagination import listed, page, time
-from athanor.api.parsers import TextYamlParser, YamlParser
+from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
 from athanor.api.v1 import outlook, submission
 from athanor.api.v1.shapes import (

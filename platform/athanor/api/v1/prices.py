@@ -10,7 +10,7 @@ from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
-from rest_framework.parsers import BaseParser, JSONParser
+from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -20,6 +20,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.pagination import listed, time
+from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.api.v1.teams import read
 from athanor.budgets import series as points

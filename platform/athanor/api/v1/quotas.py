@@ -7,7 +7,6 @@ from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -17,7 +16,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.pagination import number
-from athanor.api.parsers import TextYamlParser, YamlParser
+from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 from athanor.operations import quota_history, quotas

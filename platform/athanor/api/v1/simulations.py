@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
-from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -14,7 +13,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.pagination import page
-from athanor.api.parsers import TextYamlParser, YamlParser
+from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.core.errors import NotFound
 from athanor.operations import simulations

@@ -38,6 +38,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "athanor.api.middleware.RequestIdMiddleware",
+    "athanor.api.headers.SecurityHeadersMiddleware",
     "athanor.api.throttling.RateLimitHeadersMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -2,6 +2,7 @@
 
 import sys
 
+from athanor.api.limits import AGENT_BODY_BYTES
 from athanor.config.env import EnvironmentProblem
 from athanor.config.settings.base import ATHANOR
 
@@ -38,7 +39,7 @@ CSRF_FAILURE_VIEW = "athanor.api.site.csrf_failure"
 X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
+DATA_UPLOAD_MAX_MEMORY_SIZE = AGENT_BODY_BYTES  # the largest that any view reads; api/limits.py bounds the others
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

@@ -4,11 +4,15 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from athanor.core.errors import TooLarge
+
 MIB = 2**20
 DEFAULT_BODY_BYTES = MIB
 # Manifests list every part of a checkpoint: 145,000 of them for 405 billion parameters.
 AGENT_BODY_BYTES = 64 * MIB
 SERIES_BODY_BYTES = 8 * MIB
+# Before anybody is known there is little to say.
+SIGN_IN_BODY_BYTES = 16 * 1024
 
 # A body must arrive within GRACE_SECONDS plus the time that it takes at BYTES_PER_SECOND.
 GRACE_SECONDS = 20.0
@@ -34,7 +38,19 @@ class RequestLimits:
 
 # Long transfers: their bodies and answers are streamed. The thread waits for the client, at a least rate.
 _TRANSFER = re.compile(r"^/api/v1/(datasets|audit:export|artifacts/[^/]+/archive)$")
-_LARGER_BODIES = ((re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),)
+_OTHER_BODIES = (
+    (re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),
+    (re.compile(r"^/api/v1/(session|invitations:accept)$"), SIGN_IN_BODY_BYTES),
+)
+
+
+class BodyTooLarge(TooLarge):
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            "body_too_large",
+            f"the body is larger than {limit} bytes, the limit of this address",
+            remedy="send less in one request; training data goes to POST /api/v1/datasets, which streams",
+        )
 
 
 def limits_of(path: str) -> RequestLimits:
@@ -45,8 +61,8 @@ def limits_of(path: str) -> RequestLimits:
         return RequestLimits(Lane.AGENT, AGENT_BODY_BYTES)
     if _TRANSFER.match(path):
         return RequestLimits(Lane.TRANSFER, None)
-    larger = (size for pattern, size in _LARGER_BODIES if pattern.match(path))
-    return RequestLimits(Lane.QUICK, next(larger, DEFAULT_BODY_BYTES))
+    other = (size for pattern, size in _OTHER_BODIES if pattern.match(path))
+    return RequestLimits(Lane.QUICK, next(other, DEFAULT_BODY_BYTES))
 
 
 def deadline_seconds(received_bytes: int) -> float:

@@ -1,0 +1,9 @@
+/** The nonce with which this page may add style elements: the server puts it into the page. */
+export function cspNonce(): string | undefined {
+  return document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce;
+}
+
+/** Tell react-remove-scroll, which locks scrolling behind dialogs by a style element; it reads the nonce from here. */
+export function shareCspNonce(): void {
+  Object.assign(globalThis, { __webpack_nonce__: cspNonce() });
+}

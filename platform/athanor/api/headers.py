@@ -1,0 +1,46 @@
+"""Headers that tell browsers and caches what an answer may do."""
+
+from collections.abc import Callable
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponseBase
+
+CSP = "Content-Security-Policy"
+_NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'"
+_PERMISSIONS = ", ".join(
+    f"{feature}=()"
+    for feature in ("camera", "microphone", "geolocation", "payment", "usb", "serial", "bluetooth", "display-capture")
+)
+
+
+def page_policy(nonce: str = "") -> str:
+    """Return the policy of a page: files of this server only. Style elements that the dashboard's components make carry
+    the nonce of the page."""
+    policy = [
+        _NOTHING,
+        "script-src 'self'",
+        f"style-src 'self' 'nonce-{nonce}'" if nonce else "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+    ]
+    if not settings.SIGN_ON:  # it is a form whose answer leads to the provider's own addresses
+        policy.append("form-action 'self'")
+    return "; ".join(policy)
+
+
+class SecurityHeadersMiddleware:
+    """Sets what no view has set itself. Answers of the API are stored by nobody: some carry keys."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self._get_response(request)
+        is_page = response.headers.get("Content-Type", "").startswith("text/html")
+        response.headers.setdefault(CSP, page_policy() if is_page else _NOTHING)
+        response.headers.setdefault("Permissions-Policy", _PERMISSIONS)
+        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+        if request.path.startswith("/api/"):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
