@@ -14,8 +14,12 @@ FRESH_SECONDS = 300
 
 @lru_cache(maxsize=1)
 def _content() -> tuple[bytes, str]:
-    content = PATH.read_bytes()
-    return content, f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+    built = PATH.read_bytes()
+    return built, f'"{hashlib.sha256(built).hexdigest()[:24]}"'
+
+
+def content() -> bytes:
+    return _content()[0]
 
 
 @require_safe
@@ -23,4 +27,4 @@ def _content() -> tuple[bytes, str]:
 def openapi(request: HttpRequest) -> HttpResponse:
     """Return the document, or 304 to a client that has it."""
     headers = {"Cache-Control": f"public, max-age={FRESH_SECONDS}"}
-    return HttpResponse(_content()[0], content_type=MEDIA_TYPE, headers=headers)
+    return HttpResponse(content(), content_type=MEDIA_TYPE, headers=headers)

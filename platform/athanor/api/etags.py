@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from django.core.serializers.json import DjangoJSONEncoder
+from django.utils.http import parse_etags
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -27,9 +28,17 @@ def tag_of(data: Any) -> str:
 def tagged(request: Request, data: Any, tag: str = "") -> Response:
     """The object with its tag (made from `data` without one), or 304 for who has it."""
     tag = tag or tag_of(data)
-    if request.headers.get("If-None-Match") == tag:
+    if _matches(request.headers.get("If-None-Match"), tag):
         return Response(status=304, headers={"ETag": tag})
     return Response(data, headers={"ETag": tag})
+
+
+def _matches(header: str | None, tag: str) -> bool:
+    """Return whether one of the tags that a client has is this one; weak comparison (RFC 9110, 8.8.3.2)."""
+    if not header:
+        return False
+    known = parse_etags(header)
+    return known == ["*"] or tag.removeprefix("W/") in {each.removeprefix("W/") for each in known}
 
 
 def guard(request: Request, holds: Callable[[Row, str], bool]) -> Callable[[Row], None]:

@@ -111,3 +111,25 @@ def test_a_nul_in_a_body_is_no_error_of_ours(api: Any, spec: dict[str, Any], poo
     assert answer.status_code == 422
     asked = api.send("POST", "metrics:query", {"series": ["a"], "filters": {"labels": labels}})
     assert asked.status_code == 422
+
+
+def test_an_unknown_query_parameter_is_refused_with_the_nearest_name(api: Any) -> None:
+    answer = api.send("GET", "jobs?stauts=failed&limit=3")
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown_parameter")
+    assert answer.json()["errors"] == [
+        {
+            "pointer": "/stauts",
+            "code": "unknown_parameter",
+            "detail": "unknown query parameter 'stauts'; did you mean 'status'?",
+        }
+    ]
+    assert "known here: none" in api.send("POST", "jobs:plan?x=1", {}).json()["detail"]
+    assert api.send("GET", "jobs?label.env=prod").status_code == 200
+
+
+def test_a_tag_is_found_in_a_list_of_tags(api: Any, submit: Callable[..., Job]) -> None:
+    job = submit()
+    tag = api.send("GET", f"jobs/{job.id}")["ETag"]
+    for known in (tag, f'"a", {tag}, "b"', "*", tag.removeprefix("W/")):
+        assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": known}).status_code == 304
+    assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": '"a", "b"'}).status_code == 200

@@ -1,0 +1,63 @@
+"""Refuse query parameters that an operation does not have: ignored, `stauts=failed` would answer with everything."""
+
+import difflib
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+from django.http import HttpRequest, JsonResponse
+
+from athanor.api import document
+from athanor.api.errors import CONTENT_TYPE, problem_document
+
+_CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+# Filters by the names of labels, which the API document cannot list.
+_PREFIXES = {"/api/v1/jobs": "label."}
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[tuple[str, str], frozenset[str]]:
+    """Return the query parameters of each method and path of the API document."""
+    paths: dict[str, dict[str, Any]] = json.loads(document.content())["paths"]
+    return {
+        (method, path): frozenset(each["name"] for each in operation.get("parameters", []) if each["in"] == "query")
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    }
+
+
+class QueryParametersMiddleware:
+    """Answers 422 to a request of the API with a parameter that its operation does not have."""
+
+    def __init__(self, get_response: Any) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self._get_response(request)
+
+    def process_view(self, request: HttpRequest, view: Any, arguments: Any, named: Any) -> JsonResponse | None:
+        if not request.GET or request.resolver_match is None:
+            return None
+        path = "/" + _CONVERTER.sub(r"{\1}", request.resolver_match.route)
+        known = _known().get(((request.method or "").lower(), path))
+        if known is None:
+            return None
+        prefix = _PREFIXES.get(path)
+        unknown = [name for name in request.GET if name not in known and not (prefix and name.startswith(prefix))]
+        if not unknown:
+            return None
+        errors = [
+            {"pointer": f"/{name}", "code": "unknown_parameter", "detail": _hint(name, known)} for name in unknown
+        ]
+        body = problem_document(
+            422, "Invalid content", code, errors[0]["detail"], remedy="correct the name", errors=errors
+        )
+        return JsonResponse(body, status=422, content_type=CONTENT_TYPE)
+
+
+def _hint(name: str, known: frozenset[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    if nearest:
+        return f"unknown query parameter {name!r}; did you mean {nearest[0]!r}?"
+    return f"unknown query parameter {name!r}; known here: {', '.join(sorted(known)) or 'none'}"
