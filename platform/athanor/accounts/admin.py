@@ -5,7 +5,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
 
-from athanor.accounts import members, services
+from athanor.accounts import members, services, throttling
 from athanor.accounts.admin_tools import SeenInline, SeenOnly, act_on_each, link, pretty
 from athanor.accounts.models import ApiToken, AuditEvent, Invitation, Membership, Team, User
 from athanor.accounts.roles import Role
@@ -37,6 +37,11 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
     )
     filter_horizontal = ()
     autocomplete_fields = ("service_team",)
+    actions = ("end_sign_in_delays",)
+
+    @admin.action(description="End sign-in delays", permissions=("change",))
+    def end_sign_in_delays(self, request: Any, queryset: QuerySet[User]) -> None:
+        act_on_each(request, self, queryset, lambda user: throttling.unlock(user, request.user), "Delays ended")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         rows: QuerySet[User] = super().get_queryset(request)

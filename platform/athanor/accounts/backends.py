@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib.auth.backends import ModelBackend
 from django.http import HttpRequest
 
-from athanor.accounts import throttling
+from athanor.accounts import devices, throttling
 from athanor.accounts.models import PlatformRole, User
 from athanor.core.logging import bound_id
 
@@ -30,12 +30,14 @@ class ThrottledBackend(ModelBackend):
         address = bound_id("address")
         if username is None or password is None:
             return None
+        device = ""
         if request is not None:
-            throttling.begin(username, address)
+            device = devices.device_of(request, username)
+            throttling.begin(username, address, device)
         found = super().authenticate(request, username=username, password=password, **kwargs)
         user = found if isinstance(found, User) and found.service_team_id is None else None
         if user is not None and request is not None:
-            throttling.succeeded(username, address)
+            throttling.succeeded(username, address, device)
         return user
 
 

@@ -102,10 +102,12 @@ class Invitation(models.Model):
 
 
 class SignInTries(models.Model):
-    """Tries of one kind (accounts/throttling.py) since the window began. `key` is a digest."""
+    """Failed tries to sign in, counted by one kind of key (accounts/throttling.py). Keys and names are digests."""
 
     key = models.CharField(primary_key=True, max_length=64)
+    name_digest = models.CharField(max_length=64, blank=True, default="", db_index=True)  # empty: of no one name
     count = models.PositiveIntegerField()
+    free_at = models.DateTimeField(help_text="when the next try is taken")
     window_ends = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.http import HttpRequest
 
-from athanor.accounts import audit
+from athanor.accounts import audit, devices
 
 
 def connect() -> None:
@@ -13,7 +14,9 @@ def connect() -> None:
     user_login_failed.connect(_refused, dispatch_uid="athanor.audit.refused")
 
 
-def _signed_in(sender: Any, user: Any, **_: Any) -> None:
+def _signed_in(sender: Any, user: Any, request: HttpRequest | None = None, **_: Any) -> None:
+    if request is not None:
+        devices.remember(request, user)
     audit.record_alone("session.begin", actor=user, target=("user", user.id))
 
 

@@ -1,61 +1,124 @@
-"""Guessing of passwords is slowed down: for a name from one address, for a name from everywhere, for an address.
+"""Slow down the guessing of passwords without locking anybody out.
 
-In the database, because the broker may be away, and then nobody must be let in faster. Each try is counted before the
-password is looked at, so that many tries at once are many tries; a right password takes its count back. Names that
-nobody has are counted like others, so the answer does not tell who exists.
+Failed tries are counted for a name at an address, for a name from everywhere, and for an address. Beyond an allowance,
+the next try is taken only after a delay that doubles with each failure. A try that is refused is not counted, so one
+machine cannot use up the tries of a name or of others at its address.
+
+A browser that has signed in before carries a signed device cookie for that user. Its tries are counted for the device
+alone: whatever others do, the correct password from a known device is taken.
+
+The counts are in the database: without the broker nobody may guess faster. A try is counted before its password is
+looked at, so that many at once are many; the correct password takes its count back. Names that nobody has are counted
+like others, so the answer does not reveal who exists.
 """
 
 import hashlib
+import ipaddress
 from datetime import timedelta
 
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
-from athanor.accounts.models import SignInTries
+from athanor.accounts import audit
+from athanor.accounts.models import SignInTries, User
 from athanor.core.errors import TooManyRequests
 
-WINDOW = timedelta(minutes=15)
-# The first is what stops a person; the others what stops many machines, and one machine with many names.
-MOST_TRIES = {"name-at-address": 5, "name": 50, "address": 50}
+WINDOW = timedelta(minutes=15)  # after the last failure, the count starts again
+# Failures before the first delay, and the longest delay in seconds. A name's own count only matters where many
+# addresses guess it together; its delay stays short, as it also holds up its owner on a new device.
+ALLOWANCES = {"device": (5, 900), "pair": (5, 900), "name": (50, 60), "address": (50, 900)}
+# Nothing is returned where the delay is not over: that row is left as it is.
 COUNT = """
-INSERT INTO accounts_signintries AS row (key, count, window_ends) VALUES (%s, 1, now() + %s)
+INSERT INTO accounts_signintries AS row (key, name_digest, count, free_at, window_ends)
+VALUES (%(key)s, %(name)s, 1, now(), now() + %(window)s)
 ON CONFLICT (key) DO UPDATE SET
     count = CASE WHEN row.window_ends < now() THEN 1 ELSE row.count + 1 END,
-    window_ends = CASE WHEN row.window_ends < now() THEN excluded.window_ends ELSE row.window_ends END
-RETURNING count, extract(epoch FROM window_ends - now())
+    free_at = CASE WHEN row.window_ends < now() OR row.count + 1 < %(allowance)s THEN now() ELSE now() +
+        interval '1 second' * least(%(longest)s, power(2, least(row.count + 1 - %(allowance)s, 20))) END,
+    window_ends = now() + %(window)s
+WHERE row.free_at <= now() OR row.window_ends < now()
+RETURNING count
 """
 
 
-def begin(username: str, address: str) -> None:
-    """Count a try. Raises TooManyRequests, with the seconds until the window is over."""
-    wait = 0.0
+def begin(username: str, address: str, device: str = "") -> None:
+    """Count a try. `device` is the id of a known device of this user, if the browser has proved one.
+
+    Raises TooManyRequests with the seconds until the next try is taken; then nothing is counted.
+    """
+    keys = _keys(username, address, device)
+    name = _digest("name", _folded(username))
+    with transaction.atomic(), connection.cursor() as cursor:
+        for key, kind in sorted((key, kind) for kind, key in keys.items()):
+            allowance, longest = ALLOWANCES[kind]
+            facts = {"key": key, "name": name if kind in ("pair", "device") else "", "window": WINDOW}
+            cursor.execute(COUNT, {**facts, "allowance": allowance, "longest": longest})
+            if cursor.rowcount == 0:
+                raise _refusal(list(keys.values()))
+
+
+def succeeded(username: str, address: str, device: str = "") -> None:
+    """Take back the count of a try whose password was correct, and end the delays of this name at this address."""
+    keys = _keys(username, address, device)
+    own = [key for kind, key in keys.items() if kind in ("pair", "device")]
+    shared = [key for kind, key in keys.items() if kind in ("name", "address")]
     with connection.cursor() as cursor:
-        for kind, key in _keys(username, address).items():
-            cursor.execute(COUNT, [key, WINDOW])
-            count, seconds = cursor.fetchone()
-            if count > MOST_TRIES[kind]:
-                wait = max(wait, float(seconds))
-    if wait:
-        SignInTries.objects.filter(window_ends__lt=timezone.now()).delete()
-        seconds_left = int(wait) + 1
-        raise TooManyRequests(
-            "too_many_sign_ins",
-            "there were too many tries to sign in with this name or from this address",
-            remedy=f"try again in {seconds_left} seconds",
-            retry_after_seconds=seconds_left,
+        cursor.execute("DELETE FROM accounts_signintries WHERE key = ANY(%s) OR window_ends < now()", [own])
+        cursor.execute(
+            "UPDATE accounts_signintries SET count = greatest(count - 1, 0), free_at = least(free_at, now()) "
+            "WHERE key = ANY(%s)",
+            [shared],
         )
 
 
-def succeeded(username: str, address: str) -> None:
-    """Only the pair starts anew: one right password must not free an address to guess the others."""
-    SignInTries.objects.filter(key=_keys(username, address)["name-at-address"]).delete()
-    shared = [key for kind, key in _keys(username, address).items() if kind != "name-at-address"]
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE accounts_signintries SET count = greatest(count - 1, 0) WHERE key = ANY(%s)", [shared])
+def unlock(user: User, actor: User) -> None:
+    """End all delays for a user's name, wherever they come from. An address that guesses many names keeps its own."""
+    name = _digest("name", _folded(user.username))
+    with transaction.atomic():
+        SignInTries.objects.filter(name_digest=name).delete()
+        SignInTries.objects.filter(key=name).delete()
+        audit.record("user.unlock", actor=actor, target=("user", user.id))
 
 
-def _keys(username: str, address: str) -> dict[str, str]:
-    """Digests: what is typed as a name is sometimes a password."""
-    name = username.strip().lower()
-    written = {"name-at-address": f"{name}\0{address}", "name": name, "address": address}
-    return {kind: hashlib.sha256(f"{kind}\0{text}".encode()).hexdigest() for kind, text in written.items()}
+def _refusal(keys: list[str]) -> TooManyRequests:
+    times = SignInTries.objects.filter(key__in=keys, free_at__gt=timezone.now()).values_list("free_at", flat=True)
+    longest = max((free_at - timezone.now() for free_at in times), default=timedelta())
+    seconds = int(longest.total_seconds()) + 1
+    return TooManyRequests(
+        "too_many_sign_ins",
+        "there were too many failed tries to sign in with this name or from this address",
+        remedy=f"try again in {seconds} seconds, or use a browser that has signed in before; a platform administrator "
+        "can end the delay",
+        retry_after_seconds=seconds,
+    )
+
+
+def _keys(username: str, address: str, device: str) -> dict[str, str]:
+    """By what a try is counted. Digests: what is typed as a name is sometimes a password."""
+    name, network = _folded(username), _network(address)
+    if device:
+        return {"device": _digest("device", device)}
+    return {
+        "pair": _digest("pair", f"{name}\0{network}"),
+        "name": _digest("name", name),
+        "address": _digest("address", network),
+    }
+
+
+def _folded(username: str) -> str:
+    return username.strip().lower()
+
+
+def _network(address: str) -> str:
+    """An IPv6 host has all of its /64: it is counted as one."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 6:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)
+
+
+def _digest(kind: str, text: str) -> str:
+    return hashlib.sha256(f"{kind}\0{text}".encode()).hexdigest()

@@ -47,12 +47,10 @@ class QueryParametersMiddleware:
         unknown = [name for name in request.GET if name not in known and not (prefix and name.startswith(prefix))]
         if not unknown:
             return None
-        errors = [
-            {"pointer": f"/{name}", "code": "unknown_parameter", "detail": _hint(name, known)} for name in unknown
-        ]
-        body = problem_document(
-            422, "Invalid content", code, errors[0]["detail"], remedy="correct the name", errors=errors
-        )
+        code = "unknown_parameter"
+        errors = [{"pointer": f"/{name}", "code": code, "detail": _hint(name, known)} for name in unknown]
+        detail = errors[0]["detail"]
+        body = problem_document(422, "Invalid content", code, detail, remedy="correct the name", errors=errors)
         return JsonResponse(body, status=422, content_type=CONTENT_TYPE)
 
 

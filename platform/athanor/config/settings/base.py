@@ -49,6 +49,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "athanor.accounts.devices.DeviceCookieMiddleware",
     "athanor.api.query.QueryParametersMiddleware",
 ]
 ROOT_URLCONF = "athanor.config.urls"
