@@ -24,7 +24,7 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
         job = yaml.safe_load(path.read_text())
     except OSError as error:
         raise _bad(f"{path}: {error.strerror}; give the path of a job file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no number
         raise _bad(f"{path} is not YAML: {error}") from error
     if not isinstance(job, dict) or "training" not in job:
         raise _bad(f"{path} has no field `training`: it must be a job file, a mapping with what to train below it")

@@ -69,7 +69,10 @@ def _model(team: Team, name: str) -> Artifact:
     rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL).select_related("job__team")
     found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
     if found is None:
-        raise _refused("base_not_found", f"team {team.name} has no model {name!r}; `athanor artifacts` lists a job's")
+        raise _refused(
+            "base_not_found",
+            f"team {team.name} has no model {name!r}; `athanor list` shows the jobs that may have made one",
+        )
     return found
 
 
