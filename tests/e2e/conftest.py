@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 
 from deploy.local.handle import StackHandle, wait_until
 from tests.e2e.browsing import CHROMIUM
@@ -195,6 +195,12 @@ def page(browser: Browser, stack) -> Iterator[Page]:
     crashes: list[str] = []
     page.on("pageerror", lambda error: crashes.append(str(error)))
     page.on("console", lambda said: crashes.append(said.text) if "Content Security Policy" in said.text else None)
+    page.on("response", lambda answer: crashes.append(f"422: {answer.url}") if _is_refused_read(answer) else None)
     yield page
     context.close()
     assert not crashes, "\n".join(crashes)
+
+
+def _is_refused_read(answer: Response) -> bool:
+    """A page that asks with a parameter which the API does not have shows nothing."""
+    return answer.status == 422 and answer.request.method == "GET"

@@ -9599,7 +9599,9 @@ export interface operations {
     clusters_probes: {
         parameters: {
             query?: {
+                /** @description `next_cursor` of the page before. */
                 cursor?: string;
+                /** @description Most items of a page. */
                 limit?: number;
             };
             header?: never;
@@ -19078,7 +19080,12 @@ export interface operations {
     };
     simulations_list: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `next_cursor` of the page before. */
+                cursor?: string;
+                /** @description Most items of a page. */
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -22872,7 +22879,12 @@ export interface operations {
     };
     deliveries_list: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `next_cursor` of the page before. */
+                cursor?: string;
+                /** @description Most items of a page. */
+                limit?: number;
+            };
             header?: never;
             path: {
                 webhook_id: string;

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 from django.db.models import Model, QuerySet
 from django.utils.dateparse import parse_datetime
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from athanor.core.errors import FieldProblem, Invalid
@@ -13,6 +15,13 @@ from athanor.core.errors import FieldProblem, Invalid
 LARGEST_LIMIT = 200
 DEFAULT_LIMIT = 50
 CURSOR = re.compile(r"^[a-z]+_[0-9A-Z]{26}$")
+
+LIMIT = OpenApiParameter(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT, "default": DEFAULT_LIMIT},
+    description="Most items of a page.",
+)
+PAGED = [LIMIT, OpenApiParameter("cursor", OpenApiTypes.STR, description="`next_cursor` of the page before.")]
 
 Row = TypeVar("Row", bound=Model)
 

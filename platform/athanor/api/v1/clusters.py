@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
 from athanor.api.etags import IF_MATCH, guard, tag_of
-from athanor.api.pagination import listed, number, page
+from athanor.api.pagination import PAGED, listed, number, page
 from athanor.api.v1.cluster_shapes import (
     ActedNodeSerializer,
     ChangesSerializer,
@@ -49,7 +49,6 @@ from athanor.operations import clusters
 MOST_NODES = 2000
 MOST_INCIDENTS = 200
 MOST_QUEUED = 1000
-PAGED = [OpenApiParameter("limit", int), OpenApiParameter("cursor", str)]
 TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
@@ -229,7 +228,8 @@ class NodesView(APIView):
         parameters=[
             OpenApiParameter("q", str, description="a part of the name"),
             OpenApiParameter("state", str, description="ready, drained, down, unknown or quarantined"),
-            *PAGED,
+            OpenApiParameter("limit", int),
+            OpenApiParameter("cursor", str),
         ],
         responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
         description="By name.",

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.pagination import page
+from athanor.api.pagination import PAGED, page
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.core.errors import NotFound
@@ -47,7 +47,7 @@ class SimulationPage(SpecModel):
 class SimulationsView(APIView):
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
-    @extend_schema(operation_id="simulations_list", responses={200: SimulationPage, **PROBLEMS})
+    @extend_schema(operation_id="simulations_list", parameters=PAGED, responses={200: SimulationPage, **PROBLEMS})
     def get(self, request: Request) -> Response:
         overseer(request)
         rows, next_cursor = page(request, Simulation.objects.select_related("created_by").defer("result"))

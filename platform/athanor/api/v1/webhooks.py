@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal, team_named
-from athanor.api.pagination import listed, page
+from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.teams import read
 from athanor.webhooks import selectors, services
@@ -183,6 +183,7 @@ class WebhookSecretView(APIView):
 
 class DeliveriesView(APIView):
     @extend_schema(
+        parameters=PAGED,
         operation_id="deliveries_list",
         responses={200: page_of("DeliveryPage", DeliverySerializer), **PROBLEMS},
         description="Newest first; those that are over are kept for 30 days.",

@@ -172,7 +172,7 @@ export function logsQuery(job: Job, filter: LogFilter, client: QueryClient) {
 export function checkpointsQuery(job: Job) {
   return queryOptions({
     queryKey: jobKeys.part(job.id, "checkpoints"),
-    queryFn: ({ signal }) => request<Page<Checkpoint>>(path(job, "checkpoints"), { query: { limit: 200 }, signal }),
+    queryFn: ({ signal }) => request<Page<Checkpoint>>(path(job, "checkpoints"), { signal }),
     refetchInterval: poll(job, 2 * POLL_MS),
   });
 }
@@ -180,7 +180,7 @@ export function checkpointsQuery(job: Job) {
 export function artifactsQuery(job: Job) {
   return queryOptions({
     queryKey: jobKeys.part(job.id, "artifacts"),
-    queryFn: ({ signal }) => request<Page<Artifact>>(path(job, "artifacts"), { query: { limit: 200 }, signal }),
+    queryFn: ({ signal }) => request<Page<Artifact>>(path(job, "artifacts"), { signal }),
     refetchInterval: poll(job, 2 * POLL_MS),
   });
 }
