@@ -61,7 +61,11 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """A bearer token of one user for one team. Only its SHA-256 is kept; the token is random, so no salt is needed."""
+    """A bearer token of one user for one team. Only its SHA-256 is stored; the token is random, so no salt is needed.
+
+    `parent` is the token that asked for it, if any: it never outlives that one and is revoked with it. Only the
+    successor of a token that rotated itself outlives its parent (accounts/services.py).
+    """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.token_id, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
@@ -74,6 +78,7 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children")
 
     class Meta:
         verbose_name = "API token"

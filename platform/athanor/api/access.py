@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 
 from athanor.accounts.models import Team
-from athanor.accounts.roles import TEAM_PERMISSIONS, Permission
+from athanor.accounts.roles import TEAM_PERMISSIONS, Permission, Role, missing_for
 from athanor.accounts.selectors import Principal, team_of
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
@@ -25,6 +25,18 @@ def check(who: Principal, permission: Permission, team_id: str) -> None:
     else:
         remedy = f"use a token whose scopes allow it, of a user with the role {roles} in the team"
     raise Forbidden("role_missing", f"this needs the permission {permission.value!r}", remedy=remedy)
+
+
+def check_may_grant(who: Principal, role: Role) -> None:
+    """Raises Forbidden for a role that allows more than the token that would give it."""
+    missing = missing_for(role, who.scopes)
+    if missing:
+        names = ", ".join(permission.value for permission in missing)
+        raise Forbidden(
+            "scope_missing",
+            f"the role {role.value!r} allows {names}, which the scopes of your token do not",
+            remedy="give a lesser role, use a token with the scopes read, submit, artifacts and admin, or sign in",
+        )
 
 
 def team_for(who: Principal, permission: Permission, team_id: str) -> Team:

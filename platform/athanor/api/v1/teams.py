@@ -22,11 +22,11 @@ from athanor.accounts.selectors import (
     service_accounts_of,
     teams_of,
 )
-from athanor.api.access import check, check_platform, principal, team_for
+from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.tokens import NewTokenSerializer, ScopedSerializer, issued, narrowed
+from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
 from athanor.core.errors import Unauthenticated
 from athanor.quotas import services as quotas
 
@@ -153,7 +153,9 @@ class MembersView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewMemberSerializer, request)
-        row = members.add_member(team, asked["username"], Role(asked["role"]), who.user)
+        role = Role(asked["role"])
+        check_may_grant(who, role)
+        row = members.add_member(team, asked["username"], role, who.user)
         return Response(MemberSerializer(row).data, status=201)
 
 
@@ -172,6 +174,7 @@ class MemberView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
+        check_may_grant(who, role)
         unchanged = guard(request, lambda row, tag: tag == tag_of(MemberSerializer(row).data))
         return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
@@ -180,6 +183,20 @@ class MemberView(APIView):
         who = principal(request)
         members.remove_member(team_for(who, Permission.MANAGE, team_id), user_id, who.user)
         return Response(status=204)
+
+
+class MemberTokensView(APIView):
+    @extend_schema(
+        operation_id="members_revoke_tokens",
+        request=None,
+        responses={200: RevokedSerializer, **PROBLEMS},
+        description="All of a member's tokens for this team, and what those have made.",
+    )
+    def post(self, request: Request, team_id: str, user_id: str) -> Response:
+        who = principal(request)
+        team = team_for(who, Permission.MANAGE, team_id)
+        user = member_of(team, user_id).user
+        return Response({"revoked": services.revoke_tokens_of(user, who.user, team=team)})
 
 
 class InvitationsView(APIView):
@@ -201,7 +218,9 @@ class InvitationsView(APIView):
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewInvitationSerializer, request)
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
-        row, token = members.invite(team, Role(asked["role"]), hours, note, who.user)
+        role = Role(asked["role"])
+        check_may_grant(who, role)
+        row, token = members.invite(team, role, hours, note, who.user)
         # Behind the #, so that it is in no server's log.
         url = f"{settings.ATHANOR.public_url}/invitation#{token}"
         return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
@@ -256,7 +275,9 @@ class ServiceAccountsView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewServiceAccountSerializer, request)
-        account = members.create_service_account(team, asked["name"], Role(asked["role"]), who.user)
+        role = Role(asked["role"])
+        check_may_grant(who, role)
+        account = members.create_service_account(team, asked["name"], role, who.user)
         return Response(ServiceAccountSerializer(account).data, status=201)
 
 
@@ -281,7 +302,13 @@ class ServiceAccountTokensView(APIView):
         asked = read(ScopedSerializer, request)
         scopes, expires_at = narrowed(who, asked)
         row, token = services.issue_token(
-            account, account.service_team, asked["name"], expires_at, scopes=scopes, actor=who.user
+            account,
+            account.service_team,
+            asked["name"],
+            expires_at,
+            scopes=scopes,
+            actor=who.user,
+            parent_id=who.token_id,
         )
         return issued(row, token)
 
