@@ -55,11 +55,14 @@ def team_named(who: Principal, permission: Permission, name: str | None) -> Team
     if name:
         chosen = [team for team in teams if name in (team.name, team.id)]
         if not chosen:
-            raise _team_problem("unknown_team", f"you have no team {name!r}; yours: {mine}")
+            raise _team_problem("unknown_team", f"you have no team {name!r}; yours: {mine}", "name one of yours")
     else:
         chosen = list(teams)
         if len(chosen) != 1:
-            raise _team_problem("team_needed", f"name the team; yours: {mine}")
+            if not chosen:
+                raise _team_problem("team_needed", "you are in no team", "ask a team's administrator for an invitation")
+            detail = f"you are in several teams and the request names none of them: {mine}"
+            raise _team_problem("team_needed", detail, f'name one, as in "team": "{chosen[0].name}"')
     check(who, permission, chosen[0].id)
     return chosen[0]
 
@@ -82,5 +85,5 @@ def check_platform(who: Principal, permission: Permission) -> None:
         )
 
 
-def _team_problem(code: str, detail: str) -> Invalid:
-    return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem("/team", code, detail),))
+def _team_problem(code: str, detail: str, remedy: str) -> Invalid:
+    return Invalid("invalid_spec", detail, remedy=remedy, problems=(FieldProblem("/team", code, detail),))
