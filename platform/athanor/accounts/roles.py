@@ -38,7 +38,7 @@ class Scope(StrEnum):
     ARTIFACTS = "artifacts"
     ADMIN = "admin"
     # The user's platform role; only asked for by name, by users who have one. A change of the role removes it from all
-    # their tokens (a trigger, migration 0008), so that none gains power by a later promotion.
+    # their tokens (a trigger, migration 0009), so that none gains power by a later promotion.
     PLATFORM = "platform"
 
 

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.utils import timezone
 
 from athanor.accounts import members, services
@@ -136,16 +135,6 @@ def test_no_token_lives_longer_than_the_settings_allow(session: Api, user: User,
     assert (too_long.status_code, too_long.json()["errors"][0]["pointer"]) == (422, "/expires_in_days")
     assert "365" in too_long.json()["remedy"]
     assert mint(session, expires_in_days=365)["expires_at"]
-
-
-def test_tokens_of_before_end_a_longest_life_after_the_upgrade(user: User, team: Team) -> None:
-    endless, short = issue_token(user, team, "a")[0], issue_token(user, team, "b", timezone.now() + DAY)[0]
-    before = ends(short.id)
-    ApiToken.objects.filter(pk=endless.pk).update(expires_at=None)
-    migration = __import__("athanor.accounts.migrations.0008_token_lineage", fromlist=["cap_lives"])
-    migration.cap_lives(apps, None)
-    assert timezone.now() + 364 * DAY < ends(endless.id) < timezone.now() + 366 * DAY
-    assert ends(short.id) == before
 
 
 def test_a_user_has_a_bounded_number_of_valid_tokens(session: Api, user: User, team: Team, monkeypatch: Any) -> None:

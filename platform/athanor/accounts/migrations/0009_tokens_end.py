@@ -1,8 +1,7 @@
 from datetime import timedelta
 
-import django.db.models.deletion
 from django.conf import settings
-from django.db import migrations, models
+from django.db import migrations
 from django.db.models import Q
 from django.utils import timezone
 
@@ -28,25 +27,15 @@ DROP FUNCTION athanor_drop_platform_scope();
 def cap_lives(apps, schema_editor):
     """Tokens made before there was a longest life end that long after the upgrade."""
     latest = timezone.now() + timedelta(days=settings.ATHANOR.token_max_days)
-    rows = apps.get_model("accounts", "ApiToken").objects.filter(revoked_at=None)
+    tokens = apps.get_model("accounts", "ApiToken").objects.using(schema_editor.connection.alias)
+    rows = tokens.filter(revoked_at=None)
     rows.filter(Q(expires_at=None) | Q(expires_at__gt=latest)).update(expires_at=latest)
 
 
 class Migration(migrations.Migration):
-    dependencies = [("accounts", "0007_limits_are_quotas")]
+    dependencies = [("accounts", "0008_offers_and_token_lineage")]
 
     operations = [
-        migrations.AddField(
-            model_name="apitoken",
-            name="parent",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="children",
-                to="accounts.apitoken",
-            ),
-        ),
         migrations.RunPython(cap_lives, migrations.RunPython.noop),
         migrations.RunSQL(DROP_SCOPE, UNDO),
     ]

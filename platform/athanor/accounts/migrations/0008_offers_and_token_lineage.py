@@ -4,9 +4,20 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("accounts", "0008_token_lineage")]
+    dependencies = [("accounts", "0007_limits_are_quotas")]
 
     operations = [
+        migrations.AddField(
+            model_name="apitoken",
+            name="parent",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="children",
+                to="accounts.apitoken",
+            ),
+        ),
         migrations.AddField(
             model_name="invitation",
             name="username",
