@@ -1,8 +1,9 @@
 """A thousand followers of streams: how soon an event reaches each, and what they cost the web processes.
 
 Aims: p95 <= 1 s from the event's own time to its arrival, at most 200 MB more. Half of the followers follow the team,
-half one job each of twenty-five. Everything, the followers too, is on this machine. The Celery worker is suspended:
-pausing and resuming jobs that wait makes the events.
+half one job each of twenty-five. Fifty service accounts share them, since one user may have twenty in a process.
+Everything, the followers too, is on this machine. The Celery worker is suspended: pausing and resuming jobs that wait
+makes the events.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from deploy.local.handle import StackHandle
 from tests.bench.platform_stack import api, private_stack, small_job
 
 FOLLOWERS = 1000
+OF_ONE_USER = 20
 JOBS = 25
 EVENTS = 150
 EVENTS_PER_SECOND = 10.0
@@ -54,13 +56,15 @@ async def _follow(address: Any, path: str, token: str, seen: Arrivals, gate: asy
         writer.close()
 
 
-async def _measure(stack: StackHandle, jobs: list[str]) -> tuple[Arrivals, float]:
-    credentials = stack.credentials
-    address = urlsplit(credentials["url"])
+async def _measure(stack: StackHandle, jobs: list[str], tokens: list[str]) -> tuple[Arrivals, float]:
+    address = urlsplit(stack.credentials["url"])
     seen, gate = Arrivals(), asyncio.Semaphore(AT_ONCE)
     began = time.monotonic()
     paths = ["/events" if n % 2 else f"/jobs/{jobs[n // 2 % JOBS]}/events?after=1" for n in range(FOLLOWERS)]
-    tasks = [asyncio.create_task(_follow(address, path, credentials["token"], seen, gate)) for path in paths]
+    tasks = [
+        asyncio.create_task(_follow(address, path, tokens[number // OF_ONE_USER], seen, gate))
+        for number, path in enumerate(paths)
+    ]
     while seen.connected < FOLLOWERS:
         await asyncio.sleep(0.05)
         for task in tasks:
@@ -106,6 +110,7 @@ def measure() -> dict[str, Any]:
         try:
             with api(stack) as client:
                 jobs = [_submit(client) for _ in range(JOBS)]
+                tokens = _tokens(client)
             _warm_up(stack)
             before = _memory_mb(stack)
             figures: dict[str, Any] = {}
@@ -113,7 +118,7 @@ def measure() -> dict[str, Any]:
             async def run() -> tuple[Arrivals, float]:
                 reading = asyncio.create_task(_read_memory(stack, figures))
                 try:
-                    return await _measure(stack, jobs)
+                    return await _measure(stack, jobs, tokens)
                 finally:
                     reading.cancel()
 
@@ -138,6 +143,18 @@ async def _read_memory(stack: StackHandle, figures: dict[str, Any]) -> None:
         reading = await asyncio.to_thread(_memory_mb, stack)
         figures["highest_mb"] = max(figures.get("highest_mb", 0.0), reading)
         await asyncio.sleep(5.0)
+
+
+def _tokens(client: httpx.Client) -> list[str]:
+    """Of as many service accounts as share the followers."""
+    team = client.get("/teams").raise_for_status().json()["items"][0]["id"]
+    found = []
+    for number in range(-(-FOLLOWERS // OF_ONE_USER)):
+        asked = {"name": f"follower-{number}", "role": "viewer"}
+        account = client.post(f"/teams/{team}/service-accounts", json=asked).raise_for_status().json()["id"]
+        made = client.post(f"/service-accounts/{account}/tokens", json={"name": "t", "scopes": ["read"]})
+        found.append(str(made.raise_for_status().json()["token"]))
+    return found
 
 
 def _submit(client: httpx.Client) -> str:

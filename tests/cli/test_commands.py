@@ -163,6 +163,16 @@ def test_login_by_password_asks_for_the_platform_role_only_when_told(server, ath
     assert "platform" in asked[1]["scopes"]
 
 
+def test_login_shows_why_no_token_was_made_and_what_to_do(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/session", answer({"csrf_token": "c"}))
+    server.answer("POST /api/v1/session", answer({"csrf_token": "c", "teams": [{"id": "team_1", "name": "demo"}]}))
+    refusal = {"code": "too_many_tokens", "detail": "ada has 50 valid tokens", "remedy": "revoke some"}
+    server.answer("POST /api/v1/tokens", answer(refusal, 409))
+    done = athanor("login", athanor.environment["ATHANOR_URL"], "--username", "ada", given="secret\n")
+    assert done.returncode == 3
+    assert "ada has 50 valid tokens: revoke some" in done.stderr
+
+
 def test_login_refuses_a_wrong_token_and_writes_nothing(server, athanor, answer) -> None:
     server.answer("GET /api/v1/jobs", answer({"detail": "The token is not valid."}, 401))
     result = athanor("login", athanor.environment["ATHANOR_URL"], "--token", "ath_wrong")

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -102,3 +102,24 @@ def test_every_job_of_the_first_version_is_kept_with_its_events(empty_database: 
     assert (leaf.name, leaf.parent.name, leaf.max_slots, leaf.max_running_jobs) == ("red", "organisation", 4, None)
     chunks = apps.get_model("telemetry", "LogChunk").objects.using(ALIAS)
     assert set(chunks.values_list("first_line", "last_line")) == {(0, 2)}
+
+
+def test_tokens_of_before_get_an_end_and_lose_a_scope_that_was_never_theirs(empty_database: str) -> None:
+    apps = migrate([("accounts", "0007_limits_are_quotas")])
+    users, tokens = (apps.get_model("accounts", name).objects.using(ALIAS) for name in ("User", "ApiToken"))
+    team = apps.get_model("accounts", "Team").objects.using(ALIAS).create(id="team_0", name="red")
+    now, day = datetime.now(UTC), timedelta(days=1)
+    for role in ("none", "platform_admin"):
+        user = users.create(id=f"user_{role}", username=role, platform_role=role)
+        for name, end in (("endless", None), ("short", now + day), ("far", now + 3000 * day)):
+            tokens.create(
+                id=f"tok_{role}_{name}", user=user, team=team, name=name, prefix="ath_", digest=f"{role}{name}",
+                expires_at=end, scopes=["read", "platform"],
+            )  # fmt: skip
+    tokens = migrate(None).get_model("accounts", "ApiToken").objects.using(ALIAS)
+    for row in tokens.all():
+        days = (row.expires_at - now) / day
+        assert (days == 1) if row.name == "short" else (365 <= days < 366), row.id
+        assert row.parent_id is None
+        assert row.scopes == (["read", "platform"] if row.user_id == "user_platform_admin" else ["read"])
+    assert tokens.count() == 6

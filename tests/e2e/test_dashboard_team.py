@@ -12,8 +12,8 @@ pytestmark = BROWSER_MARKS
 def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browser: Browser, stack) -> None:
     sign_in(page, stack, "/team")
     page.get_by_role("button", name="Invite somebody").click()
-    page.get_by_label("For whom").fill("Lin of the vision group")
-    page.get_by_role("button", name="Make the link").click()
+    page.get_by_label("Note on the link").fill("Lin of the vision group")
+    page.get_by_role("button", name="Invite", exact=True).click()
     link = page.get_by_role("dialog").locator("code").inner_text()
     page.get_by_role("button", name="Done").click()
     expect(page.get_by_role("row", name=re.compile("Lin of the vision group"))).to_contain_text("Open")
@@ -37,7 +37,7 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     guest.reload()
     expect(guest.get_by_text("You are its viewer.")).to_be_visible()
     page.get_by_role("button", name="Remove lin").click()
-    page.get_by_role("button", name="Remove them").click()
+    page.get_by_role("button", name="Remove", exact=True).click()
     expect(page.get_by_role("button", name="Remove lin")).to_have_count(0)
     guest.reload()
     expect(guest.get_by_text("You are in no team yet")).to_be_visible()
@@ -45,11 +45,23 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     guest.goto(link)
     guest.get_by_role("button", name="Join the team").click()
     expect(guest.get_by_role("alert")).to_contain_text("used, revoked or expired")
+
+    page.get_by_role("button", name="Invite somebody").click()
+    page.get_by_label("Username").fill("lin")
+    page.get_by_role("button", name="Invite", exact=True).click()
+    expect(page.get_by_role("table", name="Invitations").get_by_role("row", name=re.compile("^lin"))).to_contain_text(
+        "Open"
+    )
+    guest.goto("/team")
+    guest.get_by_role("button", name=re.compile("^Join ")).click()
+    guest.get_by_role("button", name="Leave the team").click()
+    guest.get_by_role("button", name="Leave", exact=True).click()
+    expect(guest.get_by_text("You are in no team yet")).to_be_visible()
     other.close()
 
     page.get_by_role("link", name="Audit").click()
     page.get_by_label("What, such as job.cancel").fill("member.remove")
-    expect(page.get_by_role("table", name="Audit").get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("table", name="Audit").get_by_role("row")).to_have_count(3)
 
 
 def test_a_secret_is_set_and_never_shown(page: Page, stack) -> None:
@@ -73,7 +85,8 @@ def test_a_service_account_gets_a_token_that_works_until_it_is_retired(page: Pag
     page.get_by_role("button", name="New service account").click()
     page.get_by_label("Name").fill("nightly")
     page.get_by_role("button", name="Create").click()
-    row = page.get_by_role("row", name=re.compile("nightly"))
+    expect(page.get_by_role("table", name="Members").get_by_role("row", name=re.compile("nightly"))).to_be_visible()
+    row = page.get_by_role("table", name="Service accounts").get_by_role("row", name=re.compile("nightly"))
     row.get_by_role("button", name=re.compile("New token")).click()
     token = page.get_by_role("dialog").locator("code").inner_text()
     page.get_by_role("button", name="Done").click()

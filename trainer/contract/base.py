@@ -1,12 +1,38 @@
 """The base classes and commonest numbers of everything that crosses the border between trainer and platform."""
 
-from typing import Annotated
+from math import isfinite
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 PositiveInt = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+# What an agent sends ends up in integer columns of 32 bits, or in JSON whose readers know integers of 64.
+LARGEST_COLUMN_INT = 2**31 - 1
+Count32 = Annotated[int, Field(ge=0, le=LARGEST_COLUMN_INT)]
+Step32 = Annotated[int, Field(ge=-1, le=LARGEST_COLUMN_INT, description="-1 before the first step")]
+Int32 = Annotated[int, Field(ge=-(2**31), le=LARGEST_COLUMN_INT)]
+Count64 = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+def _storable(value: Any) -> Any:
+    """JSON as a database can store it: NaN and infinities, which JSON does not have, become null."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _storable(item) for name, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, list) else value
+
+
+def _finite(values: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isfinite(value)}
+
+
+FiniteMetrics = Annotated[dict[str, float], AfterValidator(_finite)]
+"""By name; values that are not finite are left out."""
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 
 class SpecModel(BaseModel):

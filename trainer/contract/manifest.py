@@ -5,11 +5,11 @@ part with its size and digest and is written last: what no manifest names does n
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.contract.base import WireModel
+from trainer.contract.base import LARGEST_COLUMN_INT, Count32, Count64, FiniteMetrics, JsonObject, WireModel
 
 PART_PLAINTEXT_BYTES = 32 * 1024 * 1024
 MANIFEST_NAME = "manifest.json"
@@ -21,9 +21,9 @@ class StoredPart(WireModel):
     """One object. `size` and `sha256` are of the ciphertext, `plaintext_size` of what is inside."""
 
     key: str
-    size: Annotated[int, Field(ge=0)]
+    size: Count64
     sha256: Sha256
-    plaintext_size: Annotated[int, Field(ge=0)]
+    plaintext_size: Count64
 
 
 class StoredFile(WireModel):
@@ -49,20 +49,20 @@ class CheckpointManifest(WireModel):
     `micro_batch` the sequences of a micro-batch, which a resume on the same mesh takes again."""
 
     kind: Literal["checkpoint"] = "checkpoint"
-    format: int = 1
+    format: Count32 = 1
     job_id: str
     attempt_id: str
-    generation: int
-    step: Annotated[int, Field(ge=0)]
-    tokens_seen: int
-    data_position: int
-    world_size: int
-    mesh: dict[str, int]
-    micro_batch: int | None = None
+    generation: Count32
+    step: Count32
+    tokens_seen: Count64
+    data_position: Count64
+    world_size: Count32
+    mesh: dict[str, Count32]
+    micro_batch: Count32 | None = None
     spec_digest: str
     dataset_fingerprint: str
     torch_version: str
-    metrics: dict[str, float] = {}
+    metrics: FiniteMetrics = {}
     created_at: datetime
     files: list[StoredFile]
 
@@ -71,12 +71,12 @@ class ModelManifest(WireModel):
     """The exported model: safetensors in Hugging Face layout, tokenizer included."""
 
     kind: Literal["model"] = "model"
-    format: int = 1
+    format: Count32 = 1
     job_id: str
     attempt_id: str
-    step: int
-    num_parameters: int
-    metrics: dict[str, float] = {}
+    step: Count32
+    num_parameters: Count64
+    metrics: FiniteMetrics = {}
     created_at: datetime
     files: list[StoredFile]
 
@@ -86,11 +86,11 @@ class ProfileManifest(WireModel):
     `number`: of the request. `problem`: why there are none; then nothing else counts."""
 
     kind: Literal["profile"] = "profile"
-    format: int = 1
-    number: Annotated[int, Field(ge=1)]
-    node_rank: Annotated[int, Field(ge=0)]
-    first_step: Annotated[int, Field(ge=0)] = 0
-    last_step: Annotated[int, Field(ge=0)] = 0
+    format: Count32 = 1
+    number: Annotated[int, Field(ge=1, le=LARGEST_COLUMN_INT)]
+    node_rank: Count32
+    first_step: Count32 = 0
+    last_step: Count32 = 0
     files: list[StoredFile] = []
     problem: Annotated[str, Field(max_length=2000)] = ""
 
@@ -100,14 +100,14 @@ class DatasetManifest(WireModel):
     `dataset_id` is empty where the job has but one data set."""
 
     kind: Literal["dataset"] = "dataset"
-    format: int = 1
+    format: Count32 = 1
     dataset_id: str = ""
     recipe: str
     fingerprint: str
-    vocab_size: int
-    train_tokens: int
-    validation_tokens: int
-    documents: int
-    details: dict[str, Any] = {}
+    vocab_size: Count32
+    train_tokens: Count64
+    validation_tokens: Count64
+    documents: Count64
+    details: JsonObject = {}
     created_at: datetime
     files: list[StoredFile]

@@ -2,11 +2,11 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.contract.base import WireModel
+from trainer.contract.base import LARGEST_COLUMN_INT, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
 from trainer.contract.telemetry import TelemetrySpec
@@ -86,11 +86,11 @@ class Heartbeat(WireModel):
     its backend counted the node as, which never changes while its ranks may. `interruption`: what the provider of a
     spot machine said of taking it back."""
 
-    node_rank: int
-    generation: int
+    node_rank: Count32
+    generation: Count32
     phase: str
-    step: int = -1
-    processes_alive: int = 0
+    step: Step32 = -1
+    processes_alive: Count32 = 0
     interruption: Annotated[str, Field(max_length=200)] = ""
 
 
@@ -100,7 +100,7 @@ MOST_PROFILED_STEPS = 50
 class ProfileRequest(WireModel):
     """Trace the next `steps` steps on every rank. `number` counts the requests of a job from 1."""
 
-    number: Annotated[int, Field(ge=1)]
+    number: Annotated[int, Field(ge=1, le=LARGEST_COLUMN_INT)]
     steps: Annotated[int, Field(ge=1, le=MOST_PROFILED_STEPS)]
 
 
@@ -116,36 +116,42 @@ class HeartbeatReply(WireModel):
 class MetricPoint(WireModel):
     """Values of one step. A name is `[a-z0-9_/]+`; a value that is not finite is sent as null."""
 
-    step: Annotated[int, Field(ge=0)]
+    step: Count32
     time: datetime
-    generation: int = 0
+    generation: Count32 = 0
     values: dict[str, float | None]
 
 
 class LogLine(WireModel):
+    """One line of output. `rank` is -1 for what no rank wrote."""
+
     time: datetime
-    rank: int
+    rank: Step32
     stream: Literal["stdout", "stderr", "agent"]
     text: str
 
 
 class ProgressEvent(WireModel):
-    """A start-up phase that ended, a generation that began, a warning: what belongs on the job's timeline."""
+    """A start-up phase that ended, a generation that began, a warning: what belongs on the job's timeline.
+
+    The platform drops a `type` that is not in `events.AGENT_EVENT_TYPES` and records that it did.
+    """
 
     time: datetime
     type: Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$")]
-    data: dict[str, Any] = {}
+    data: JsonObject = {}
 
 
 class Batch(WireModel):
-    """POST /metrics, /logs, /progress: exactly one of the lists is filled.
+    """POST /metrics, /logs, /progress: exactly one of the lists is filled. The platform limits each `time` to the span
+    from the attempt's creation to its own present.
 
     `sequence` counts a writer's batches from 0. The answer is `BatchReply`; a batch that was stored before is
     acknowledged and ignored; one that leaves a gap is refused with 409 and `next_sequence`.
     """
 
     writer: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
-    sequence: Annotated[int, Field(ge=0)]
+    sequence: Annotated[int, Field(ge=0, lt=LARGEST_COLUMN_INT)]
     points: list[MetricPoint] = []
     lines: list[LogLine] = []
     events: list[ProgressEvent] = []
@@ -193,10 +199,10 @@ class AttemptEnd(WireModel):
     """POST /end, and the end marker in the store, so that an end is provable when a scheduler has forgotten the job."""
 
     end_class: EndClass
-    last_step: int
+    last_step: Step32
     message: str = ""
-    node_rank: int = 0
-    exit_codes: dict[str, int] = {}
+    node_rank: Count32 = 0
+    exit_codes: dict[str, Int32] = {}
     stopped_for: StopRequest | None = None
     at: datetime
 

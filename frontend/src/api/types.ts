@@ -49,6 +49,7 @@ export type TokenRequest = Schemas["TokenRequestRequest"];
 export type Role = Schemas["RoleEnum"];
 export type Member = Schemas["Member"];
 export type Invitation = Schemas["Invitation"];
+export type Offer = Schemas["Offer"];
 export type MadeInvitation = Schemas["MadeInvitation"];
 export type ServiceAccount = Schemas["ServiceAccount"];
 export type Secret = Schemas["Secret"];

@@ -36,6 +36,7 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
         ("Dates", {"fields": ("last_login", "date_joined")}),
     )
     filter_horizontal = ()
+    actions = ("revoke_tokens",)
     autocomplete_fields = ("service_team",)
     actions = ("end_sign_in_delays",)
 
@@ -69,6 +70,10 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
             (title, {**options, "fields": tuple(name for name in options["fields"] if name != "password")})
             for title, options in sets
         ]
+
+    @admin.action(description="Revoke all API tokens", permissions=["change"])
+    def revoke_tokens(self, request: Any, rows: QuerySet[User]) -> None:
+        act_on_each(request, self, rows, lambda row: services.revoke_tokens_of(row, request.user), "Tokens revoked of")
 
     @admin.display(description="teams")
     def teams(self, user: User) -> str:
@@ -145,13 +150,23 @@ class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(SeenOnly):
-    list_display = ("name", "user", "team", "prefix", "created_at", "last_used_at", "expires_at", "revoked_at")
+    list_display = (
+        "name",
+        "user",
+        "team",
+        "prefix",
+        "created_at",
+        "last_used_at",
+        "expires_at",
+        "revoked_at",
+        "parent",
+    )
     list_filter = (
         ("revoked_at", admin.EmptyFieldListFilter),
         ("team", admin.RelatedOnlyFieldListFilter),
         "expires_at",
     )
-    list_select_related = ("user", "team")
+    list_select_related = ("user", "team", "parent")
     search_fields = ("=id", "name", "user__username", "=prefix")
     date_hierarchy = "created_at"
     exclude = ("digest",)

@@ -13,9 +13,11 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
 from athanor.accounts.roles import Role
+from athanor.accounts.selectors import open_invitations
 from athanor.accounts.services import digest_of, revoke_all
-from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unauthenticated
+from athanor.core.errors import Conflict, FieldProblem, Forbidden, Invalid, NotFound, Unauthenticated
 
+OFFER_LIFE = timedelta(days=14)
 INVITATION_PREFIX = "athinv_"
 
 
@@ -32,6 +34,7 @@ def create_team(name: str, actor: User) -> Team:
 
 
 def add_member(team: Team, username: str, role: Role, actor: User) -> Membership:
+    """Add a person without asking them: for platform administrators. Teams use `offer_membership`."""
     user = User.objects.filter(username=username, is_active=True, service_team=None).first()
     if user is None:
         detail = f"there is no user {username!r}"
@@ -68,9 +71,12 @@ def set_role(
 
 
 def remove_member(team: Team, user_id: str, actor: User) -> None:
-    """Also revokes their tokens for the team."""
+    """Also revokes their tokens for the team. A service account of the team is retired."""
     with transaction.atomic():
         row = _locked_member(team, user_id)
+        if row.user.service_team_id == team.id:
+            retire_service_account(row.user, actor)
+            return
         _refuse_without_admin(team, row, stays_admin=False)
         row.delete()
         revoke_all(ApiToken.objects.filter(user_id=user_id, team=team), actor)
@@ -94,12 +100,56 @@ def invite(team: Team, role: Role, hours: int, note: str, actor: User) -> tuple[
     return row, secret
 
 
+def offer_membership(team: Team, username: str, role: Role, actor: User) -> Invitation:
+    """Offer membership to the user of that name, who accepts or declines.
+
+    The answer is the same whether there is such a user or not. Raises Conflict for a member, whom the team's list shows
+    anyway, and for a name with an open offer.
+    """
+    with transaction.atomic():
+        Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+        if member := Membership.objects.filter(team=team, user__username=username).first():
+            raise Conflict(
+                "already_member", f"{username} is a {member.role} of team {team.name}", remedy="change the role instead"
+            )
+        if open_invitations().filter(team=team, username=username).exists():
+            raise Conflict(
+                "already_invited",
+                f"{username} has an open invitation to team {team.name}",
+                remedy="withdraw it first (DELETE /invitations/{id}), or wait for the answer",
+            )
+        row = Invitation.objects.create(
+            team=team,
+            role=role.value,
+            username=username,
+            invited=User.objects.filter(username=username, is_active=True, service_team=None).first(),
+            digest=digest_of(secrets.token_urlsafe(32)),  # of no link
+            created_by=actor,
+            expires_at=timezone.now() + OFFER_LIFE,
+        )
+        facts = {"role": role.value, "username": username, "expires_at": row.expires_at.isoformat()}
+        audit.record("invitation.create", actor=actor, target=("invitation", row.id), team_id=team.id, after=facts)
+    return row
+
+
+def accept_offer(invitation_id: str, user: User) -> Membership:
+    with transaction.atomic():
+        return _accept(_locked_offer(invitation_id, user), user)
+
+
+def decline_offer(invitation_id: str, user: User) -> None:
+    with transaction.atomic():
+        row = _locked_offer(invitation_id, user)
+        row.declined_at = timezone.now()
+        row.save(update_fields=["declined_at"])
+        audit.record("invitation.decline", actor=user, target=("invitation", row.id), team_id=row.team_id)
+
+
 def revoke_invitation(row: Invitation, actor: User) -> None:
     """Idempotent; one that was accepted stays as it is."""
     with transaction.atomic():
-        changed = Invitation.objects.filter(pk=row.pk, accepted_at=None, revoked_at=None).update(
-            revoked_at=timezone.now()
-        )
+        unanswered = Invitation.objects.filter(pk=row.pk, accepted_at=None, revoked_at=None, declined_at=None)
+        changed = unanswered.update(revoked_at=timezone.now())
         if changed:
             audit.record("invitation.revoke", actor=actor, target=("invitation", row.id), team_id=row.team_id)
 
@@ -176,9 +226,10 @@ def _join(team: Team, user: User, role: Role, actor: User) -> Membership:
 def _open_invitation(secret: str) -> Invitation:
     """Locked, so that it is used once. One answer for all that is wrong with it."""
     row = (
-        Invitation.objects.select_for_update(no_key=True, of=("self",))
+        open_invitations()
+        .select_for_update(no_key=True, of=("self",))
         .select_related("team")
-        .filter(digest=digest_of(secret), accepted_at=None, revoked_at=None, expires_at__gt=timezone.now())
+        .filter(digest=digest_of(secret))
         .first()
     )
     if row is None:
@@ -190,7 +241,21 @@ def _open_invitation(secret: str) -> Invitation:
     return row
 
 
+def _locked_offer(invitation_id: str, user: User) -> Invitation:
+    rows = open_invitations().select_for_update(no_key=True, of=("self",)).select_related("team")
+    row = rows.filter(pk=invitation_id, invited=user).first()
+    if row is None:
+        raise NotFound("invitation", invitation_id)
+    return row
+
+
 def _accept(invitation: Invitation, user: User) -> Membership:
+    if user.service_team_id is not None:
+        raise Forbidden(
+            "service_account",
+            f"{user.username} is a service account and belongs to its own team only",
+            remedy="make a service account in the other team",
+        )
     invitation.accepted_by = user
     invitation.accepted_at = timezone.now()
     invitation.save(update_fields=["accepted_by", "accepted_at"])
@@ -216,16 +281,16 @@ def _check(user: User, password: str) -> None:
 
 
 def _locked_member(team: Team, user_id: str) -> Membership:
-    """Of a person. The team's row is locked, so that two administrators cannot remove each other at once."""
+    """The team's row is locked, so that two administrators cannot remove each other at the same time."""
     Team.objects.select_for_update(no_key=True).get(pk=team.pk)
-    row = Membership.objects.filter(team=team, user_id=user_id, user__service_team=None).select_related("user").first()
+    row = Membership.objects.filter(team=team, user_id=user_id).select_related("user").first()
     if row is None:
         raise NotFound("member", user_id)
     return row
 
 
 def _refuse_without_admin(team: Team, row: Membership, *, stays_admin: bool) -> None:
-    if stays_admin or row.role != Role.ADMIN.value:
+    if stays_admin or row.role != Role.ADMIN.value or row.user.service_team_id is not None:
         return
     admins = Membership.objects.filter(team=team, role=Role.ADMIN.value, user__is_active=True, user__service_team=None)
     if not admins.exclude(pk=row.pk).exists():

@@ -61,7 +61,11 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """A bearer token of one user for one team. Only its SHA-256 is kept; the token is random, so no salt is needed."""
+    """A bearer token of one user for one team. Only its SHA-256 is stored; the token is random, so no salt is needed.
+
+    `parent` is the token that asked for it, if any: it never outlives that one and is revoked with it. Only the
+    successor of a token that rotated itself outlives its parent (accounts/services.py).
+    """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.token_id, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
@@ -74,6 +78,7 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children")
 
     class Meta:
         verbose_name = "API token"
@@ -83,7 +88,11 @@ class ApiToken(models.Model):
 
 
 class Invitation(models.Model):
-    """A link that makes whoever holds it a member, once and for a while. Only its SHA-256 is kept."""
+    """An offer of membership, good once and for a limited time: a link for its holder, or an offer to one user.
+
+    Of a link only the SHA-256 is stored. An offer has no link but the `username` that was asked for, and `invited`, the
+    person who had that name then, if anybody did. The team sees only the name, so that users cannot be probed.
+    """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.invitation_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="invitations")
@@ -96,6 +105,9 @@ class Invitation(models.Model):
     accepted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     accepted_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
+    username = models.CharField(max_length=150, blank=True, default="")
+    invited = models.ForeignKey(User, null=True, blank=True, on_delete=models.CASCADE, related_name="invitations")
+    declined_at = models.DateTimeField(null=True)
 
     def __str__(self) -> str:
         return f"{self.id} to {self.team_id} as {self.role}"

@@ -37,7 +37,9 @@ class Scope(StrEnum):
     SUBMIT = "submit"
     ARTIFACTS = "artifacts"
     ADMIN = "admin"
-    PLATFORM = "platform"  # the user's platform role; never given unasked
+    # The user's platform role; only asked for by name, by users who have one. A change of the role removes it from all
+    # their tokens (a trigger, migration 0009), so that none gains power by a later promotion.
+    PLATFORM = "platform"
 
 
 P = Permission
@@ -78,6 +80,14 @@ def permissions(role: Role, scopes: frozenset[Scope] | None = None) -> frozenset
     if scopes is None:
         return given
     return given & frozenset().union(*(SCOPE_PERMISSIONS[scope] for scope in scopes))
+
+
+def missing_for(role: Role, scopes: frozenset[Scope] | None) -> list[Permission]:
+    """Return what a role in a team allows and `scopes` do not, sorted; nothing for a session, whose scopes are None."""
+    if scopes is None:
+        return []
+    held = frozenset[Permission]().union(*(SCOPE_PERMISSIONS[scope] for scope in scopes))
+    return sorted(TEAM_PERMISSIONS[role] - held)
 
 
 def platform_permissions(role: PlatformRole, scopes: frozenset[Scope] | None = None) -> frozenset[Permission]:

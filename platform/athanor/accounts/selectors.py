@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
 from athanor.accounts.roles import (
@@ -92,10 +93,8 @@ def team_of(principal: Principal, team_id: str) -> Team:
 
 
 def members_of(team: Team) -> QuerySet[Membership]:
-    """People; service accounts are listed apart."""
-    return (
-        Membership.objects.filter(team=team, user__service_team=None).select_related("user").order_by("user__username")
-    )
+    """Everybody with a role in the team, service accounts and those of other teams included."""
+    return Membership.objects.filter(team=team).select_related("user").order_by("user__username")
 
 
 def member_of(team: Team, user_id: str) -> Membership:
@@ -123,6 +122,16 @@ def invitation_of(principal: Principal, invitation_id: str) -> Invitation:
     if invitation is None:
         raise NotFound("invitation", invitation_id)
     return invitation
+
+
+def open_invitations() -> QuerySet[Invitation]:
+    """Those that can still be accepted."""
+    return Invitation.objects.filter(accepted_at=None, revoked_at=None, declined_at=None, expires_at__gt=timezone.now())
+
+
+def offers_to(user: User) -> QuerySet[Invitation]:
+    """Offers of membership that the user can still answer."""
+    return open_invitations().filter(invited=user).select_related("team", "created_by").order_by("-id")
 
 
 def memberships_of(principal: Principal) -> QuerySet[Membership]:

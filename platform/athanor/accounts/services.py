@@ -3,19 +3,20 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import ApiToken, Team, User
-from athanor.accounts.roles import DEFAULT_SCOPES, Scope
+from athanor.accounts.roles import DEFAULT_SCOPES, PlatformRole, Scope
 from athanor.accounts.selectors import RecognisedToken
-from athanor.core.errors import Conflict, NotFound
+from athanor.core.errors import Conflict, Forbidden, NotFound
 
 TOKEN_PREFIX = "ath_"  # noqa: S105 - the public start of every token
 # Every request by token pays for this one: the ORM would take five times as long to put the same statement together.
@@ -29,6 +30,7 @@ RECOGNISE = """
     WHERE token.digest = %s AND token.revoked_at IS NULL AND caller.is_active
         AND (token.expires_at IS NULL OR token.expires_at > %s)
 """
+MOST_LIVE_TOKENS = 50  # of one user
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -40,12 +42,33 @@ def issue_token(
     *,
     scopes: Sequence[Scope] = DEFAULT_SCOPES,
     actor: User | None = None,
+    parent_id: str = "",
 ) -> tuple[ApiToken, str]:
-    """A new token and its row. The token itself is shown this once. `actor`: who asked, when it is not `user`."""
+    """Return a new token's row and the token, which is shown this once.
+
+    It ends at `expires_at`, but not after the longest life that the settings allow, nor after its parent. `parent_id`:
+    the token that asks for it, if one does. `actor`: who asks, if it is not `user`. Raises Forbidden for the scope
+    platform of a user without a platform role, Conflict for a user with too many tokens.
+    """
     with transaction.atomic():
-        row, secret = _new(user, team, name, expires_at, [scope.value for scope in scopes])
+        owner = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        if Scope.PLATFORM in scopes and owner.platform_role == PlatformRole.NONE.value:
+            raise Forbidden(
+                "platform_role_missing",
+                f"{owner.username} has no role on the platform that the scope 'platform' could use",
+                remedy="leave the scope out, or ask a platform administrator for a role first",
+            )
+        parent = _locked_live(parent_id) if parent_id else None
+        _refuse_too_many(ApiToken.objects.filter(user=owner), owner)
+        ends = [latest_end(), expires_at, parent.expires_at if parent else None]
+        row, secret = _new(owner, team, name, min(filter(None, ends)), [scope.value for scope in scopes], parent_id)
         audit.record("token.issue", actor=actor or user, target=("token", row.id), team_id=team.id, after=_facts(row))
     return row, secret
+
+
+def latest_end() -> datetime:
+    """Return when a token that is made now ends at the latest."""
+    return timezone.now() + timedelta(days=settings.ATHANOR.token_max_days)
 
 
 def recognise_token(secret: str) -> RecognisedToken | None:
@@ -73,20 +96,34 @@ def _loaded(model: type[Row], **columns: Any) -> Row:
     return model.from_db(connection.alias, names, [columns[name] for name in names])
 
 
-def rotate_token(row: ApiToken, overlap: timedelta, actor: User) -> tuple[ApiToken, str]:
-    """A successor with the same name, scopes and life span; the old one still works for `overlap`, then never again."""
+def rotate_token(row: ApiToken, overlap: timedelta, actor: User, *, by_token: str = "") -> tuple[ApiToken, str]:
+    """Return a successor with the same name and scopes; the old one works for `overlap` and then never again.
+
+    `by_token` is the token that asks, which may rotate itself and its descendants: the successor then ends when the old
+    one would have, and never after the token that asks. A person (no `by_token`) renews a token that they made
+    themselves for another life span of the same length. What else the old token has made ends with it.
+
+    A token's own successor has it as its parent, so that revoking a stolen token also ends what a thief made of it; any
+    other successor takes the old one's place below its parent.
+    """
     with transaction.atomic():
-        old = (
-            ApiToken.objects.select_for_update(no_key=True, of=("self",)).select_related("user", "team").get(pk=row.pk)
-        )
-        now = timezone.now()
-        if old.revoked_at or (old.expires_at and old.expires_at <= now):
-            raise Conflict("token_over", f"{old.id} is revoked or expired", remedy="issue a new token")
-        life = old.expires_at - old.created_at if old.expires_at else None
-        new, secret = _new(old.user, old.team, old.name, now + life if life else None, old.scopes)
-        before = _facts(old)
-        old.expires_at = min(now + overlap, old.expires_at or now + overlap)
-        old.save(update_fields=["expires_at"])
+        asker = _locked_live(by_token) if by_token and by_token != row.id else None
+        old = _locked_live(row.id)
+        if by_token and not _is_below(old, by_token):
+            raise Forbidden(
+                "not_a_descendant",
+                f"a token may rotate itself and what it has made; {old.id} is neither",
+                remedy="rotate it with itself, or sign in to the dashboard",
+            )
+        now, before = timezone.now(), _facts(old)
+        ends = [latest_end(), old.expires_at, asker.expires_at if asker else None]
+        if not by_token and old.parent_id is None and old.expires_at:
+            ends = [latest_end(), now + (old.expires_at - old.created_at)]
+        _refuse_too_many(ApiToken.objects.filter(user_id=old.user_id).exclude(pk=old.pk), old.user)
+        parent_id = old.id if by_token == old.id else old.parent_id or ""
+        new, secret = _new(old.user, old.team, old.name, min(filter(None, ends)), old.scopes, parent_id)
+        _end_by(old, min(filter(None, [now + overlap, old.expires_at])), successor_id=new.id)
+        old.refresh_from_db(fields=["expires_at"])
         audit.record(
             "token.rotate",
             actor=actor,
@@ -99,21 +136,44 @@ def rotate_token(row: ApiToken, overlap: timedelta, actor: User) -> tuple[ApiTok
 
 
 def revoke_token(user: User, token_id: str, actor: User | None = None) -> None:
-    """Bites at once: each request looks its token up. Idempotent."""
+    """Takes effect immediately, for what the token has made too: each request looks its token up. Idempotent."""
     with transaction.atomic():
-        row = ApiToken.objects.select_for_update(no_key=True).filter(pk=token_id, user=user).first()
+        row = ApiToken.objects.filter(pk=token_id, user=user).first()
         if row is None:
             raise NotFound("token", token_id)
-        if row.revoked_at is None:
-            revoke_all(ApiToken.objects.filter(pk=row.pk), actor or user)
+        revoke_all(ApiToken.objects.filter(pk=row.pk), actor or user)
 
 
-def revoke_all(rows: Any, actor: User) -> None:
-    """Of a queryset of tokens; the caller's transaction."""
-    for row in rows.filter(revoked_at__isnull=True).select_for_update(no_key=True):
-        row.revoked_at = timezone.now()
-        row.save(update_fields=["revoked_at"])
-        audit.record("token.revoke", actor=actor, target=("token", row.id), team_id=row.team_id, before=_facts(row))
+def revoke_tokens_of(user: User, actor: User, *, team: Team | None = None, by_token: str = "") -> int:
+    """Revoke a user's tokens, of one team or of all; or, asked by a token, that one and what it has made.
+
+    Returns how many were live.
+    """
+    rows = ApiToken.objects.filter(user=user)
+    if team is not None:
+        rows = rows.filter(team=team)
+    if by_token:
+        rows = rows.filter(pk=by_token)
+    with transaction.atomic():
+        return revoke_all(rows, actor)
+
+
+def revoke_all(rows: QuerySet[ApiToken], actor: User) -> int:
+    """Revoke the tokens of a queryset and all that they have made, in the caller's transaction. Returns how many were
+    live."""
+    count = 0
+    level = list(rows.order_by("pk").select_for_update(no_key=True, of=("self",)))
+    while level:
+        for row in level:
+            if row.revoked_at is None:
+                count += row.expires_at is None or row.expires_at > timezone.now()
+                row.revoked_at = timezone.now()
+                row.save(update_fields=["revoked_at"])
+                audit.record(
+                    "token.revoke", actor=actor, target=("token", row.id), team_id=row.team_id, before=_facts(row)
+                )
+        level = _locked_children(level)
+    return count
 
 
 def digest_of(secret: str) -> str:
@@ -121,7 +181,9 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _new(user: User, team: Team, name: str, expires_at: datetime | None, scopes: list[str]) -> tuple[ApiToken, str]:
+def _new(
+    user: User, team: Team, name: str, expires_at: datetime, scopes: list[str], parent_id: str = ""
+) -> tuple[ApiToken, str]:
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     row = ApiToken.objects.create(
         user=user,
@@ -131,8 +193,53 @@ def _new(user: User, team: Team, name: str, expires_at: datetime | None, scopes:
         digest=digest_of(secret),
         expires_at=expires_at,
         scopes=scopes,
+        parent_id=parent_id or None,
     )
     return row, secret
+
+
+def _locked_live(token_id: str) -> ApiToken:
+    """Lock a token's row: whoever revokes it waits for what is made by it, and finds that."""
+    rows = ApiToken.objects.select_for_update(no_key=True, of=("self",)).select_related("user", "team")
+    row = rows.get(pk=token_id)
+    if row.revoked_at or (row.expires_at and row.expires_at <= timezone.now()):
+        raise Conflict("token_over", f"{row.id} is revoked or expired", remedy="issue a new token")
+    return row
+
+
+def _locked_children(rows: Iterable[ApiToken]) -> list[ApiToken]:
+    children = ApiToken.objects.filter(parent__in=[row.pk for row in rows])
+    return list(children.order_by("pk").select_for_update(no_key=True, of=("self",)))
+
+
+def _is_below(row: ApiToken, ancestor_id: str) -> bool:
+    """Whether a token is, or descends from, another."""
+    current: ApiToken | None = row
+    while current is not None and current.pk != ancestor_id:
+        current = current.parent
+    return current is not None
+
+
+def _end_by(row: ApiToken, end: datetime, successor_id: str) -> None:
+    """Shorten the life of a token and of all that it has made but its successor."""
+    level = [row]
+    while level:
+        for each in level:
+            if each.expires_at is None or each.expires_at > end:
+                each.expires_at = end
+                each.save(update_fields=["expires_at"])
+        level = [child for child in _locked_children(level) if child.pk != successor_id]
+
+
+def _refuse_too_many(others: QuerySet[ApiToken], owner: User) -> None:
+    """The caller holds the owner's row, or rotates: then one more for a moment does no harm."""
+    live = others.filter(revoked_at=None).exclude(expires_at__lte=timezone.now()).count()
+    if live >= MOST_LIVE_TOKENS:
+        raise Conflict(
+            "too_many_tokens",
+            f"{owner.username} has {live} valid tokens; {MOST_LIVE_TOKENS} are the most",
+            remedy="revoke tokens that are not used (GET /tokens, DELETE /tokens/{id}, or the page Tokens)",
+        )
 
 
 def _facts(row: ApiToken) -> dict[str, Any]:
@@ -141,4 +248,5 @@ def _facts(row: ApiToken) -> dict[str, Any]:
         "user": row.user_id,
         "scopes": list(row.scopes),
         "expires_at": row.expires_at.isoformat() if row.expires_at else None,
+        "parent": row.parent_id,
     }

@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 
 from athanor.accounts.models import Team
-from athanor.accounts.roles import TEAM_PERMISSIONS, Permission
+from athanor.accounts.roles import TEAM_PERMISSIONS, Permission, Role, missing_for
 from athanor.accounts.selectors import Principal, team_of
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
@@ -27,6 +27,18 @@ def check(who: Principal, permission: Permission, team_id: str) -> None:
     raise Forbidden("role_missing", f"this needs the permission {permission.value!r}", remedy=remedy)
 
 
+def check_may_grant(who: Principal, role: Role) -> None:
+    """Raises Forbidden for a role that allows more than the token that would give it."""
+    missing = missing_for(role, who.scopes)
+    if missing:
+        names = ", ".join(permission.value for permission in missing)
+        raise Forbidden(
+            "scope_missing",
+            f"the role {role.value!r} allows {names}, which the scopes of your token do not",
+            remedy="give a lesser role, use a token with the scopes read, submit, artifacts and admin, or sign in",
+        )
+
+
 def team_for(who: Principal, permission: Permission, team_id: str) -> Team:
     """The team of an address. Raises NotFound for one that is not theirs to see, Forbidden without the permission."""
     team = team_of(who, team_id)
@@ -43,11 +55,14 @@ def team_named(who: Principal, permission: Permission, name: str | None) -> Team
     if name:
         chosen = [team for team in teams if name in (team.name, team.id)]
         if not chosen:
-            raise _team_problem("unknown_team", f"you have no team {name!r}; yours: {mine}")
+            raise _team_problem("unknown_team", f"you have no team {name!r}; yours: {mine}", "name one of yours")
     else:
         chosen = list(teams)
         if len(chosen) != 1:
-            raise _team_problem("team_needed", f"name the team; yours: {mine}")
+            if not chosen:
+                raise _team_problem("team_needed", "you are in no team", "ask a team's administrator for an invitation")
+            detail = f"you are in several teams and the request names none of them: {mine}"
+            raise _team_problem("team_needed", detail, f'name one, as in "team": "{chosen[0].name}"')
     check(who, permission, chosen[0].id)
     return chosen[0]
 
@@ -70,5 +85,5 @@ def check_platform(who: Principal, permission: Permission) -> None:
         )
 
 
-def _team_problem(code: str, detail: str) -> Invalid:
-    return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem("/team", code, detail),))
+def _team_problem(code: str, detail: str, remedy: str) -> Invalid:
+    return Invalid("invalid_spec", detail, remedy=remedy, problems=(FieldProblem("/team", code, detail),))

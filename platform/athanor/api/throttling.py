@@ -1,4 +1,4 @@
-"""How many requests a minute one caller may send; counted in Valkey, told by the RateLimit-* headers.
+"""Limits the requests per minute of one caller; counted in Valkey, reported by the RateLimit-* headers.
 
 It protects the platform from a loop gone wild, not secrets: while Valkey is away nothing is counted. Sign-in has a
 limit of its own, in the database (accounts/throttling.py). The trainer's API is not limited: it paces itself.
@@ -32,7 +32,7 @@ class _Away:
 
 
 class CallerThrottle(BaseThrottle):
-    """One count a caller and minute: by token, else by user, else by address."""
+    """One count per user or service account and minute, over all their tokens and sessions; else by address."""
 
     def allow_request(self, request: Request, view: Any) -> bool:
         limit = settings.ATHANOR.rate_limit_per_minute
@@ -74,7 +74,7 @@ class RateLimitHeadersMiddleware:
 def _caller(request: Request) -> str:
     who = request.auth
     if isinstance(who, Principal):
-        return who.token_id or who.user.id
+        return who.user.id  # not the token: a new one would have a budget of its own
     return str(request.META.get("REMOTE_ADDR", ""))
 
 

@@ -64,12 +64,21 @@ def _make_token(url: str, username: str, password: str, team: str | None, *, pla
                 headers=_csrf(url, signed_in["csrf_token"]),
             ).raise_for_status()
     except httpx.HTTPStatusError as error:
-        raise CliError(
-            ExitCode.SERVER, f"{url} answered {error.response.status_code} to {error.request.url.path}"
-        ) from error
+        raise _refusal(url, error.response) from error
     except (httpx.TransportError, ValueError) as error:
         raise CliError(ExitCode.SERVER, f"{url} is not reached as an Athanor server ({error})") from error
     return str(made.json()["token"])
+
+
+def _refusal(url: str, answer: httpx.Response) -> CliError:
+    """What a problem document says and advises, else the status."""
+    path = answer.request.url.path
+    try:
+        problem = answer.json()
+        text = f"{problem['detail']}: {problem['remedy']}"
+    except (ValueError, KeyError, TypeError):
+        return CliError(ExitCode.SERVER, f"{url} answered {answer.status_code} to {path}")
+    return CliError(ExitCode.SERVER if answer.is_server_error else ExitCode.AUTHENTICATION, text)
 
 
 def _csrf(url: str, value: str) -> dict[str, str]:

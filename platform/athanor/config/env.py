@@ -44,6 +44,8 @@ class Environment(BaseModel):
     local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")
     dashboard_dir: Path = Field(REPOSITORY / "frontend" / "dist", alias="ATHANOR_DASHBOARD_DIR")
     rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
+    # The longest life of an API token, and so of all that it makes.
+    token_max_days: int = Field(365, ge=1, le=3650, alias="ATHANOR_TOKEN_MAX_DAYS")
     # Days after a job's end for which its metrics at each resolution, and its log lines, are kept; 0: for ever.
     metrics_days_1x: int = Field(90, ge=0, alias="ATHANOR_METRICS_DAYS_1X")
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")

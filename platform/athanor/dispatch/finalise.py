@@ -19,7 +19,7 @@ from athanor.core import leases
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
 from athanor.dispatch import output, recovery
-from athanor.dispatch.services import spec_of
+from athanor.dispatch.services import spec_of, stored_report
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Blame, Reason, Retry
@@ -110,8 +110,8 @@ def _missing_result(attempt: Attempt) -> str:
 
 def _report(attempt: Attempt) -> AttemptEnd | None:
     """What the agent said at its end: to us, or, when we were away, in the store."""
-    if attempt.end_report is not None:
-        return AttemptEnd.model_validate(attempt.end_report)
+    if (stored := stored_report(attempt)) is not None:
+        return stored
     key = f"{artifacts.job_prefix(attempt.job_id)}attempts/{attempt.number}/end.json"
     ciphertext = storage.get(key)
     if ciphertext is None:

@@ -1,11 +1,13 @@
 """What dispatch shares: locking a job with its attempt, backends of clusters, what an attempt is told."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
+from pydantic import ValidationError
 
 from athanor.artifacts import base_models, datasets
 from athanor.artifacts import services as artifacts
@@ -22,7 +24,10 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
+from athanor.telemetry.ingest import Clock
 from trainer.contract.run import AttemptEnd, RunConfig, StopRequest
+
+log = logging.getLogger(__name__)
 
 OFFENCES = 2
 
@@ -102,18 +107,31 @@ def run_config_of(attempt: Attempt) -> RunConfig:
     )
 
 
+def stored_report(attempt: Attempt) -> AttemptEnd | None:
+    """What an agent reported at its end. None for no report, and for one that is out of the contract's bounds, which
+    earlier versions stored."""
+    try:
+        return AttemptEnd.model_validate(attempt.end_report) if attempt.end_report is not None else None
+    except ValidationError as error:
+        log.warning("the end report of %s is ignored: %s", attempt.pk, error)
+        return None
+
+
 def record_end(attempt: Attempt, report: AttemptEnd) -> None:
     """What a node's agent says at its end. Of several nodes the first word stands, unless that one only saw the
     consequences of what another then tells."""
     with locked(attempt.pk) as (_, row):
-        if row.end_report is not None:
-            known = AttemptEnd.model_validate(row.end_report)
-            if known.node_rank != report.node_rank and (
-                known.end_class not in CONSEQUENCES or report.end_class in CONSEQUENCES
-            ):
-                return
-        row.end_report = report.model_dump(mode="json")
+        known = stored_report(row)
+        if known is not None and not _supersedes(report, known):
+            return
+        row.end_report = report.model_copy(update={"at": Clock(row).bounded(report.at)}).model_dump(mode="json")
         row.save(update_fields=["end_report"])
+
+
+def _supersedes(report: AttemptEnd, known: AttemptEnd) -> bool:
+    if known.node_rank == report.node_rank:
+        return True
+    return known.end_class in CONSEQUENCES and report.end_class not in CONSEQUENCES
 
 
 def interrupted(attempt_id: str, notice: str) -> None:

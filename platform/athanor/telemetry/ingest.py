@@ -1,13 +1,19 @@
-"""Takes what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter."""
+"""Takes what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter.
+
+An agent runs where the platform has no control, so it is not believed: only the event types of
+`trainer.contract.events` are stored, and its times lie between its attempt's creation and the present.
+"""
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, Invalid
@@ -15,6 +21,7 @@ from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.telemetry import codec, folding
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
+from trainer.contract.events import AGENT_EVENT_TYPES
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
@@ -23,6 +30,10 @@ SHOWN_IN_PROGRESS = frozenset({
     "train/learning_rate", "time/step_seconds",
 })  # fmt: skip
 EVALUATION = "evaluation/loss"
+REFUSED = "agent.events_refused"
+MOST_REFUSED_NAMES = 10  # in one record
+LONGEST_NAME = 60
+LONGEST_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something took
 
 
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
@@ -49,6 +60,19 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
             _store_events(attempt, job, progress, batch.events)
         progress.save()
     return batch.sequence + 1
+
+
+class Clock:
+    """Bounds the times that an agent sends: its clock may be wrong, or its word."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._latest = timezone.now()
+        self._earliest = min(attempt.created_at, self._latest)
+
+    def bounded(self, time: datetime) -> datetime:
+        """Return `time` (UTC, if it has no zone), or the nearer end of the span from the attempt's creation to now."""
+        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return max(self._earliest, min(aware, self._latest))
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
@@ -109,7 +133,7 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
         "values": json.dumps(newest.values),
         "first": newest.first_validation,
         "last": newest.last_validation,
-        "content": codec.pack_rows(_rows(points)),
+        "content": codec.pack_rows(_rows(attempt, points)),
         "generation": points[0].generation,
         "first_step": min(steps),
         "last_step": max(steps),
@@ -153,7 +177,7 @@ def _locked_progress(job_id: str) -> Progress:
 
 
 def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint]) -> None:
-    rows = _rows(points)
+    rows = _rows(attempt, points)
     steps = [point.step for point in points]
     generation = points[0].generation
     segment = f"{attempt.id}:{generation}"
@@ -206,12 +230,14 @@ def _is_number(value: float | None) -> bool:
     return value is not None and isfinite(value)
 
 
-def _rows(points: list[MetricPoint]) -> list[folding.Row]:
-    return [(point.step, point.time.timestamp(), point.values) for point in points]
+def _rows(attempt: Attempt, points: list[MetricPoint]) -> list[folding.Row]:
+    clock = Clock(attempt)
+    return [(point.step, clock.bounded(point.time).timestamp(), point.values) for point in points]
 
 
 def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> None:
-    rows = [[line.time.timestamp(), line.rank, line.stream, line.text] for line in lines]
+    clock = Clock(attempt)
+    rows = [[clock.bounded(line.time).timestamp(), line.rank, line.stream, line.text] for line in lines]
     first, after = progress.log_lines, progress.log_lines + len(rows)
     LogChunk.objects.create(
         attempt=attempt, content=codec.pack_rows(rows), count=len(rows), first_line=first, last_line=after - 1
@@ -223,20 +249,29 @@ def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> 
 
 
 def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[ProgressEvent]) -> None:
+    """Drop events of other types than an agent's, so that the rest of the batch arrives, and record that they came."""
+    clock = Clock(attempt)
+    refused = [item.type for item in items if item.type not in AGENT_EVENT_TYPES]
     for item in items:
-        events.append(job, item.type, actor=attempt.id, data=item.data, time=item.time)
-        _add_timing(progress.timings, item)
+        if item.type in AGENT_EVENT_TYPES:
+            events.append(job, item.type, actor=attempt.id, data=item.data, time=clock.bounded(item.time))
+            _add_timing(progress.timings, item)
+    if refused:
+        names = [name[:LONGEST_NAME] for name in dict.fromkeys(refused)][:MOST_REFUSED_NAMES]
+        message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
+        facts = {"attempt": attempt.id, "types": names, "count": len(refused)}
+        events.append(job, REFUSED, actor="platform", message=message, data=facts)
     job.save(update_fields=["event_seq", "updated_at"])
 
 
 def _add_timing(timings: dict[str, Any], item: ProgressEvent) -> None:
     """Sums of seconds by what they were spent on; start-up phases by name."""
     seconds = item.data.get("seconds")
-    if not isinstance(seconds, int | float):
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_SECONDS:
         return
     if item.type == "phase.finished":
         startup = timings.setdefault("startup", {})
-        startup[str(item.data.get("phase"))] = round(float(seconds), 3)
+        startup[str(item.data.get("phase"))[:LONGEST_NAME]] = round(float(seconds), 3)
     else:
         name = item.type.partition(".")[0] + "_seconds"
         timings[name] = round(timings.get(name, 0.0) + float(seconds), 3)

@@ -100,6 +100,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST session": lambda ids: {"username": ids["user_id"], "password": "x"},
     "DELETE session": lambda ids: None,
     "POST tokens": lambda ids: {"name": "t", "team": ids["team_id"]},
+    "POST tokens:revoke-all": lambda ids: None,
     "POST teams": lambda ids: {"name": "red"},
     "POST invitations:accept": lambda ids: {"token": ids["invitation_id"]},
     "POST jobs": lambda ids: {**SPEC, "team": ids["team_id"]},

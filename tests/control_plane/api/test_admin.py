@@ -164,6 +164,10 @@ def test_actions_go_through_the_services_and_into_the_trail(things: dict[str, st
     job.refresh_from_db()
     assert job.desired == Desired.STOP.value
     assert "cannot be paused" in act(client, Job, "request_pause", job), "refused with the reason"
+    act(client, ApiToken, "revoke", *ApiToken.objects.all()[:1])
+    issue_token(user, job.team, "another")
+    act(client, User, "revoke_tokens", user)
+    assert not ApiToken.objects.filter(user=user, revoked_at=None).exists()
     act(client, ApiToken, "revoke", *ApiToken.objects.all())
     act(client, Invitation, "revoke", *Invitation.objects.all())
     assert not ApiToken.objects.filter(revoked_at=None).exists()

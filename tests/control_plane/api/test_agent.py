@@ -40,6 +40,10 @@ class AgentClient:
         url = f"/api/agent/v1/{path}"
         return self._client.get(url) if method == "GET" else self._client.post(url, body, format="json")
 
+    def send_text(self, path: str, body: str) -> Any:
+        """A body as it is, which may be JSON that Python would not write."""
+        return self._client.generic("POST", f"/api/agent/v1/{path}", body, content_type="application/json")
+
 
 @pytest.fixture
 def agent(attempt: Attempt) -> AgentClient:
@@ -229,7 +233,7 @@ def test_an_end_and_progress_that_carry_a_nul_are_taken(attempt: Attempt, agent:
     attempt.refresh_from_db()
     assert attempt.end_report is not None
     assert attempt.end_report["message"] == "bad \N{REPLACEMENT CHARACTER} byte"
-    told = {"time": NOW.isoformat(), "type": "warning", "data": {"text": "\x00"}}
+    told = {"time": NOW.isoformat(), "type": "step.skipped", "data": {"text": "\x00"}}
     batch = {"writer": "node-0", "sequence": 0, "events": [told]}
     assert agent("POST", "progress", batch).status_code == 200
     assert JobEvent.objects.filter(job=attempt.job, data__text="\N{REPLACEMENT CHARACTER}").exists()

@@ -8,14 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 
+from athanor.accounts import members
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.services import issue_token
 from athanor.accounts.tickets import Ticket
 from athanor.api.streams import asgi, hub, reads
 from athanor.api.streams.following import FOLLOWING, Following
-from athanor.jobs import feed, services
+from athanor.jobs import events, feed, services
 from athanor.jobs.models import Job, JobEvent
 from athanor.telemetry import ingest
 from tests.control_plane import drive
@@ -131,9 +132,8 @@ def test_an_idle_stream_says_that_it_is_there(live: LiveServer, token: str, monk
 
 @pytest.mark.parametrize("lost", ["token", "membership", "user", "session", "password"])
 def test_a_stream_ends_with_the_right_to_it(
-    live: LiveServer, user: User, team: Team, token: str, lost: str, client: Any, monkeypatch: pytest.MonkeyPatch
+    live: LiveServer, user: User, team: Team, token: str, lost: str, client: Any
 ) -> None:
-    monkeypatch.setattr(hub, "TICKET_TICKS", 2)
     client.force_login(user)
     cookie = {"Cookie": f"sessionid={client.cookies['sessionid'].value}"}
     by_session = lost in ("session", "password")
@@ -153,6 +153,104 @@ def test_a_stream_ends_with_the_right_to_it(
         with pytest.raises(EOFError):
             while True:
                 stream.next()
+
+
+@pytest.mark.parametrize("path", ["/events", "/jobs/{job}/events"])
+def test_what_happens_after_a_removal_is_not_delivered(
+    live: LiveServer,
+    team: Team,
+    user: User,
+    make_user: Callable[..., User],
+    submit: Callable[..., Job],
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However seldom tickets are checked without news, and with news in the same round."""
+    monkeypatch.setattr(hub, "TICKET_TICKS", 10**9)
+    leaver = make_user("leaver", team)
+    token = issue_token(leaver, team, "t")[1]
+    make_user("boss", team, "admin")
+    job = submit()
+    with live.stream(path.format(job=job.id), token) as stream:
+        for _ in range(20):
+            services.request_stop(job.id, "ada")  # until the stream has begun with what is new
+            if stream.next().id:
+                break
+        members.remove_member(team, leaver.id, user)
+        submit()
+        with transaction.atomic():
+            row = Job.objects.select_for_update().get(pk=job.id)
+            events.append(row, "secret", actor="ada")
+            row.save()
+        seen = []
+        with pytest.raises(EOFError):
+            while True:
+                seen.append(stream.next())
+    assert "secret" not in [frame.data["type"] for frame in seen if frame.id]
+
+
+def test_a_page_of_the_past_is_not_read_with_a_right_that_is_gone(
+    user: User, team: Team, submit: Callable[..., Job]
+) -> None:
+    job = submit()
+    row, _ = issue_token(user, team, "t")
+    following = Following(Ticket(user.id, frozenset({team.id}), token_id=row.id), {team.id: 0}, {team.id: 0})
+
+    def revoke() -> None:
+        ApiToken.objects.update(revoked_at="2026-01-01T00:00:00Z")
+
+    async def read() -> tuple[bytes, bytes, bool]:
+        ours = hub.Hub()
+        follower = ours.add(following)
+        before = await ours.catch_up(follower)
+        follower.positions = {team.id: 0}
+        await ours._read((), revoke)
+        after = await ours.catch_up(follower)
+        ours.remove(follower)
+        return before, after, follower.ended
+
+    before, after, ended = asyncio.run(read())
+    assert job.id.encode() in before
+    assert (after, ended) == (b"", True)
+
+
+def test_tickets_are_checked_within_a_second() -> None:
+    assert hub.TICKET_TICKS * hub.TICK_SECONDS < 1
+
+
+def test_one_user_cannot_take_all_places(
+    live: LiveServer,
+    token: str,
+    user: User,
+    team: Team,
+    make_user: Callable[..., User],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "MOST_OF_ONE_USER", 1)
+    more = issue_token(user, team, "another token of the same user")[1]
+    with live.stream("/events", token):
+        with live.stream("/events", more) as second:
+            assert (second.response.status_code, second.response.headers["retry-after"]) == (429, "10")
+        assert live.get("/events?after=0&wait=20", more).json()["code"] == "too_many_streams"
+        with live.stream("/events", issue_token(make_user("bo", team), team, "t")[1]) as others:
+            assert others.response.status_code == 200
+    while live.hub.count:
+        threading.Event().wait(0.01)
+    with live.stream("/events", more) as freed:
+        assert freed.response.status_code == 200
+
+
+def test_a_stream_that_passed_the_views_check_with_others_ends(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MOST_OF_ONE_USER", 1)
+
+    async def add() -> list[bool]:
+        ours = hub.Hub()
+        both = [ours.add(nobodys(user)) for _ in range(2)]
+        for follower in both:
+            ours.remove(follower)
+        return [*(follower.ended for follower in both), bool(ours.crowded_users())]
+
+    assert asyncio.run(add()) == [False, True, False]
 
 
 def test_nobody_follows_what_they_may_not_see(

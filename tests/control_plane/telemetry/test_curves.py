@@ -21,6 +21,7 @@ from tests.control_plane.conftest import Api
 from trainer.contract.run import Batch, MetricPoint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+LAUNCH = START - timedelta(days=1)
 pytestmark = pytest.mark.django_db
 
 
@@ -44,6 +45,7 @@ def point(step: int, generation: int = 0, **values: float | None) -> MetricPoint
 
 def send(attempt: Attempt, points: list[MetricPoint], batch: int = 500) -> None:
     """In batches, as the writer of their generation."""
+    attempt.created_at = LAUNCH  # as if it had run then: times before an attempt are not believed
     writer = f"rank0-g{points[0].generation}"
     known = Writer.objects.filter(attempt=attempt, kind="metrics", name=writer).first()
     first = known.next_sequence if known else 0

@@ -19,6 +19,7 @@ from tests.control_plane.conftest import Api
 from trainer.contract.run import Batch, LogLine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LAUNCH = datetime(2025, 12, 31, tzinfo=UTC)
 pytestmark = pytest.mark.django_db
 
 
@@ -28,6 +29,7 @@ def attempt(submit: Callable[..., Job]) -> Attempt:
 
 
 def send(attempt: Attempt, sequence: int, texts: list[str], rank: int = 0) -> None:
+    attempt.created_at = LAUNCH  # as if it had run then: times before an attempt are not believed
     found = [LogLine(time=NOW, rank=rank, stream="stdout", text=text) for text in texts]
     ingest.ingest(attempt, "logs", Batch(writer=f"rank{rank}", sequence=sequence, lines=found))
 

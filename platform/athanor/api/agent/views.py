@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from drf_spectacular.utils import extend_schema
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -33,6 +34,7 @@ from trainer.contract.run import (
 )
 
 Wire = TypeVar("Wire", bound=BaseModel)
+MOST_PROBLEMS = 20  # named in one answer
 
 
 class AttemptAuthentication(BaseAuthentication):
@@ -99,10 +101,10 @@ class KeysView(AgentView):
 class HeartbeatView(AgentView):
     def post(self, request: Request) -> Response:
         attempt = self.attempt(request)
-        heartbeat = parse(Heartbeat, request.data)
+        heartbeat = parse(Heartbeat, _without_nul(request.body))
         ingest.heartbeat(attempt, heartbeat)
         if heartbeat.interruption:
-            interrupted(attempt.id, heartbeat.interruption.replace("\x00", ""))
+            interrupted(attempt.id, heartbeat.interruption)
         round_ = rendezvous.newest_round(attempt) if attempt.num_nodes > 1 else 0
         reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_)
         return Response(reply.model_dump(mode="json"))
@@ -120,15 +122,16 @@ class BatchView(AgentView):
     kind = ""
 
     def post(self, request: Request) -> Response:
-        # As it came: to parse a thousand points and check them apart would take twice the time.
-        batch = parse(Batch, _without_nul(request.body) if self.kind == "progress" else request.body)
+        # From the bytes: to parse a thousand points and check them apart would take twice the time. Lines of logs are
+        # stored compressed and may hold a NUL; names of metrics and texts of events go into columns that cannot.
+        batch = parse(Batch, request.body if self.kind == "logs" else _without_nul(request.body))
         next_sequence = ingest.ingest(self.attempt(request), self.kind, batch)
         return Response(BatchReply(next_sequence=next_sequence).model_dump(mode="json"))
 
 
 class PresignView(AgentView):
     def post(self, request: Request) -> Response:
-        attempt, asked = self.attempt(request), parse(PresignRequest, request.data)
+        attempt, asked = self.attempt(request), parse(PresignRequest, _without_nul(request.body))
         check = services.check_may_write if asked.operation == "put" else services.check_may_read
         check(attempt, asked.keys)
         urls = []
@@ -140,19 +143,19 @@ class PresignView(AgentView):
 
 class CheckpointsView(AgentView):
     def post(self, request: Request) -> Response:
-        row = services.register_checkpoint(self.attempt(request), parse(CheckpointManifest, request.data))
+        row = services.register_checkpoint(self.attempt(request), parse(CheckpointManifest, _without_nul(request.body)))
         return Response({"id": row.id}, status=201)
 
 
 class ArtifactsView(AgentView):
     def post(self, request: Request) -> Response:
-        row = services.register_model(self.attempt(request), parse(ModelManifest, request.data))
+        row = services.register_model(self.attempt(request), parse(ModelManifest, _without_nul(request.body)))
         return Response({"id": row.id}, status=201)
 
 
 class DatasetsView(AgentView):
     def post(self, request: Request) -> Response:
-        row = services.register_dataset(self.attempt(request), parse(DatasetManifest, request.data))
+        row = services.register_dataset(self.attempt(request), parse(DatasetManifest, _without_nul(request.body)))
         return Response({"recipe": row.recipe}, status=201)
 
 
@@ -169,23 +172,30 @@ class EndView(AgentView):
 
 
 def _without_nul(body: bytes) -> bytes:
-    """What a trainer says of its progress and its end goes into columns that hold no NUL; it is not refused for one,
-    which the message of an exception may carry."""
+    """Replace NUL, which columns of text cannot hold. A message is not refused for one: an exception's text may carry
+    it."""
     return body.replace(rb"\u0000", rb"\ufffd")
 
 
-def parse(type_: type[Wire], data: Any) -> Wire:
-    """`data`: a body's bytes, or what was parsed of it."""
+def parse(type_: type[Wire], body: bytes) -> Wire:
+    """Return the message in `body`. Raises Invalid, which names each wrong field and its value."""
     try:
-        return type_.model_validate_json(data) if isinstance(data, bytes) else type_.model_validate(data)
+        return type_.model_validate_json(body)
     except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)[:MOST_PROBLEMS]
         problems = tuple(
-            FieldProblem("/" + "/".join(str(piece) for piece in item["loc"]), item["type"], item["msg"])
-            for item in error.errors()
+            FieldProblem("/" + "/".join(str(piece) for piece in item["loc"]), item["type"], _described(item))
+            for item in found
         )
         raise Invalid(
             "invalid_message",
-            f"this is no {type_.__name__}: {problems[0].pointer} {problems[0].detail}",
-            remedy="platform and trainer are of different versions",
+            f"not a valid {type_.__name__}: {problems[0].pointer}: {problems[0].detail}",
+            remedy="correct the field; if a trainer sent it, use the trainer of this platform's version",
             problems=problems,
         ) from error
+
+
+def _described(item: ErrorDetails) -> str:
+    """What is wrong with a field, and with which value if that is short."""
+    value = item["input"]
+    return f"{item['msg']}, not {value}" if isinstance(value, int | float) else item["msg"]

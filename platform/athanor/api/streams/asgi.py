@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from athanor.api.streams.following import FOLLOWING, FULL, WAITED, WAITING, Following
+from athanor.api.streams.following import CROWDED, FOLLOWING, FULL, WAITED, WAITING, Following
 from athanor.api.streams.frames import HEARTBEAT
 from athanor.api.streams.hub import Follower, Hub
 
@@ -41,6 +41,7 @@ class StreamingApplication:
             return
         if self._hub.is_full:
             scope[FULL] = True
+        scope[CROWDED] = self._hub.crowded_users()
         await self._application(scope, receive, _holding(scope, send))
         if FOLLOWING in scope:
             await self._follow(scope[FOLLOWING], receive, send)

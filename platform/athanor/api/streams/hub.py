@@ -6,7 +6,7 @@ somebody follows. A follower that is slower than the news loses its queue, not i
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,13 +18,15 @@ from athanor.accounts.tickets import Ticket, still_good
 from athanor.api.streams import reads
 from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_frame
+from athanor.telemetry.selectors import Told
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 PROGRESS_TICKS = 4  # for followers of a job; those of a team get every other one
 TEAM_PROGRESS_TICKS = 8
-TICKET_TICKS = 40
+TICKET_TICKS = 2  # at the latest; besides, before anything is handed out
+MOST_OF_ONE_USER = 20
 PAUSE_SECONDS = 2.0  # after a failure, such as a database that restarts
 THREADS = 3
 MOST_FOLLOWERS = 5000
@@ -128,6 +130,7 @@ class Hub:
         self._heads: dict[str, int] = {}
         self._teams: dict[str, int] = {}  # how many followers need the team's feed
         self._everybody: set[Follower] = set()  # also who has no team, and so no key
+        self._users: Counter[str] = Counter()  # how many followers are whose
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hub")
         self._task: asyncio.Task[None] | None = None
         self._progress = reads.ProgressWatch({})
@@ -141,8 +144,16 @@ class Hub:
     def is_full(self) -> bool:
         return self.count >= MOST_FOLLOWERS
 
+    def crowded_users(self) -> frozenset[str]:
+        """Users who follow as much as one may."""
+        return frozenset(user_id for user_id, count in self._users.items() if count >= MOST_OF_ONE_USER)
+
     def add(self, following: Following) -> Follower:
         follower = Follower(following, dict(following.positions), following.job_after, ended=self._is_closed)
+        user_id = following.ticket.user_id
+        if self._users[user_id] >= MOST_OF_ONE_USER:
+            follower.end()  # several at the same moment passed the view's own check
+        self._users[user_id] += 1
         self._everybody.add(follower)
         for key in follower.keys:
             self._followers.setdefault(key, set()).add(follower)
@@ -155,6 +166,10 @@ class Hub:
 
     def remove(self, follower: Follower) -> None:
         self._everybody.discard(follower)
+        user_id = follower.following.ticket.user_id
+        self._users[user_id] -= 1
+        if not self._users[user_id]:
+            del self._users[user_id]
         for key in follower.keys:
             others = self._followers[key]
             others.discard(follower)
@@ -172,6 +187,9 @@ class Hub:
         try:
             following, positions = follower.following, dict(follower.positions)
             page = await self._read(set(following.heads), reads.page, following, positions, follower.job_after)
+            if not await self._read((), still_good, {following.ticket}):
+                follower.end()
+                return b""
         except DatabaseError:
             log.warning("the database is away, a follower waits for it", exc_info=True)
             follower.gap = True
@@ -207,11 +225,15 @@ class Hub:
     async def _tick(self, tick: int) -> bool:
         """True when there is more to read at once."""
         new = await self._read(set(self._heads), reads.news, dict(self._heads))
-        self._spread(new)
+        progress: list[tuple[Told, bytes]] = []
         if tick % PROGRESS_TICKS == 0:
-            await self._tell_progress(with_teams=tick % TEAM_PROGRESS_TICKS == 0)
-        if tick % TICKET_TICKS == 0:
+            progress = await self._changed_progress(with_teams=tick % TEAM_PROGRESS_TICKS == 0)
+        # After the reads and before anything is handed out: what was committed after a removal, and so read after it,
+        # finds the right already gone.
+        if new or progress or tick % TICKET_TICKS == 0:
             await self._check_tickets()
+        self._spread(new)
+        self._spread_progress(progress)
         return len(new) == reads.PAGE
 
     def _spread(self, new: list[reads.New]) -> None:
@@ -226,13 +248,16 @@ class Hub:
             joined = b"".join(event_frame(str(seq), data) for seq, data in items)
             self._hand(News(key, tuple(items), joined))
 
-    async def _tell_progress(self, *, with_teams: bool) -> None:
+    async def _changed_progress(self, *, with_teams: bool) -> list[tuple[Told, bytes]]:
         teams = [key for key in self._followers if key in self._teams] if with_teams else []
         jobs = [key for key in self._followers if key not in self._teams]
         if not teams and not jobs:
-            return
+            return []
+        return await self._read(set(self._heads), self._progress.changes, jobs, teams)
+
+    def _spread_progress(self, progress: list[tuple[Told, bytes]]) -> None:
         frames: dict[str, list[bytes]] = {}
-        for told, frame in await self._read(set(self._heads), self._progress.changes, jobs, teams):
+        for told, frame in progress:
             for key in (told.job_id, told.team_id):
                 if key in self._followers:
                     frames.setdefault(key, []).append(frame)
@@ -241,7 +266,8 @@ class Hub:
 
     def _hand(self, news: News) -> None:
         for follower in self._followers.get(news.key, ()):
-            follower.put(news)
+            if not follower.ended:
+                follower.put(news)
 
     async def _check_tickets(self) -> None:
         """A revoked token, a lost membership or a session that was ended ends its streams."""

@@ -12,22 +12,23 @@ from rest_framework.views import APIView
 
 from athanor.accounts import members, services
 from athanor.accounts.models import Invitation, Membership, Team, User
-from athanor.accounts.roles import Permission, Role
+from athanor.accounts.roles import Permission, Role, Scope
 from athanor.accounts.selectors import (
     Principal,
     invitation_of,
     member_of,
     members_of,
+    offers_to,
     service_account_of,
     service_accounts_of,
     teams_of,
 )
-from athanor.api.access import check, check_platform, principal, team_for
+from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.tokens import NewTokenSerializer, ScopedSerializer, issued, narrowed
-from athanor.core.errors import Unauthenticated
+from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
+from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
 
 LIMITS = ("max_running_jobs", "max_slots")
@@ -56,6 +57,10 @@ class MemberSerializer(serializers.Serializer[Membership]):
     username = serializers.CharField(source="user.username")
     email = serializers.CharField(source="user.email", allow_blank=True)
     role = serializers.ChoiceField(choices=ROLES)
+    is_service_account = serializers.SerializerMethodField()
+
+    def get_is_service_account(self, row: Membership) -> bool:
+        return row.user.service_team_id is not None
 
 
 class RoleSerializer(serializers.Serializer[Any]):
@@ -81,6 +86,19 @@ class InvitationSerializer(serializers.Serializer[Invitation]):
     accepted_by = serializers.CharField(source="accepted_by.username", allow_null=True, default=None)
     accepted_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
+    declined_at = serializers.DateTimeField(allow_null=True)
+    username = serializers.CharField(allow_blank=True, help_text="whom it is offered to; empty for a link")
+
+
+class OfferSerializer(serializers.Serializer[Invitation]):
+    """An invitation as the invited user sees it."""
+
+    id = serializers.CharField()
+    team = serializers.CharField(source="team.name")
+    role = serializers.ChoiceField(choices=ROLES)
+    created_by = serializers.CharField(source="created_by.username")
+    created_at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField()
 
 
 class MadeInvitationSerializer(InvitationSerializer):
@@ -147,14 +165,22 @@ class MembersView(APIView):
         return Response(listed(MemberSerializer(members_of(_seen(principal(request), team_id)), many=True).data))
 
     @extend_schema(
-        operation_id="members_add", request=NewMemberSerializer, responses={201: MemberSerializer, **PROBLEMS}
+        operation_id="members_add",
+        request=NewMemberSerializer,
+        responses={202: InvitationSerializer, **PROBLEMS},
+        description=(
+            "Offers membership. The user becomes a member by accepting it (GET /invitations, POST "
+            "/invitations/{id}:accept). The answer does not say whether there is a user of that name."
+        ),
     )
     def post(self, request: Request, team_id: str) -> Response:
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewMemberSerializer, request)
-        row = members.add_member(team, asked["username"], Role(asked["role"]), who.user)
-        return Response(MemberSerializer(row).data, status=201)
+        role = Role(asked["role"])
+        check_may_grant(who, role)
+        row = members.offer_membership(team, asked["username"], role, who.user)
+        return Response(InvitationSerializer(row).data, status=202)
 
 
 class MemberView(APIView):
@@ -172,14 +198,35 @@ class MemberView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
+        check_may_grant(who, role)
         unchanged = guard(request, lambda row, tag: tag == tag_of(MemberSerializer(row).data))
         return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
-    @extend_schema(operation_id="members_remove", responses={204: None, **PROBLEMS})
+    @extend_schema(
+        operation_id="members_remove",
+        responses={204: None, **PROBLEMS},
+        description="Everybody may leave a team themselves, signed in to the dashboard.",
+    )
     def delete(self, request: Request, team_id: str, user_id: str) -> Response:
         who = principal(request)
-        members.remove_member(team_for(who, Permission.MANAGE, team_id), user_id, who.user)
+        leaves = user_id == who.user.id and who.scopes is None
+        team = team_for(who, Permission.VIEW if leaves else Permission.MANAGE, team_id)
+        members.remove_member(team, user_id, who.user)
         return Response(status=204)
+
+
+class MemberTokensView(APIView):
+    @extend_schema(
+        operation_id="members_revoke_tokens",
+        request=None,
+        responses={200: RevokedSerializer, **PROBLEMS},
+        description="All of a member's tokens for this team, and what those have made.",
+    )
+    def post(self, request: Request, team_id: str, user_id: str) -> Response:
+        who = principal(request)
+        team = team_for(who, Permission.MANAGE, team_id)
+        user = member_of(team, user_id).user
+        return Response({"revoked": services.revoke_tokens_of(user, who.user, team=team)})
 
 
 class InvitationsView(APIView):
@@ -201,7 +248,9 @@ class InvitationsView(APIView):
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewInvitationSerializer, request)
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
-        row, token = members.invite(team, Role(asked["role"]), hours, note, who.user)
+        role = Role(asked["role"])
+        check_may_grant(who, role)
+        row, token = members.invite(team, role, hours, note, who.user)
         # Behind the #, so that it is in no server's log.
         url = f"{settings.ATHANOR.public_url}/invitation#{token}"
         return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
@@ -214,6 +263,27 @@ class InvitationView(APIView):
         row = invitation_of(who, invitation_id)
         check(who, Permission.MANAGE, row.team_id)
         members.revoke_invitation(row, who.user)
+        return Response(status=204)
+
+
+class OffersView(APIView):
+    @extend_schema(operation_id="offers_list", responses={200: page_of("OfferPage", OfferSerializer), **PROBLEMS})
+    def get(self, request: Request) -> Response:
+        """Invitations that are offered to you by name."""
+        return Response(listed(OfferSerializer(offers_to(principal(request).user), many=True).data))
+
+
+class OfferAcceptView(APIView):
+    @extend_schema(operation_id="offers_accept", request=None, responses={201: MemberSerializer, **PROBLEMS})
+    def post(self, request: Request, invitation_id: str) -> Response:
+        row = members.accept_offer(invitation_id, _consenting(principal(request)))
+        return Response(MemberSerializer(row).data, status=201)
+
+
+class OfferDeclineView(APIView):
+    @extend_schema(operation_id="offers_decline", request=None, responses={204: None, **PROBLEMS})
+    def post(self, request: Request, invitation_id: str) -> Response:
+        members.decline_offer(invitation_id, _consenting(principal(request)))
         return Response(status=204)
 
 
@@ -231,7 +301,7 @@ class AcceptView(APIView):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
         asked = read(AcceptSerializer, request)
         if isinstance(request.auth, Principal):
-            row = members.accept(asked["token"], request.auth.user)
+            row = members.accept(asked["token"], _consenting(request.auth))
         else:
             new = read(_NewUserSerializer, request)
             row = members.accept_as_new(asked["token"], new["username"], new["password"])
@@ -256,7 +326,9 @@ class ServiceAccountsView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewServiceAccountSerializer, request)
-        account = members.create_service_account(team, asked["name"], Role(asked["role"]), who.user)
+        role = Role(asked["role"])
+        check_may_grant(who, role)
+        account = members.create_service_account(team, asked["name"], role, who.user)
         return Response(ServiceAccountSerializer(account).data, status=201)
 
 
@@ -281,7 +353,13 @@ class ServiceAccountTokensView(APIView):
         asked = read(ScopedSerializer, request)
         scopes, expires_at = narrowed(who, asked)
         row, token = services.issue_token(
-            account, account.service_team, asked["name"], expires_at, scopes=scopes, actor=who.user
+            account,
+            account.service_team,
+            asked["name"],
+            expires_at,
+            scopes=scopes,
+            actor=who.user,
+            parent_id=who.token_id,
         )
         return issued(row, token)
 
@@ -302,6 +380,17 @@ def _seen(who: Principal, team_id: str) -> Any:
     """A team that they belong to, or manage."""
     permission = Permission.MANAGE_TEAMS if Permission.MANAGE_TEAMS in who.platform else Permission.VIEW
     return team_for(who, permission, team_id)
+
+
+def _consenting(who: Principal) -> User:
+    """The user, if they ask themselves or by a token that may manage memberships."""
+    if who.scopes is not None and Scope.ADMIN not in who.scopes:
+        raise Forbidden(
+            "scope_missing",
+            "your token does not have the scope 'admin', which answers invitations",
+            remedy="sign in to the dashboard, or use a token that has it",
+        )
+    return who.user
 
 
 def _managed(who: Principal, account_id: str) -> User:

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema, inline_serializer
 from rest_framework import serializers
@@ -17,7 +18,7 @@ from athanor.accounts.selectors import Principal, tokens_of
 from athanor.api.access import principal, team_named
 from athanor.api.pagination import listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.core.errors import Forbidden, NotFound
+from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
 
 LONGEST_OVERLAP_SECONDS = 7 * 86_400
 DEFAULT_OVERLAP_SECONDS = 3600
@@ -33,6 +34,11 @@ class TokenSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
+    parent = serializers.CharField(
+        source="parent_id",
+        allow_null=True,
+        help_text="the token that asked for this one and ends it when it is revoked",
+    )
 
 
 class NewTokenSerializer(TokenSerializer):
@@ -41,13 +47,23 @@ class NewTokenSerializer(TokenSerializer):
 
 class ScopedSerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
-    expires_in_days = serializers.IntegerField(required=False, allow_null=True, min_value=1, max_value=3650)
+    expires_in_days = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=3650,
+        help_text="without it, and at most, as many as ATHANOR_TOKEN_MAX_DAYS allows (365)",
+    )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=[scope.value for scope in Scope]),
         required=False,
         allow_empty=False,
-        help_text="all but platform without it; of a token's maker: at most its own",
+        help_text="all but platform without it; asked for by a token: at most its own",
     )
+
+
+class RevokedSerializer(serializers.Serializer[Any]):
+    revoked = serializers.IntegerField(min_value=0, help_text="how many of them were valid")
 
 
 class TokenRequestSerializer(ScopedSerializer):
@@ -75,8 +91,22 @@ class TokensView(APIView):
         who = principal(request)
         team = team_named(who, Permission.VIEW, asked.validated_data.get("team"))
         scopes, expires_at = narrowed(who, asked.validated_data)
-        row, token = services.issue_token(who.user, team, asked.validated_data["name"], expires_at, scopes=scopes)
+        row, token = services.issue_token(
+            who.user, team, asked.validated_data["name"], expires_at, scopes=scopes, parent_id=who.token_id
+        )
         return issued(row, token)
+
+
+class TokensRevokeAllView(APIView):
+    @extend_schema(
+        operation_id="tokens_revoke_all",
+        request=None,
+        responses={200: RevokedSerializer, **PROBLEMS},
+        description="All of yours, in all teams. Asked by a token: that token and all that it has made.",
+    )
+    def post(self, request: Request) -> Response:
+        who = principal(request)
+        return Response({"revoked": services.revoke_tokens_of(who.user, who.user, by_token=who.token_id)})
 
 
 class TokenView(APIView):
@@ -102,7 +132,11 @@ class TokenRotateView(APIView):
             },
         ),
         responses={201: NewTokenSerializer, **PROBLEMS},
-        description="A successor with the same name, scopes and life span.",
+        description=(
+            "A successor with the same name and scopes; what else the old one has made ends with it. A person renews a "
+            "token that they made for as long again. A token may rotate itself and what it has made, and the successor "
+            "ends when the old one would have."
+        ),
     )
     def post(self, request: Request, token_id: str) -> Response:
         who = principal(request)
@@ -110,7 +144,7 @@ class TokenRotateView(APIView):
         field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
         body = request.data if isinstance(request.data, dict) else {}
         overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
-        return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user))
+        return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
 
 
 def own_token(who: Principal, token_id: str) -> ApiToken:
@@ -124,17 +158,18 @@ def own_token(who: Principal, token_id: str) -> ApiToken:
 
 
 def narrowed(who: Principal, asked: dict[str, Any]) -> tuple[list[Scope], datetime | None]:
-    """Scopes and end of a new token: never more, nor for longer, than the token that asks for it."""
+    """Return scopes and end of a new token: never more, nor for longer, than the token that asks for it."""
     scopes = [Scope(scope) for scope in asked.get("scopes", [])]
     if not scopes:
         scopes = [scope for scope in DEFAULT_SCOPES if who.scopes is None or scope in who.scopes]
     _refuse_wider(who, scopes)
     days = asked.get("expires_in_days")
-    expires_at = timezone.now() + timedelta(days=days) if days else None
-    maker_ends = ApiToken.objects.filter(pk=who.token_id).values_list("expires_at", flat=True).first()
-    if maker_ends and (expires_at is None or expires_at > maker_ends):
-        expires_at = maker_ends
-    return scopes, expires_at
+    most = settings.ATHANOR.token_max_days
+    if days and days > most:
+        detail = f"{days} days are more than a token may live here: {most}"
+        problem = FieldProblem("/expires_in_days", "too_long", detail)
+        raise Invalid("too_long", detail, remedy=f"ask for at most {most} days", problems=(problem,))
+    return scopes, timezone.now() + timedelta(days=days) if days else None
 
 
 def issued(row: ApiToken, token: str) -> Response:
@@ -146,6 +181,6 @@ def _refuse_wider(who: Principal, scopes: list[Scope]) -> None:
     if wider:
         raise Forbidden(
             "scope_missing",
-            f"your token has not the scope {', '.join(wider)} itself",
+            f"your token does not have the scope {', '.join(wider)} itself",
             remedy="sign in to the dashboard, or use a token that has it",
         )

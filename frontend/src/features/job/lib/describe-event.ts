@@ -81,6 +81,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`Profile of steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} ready${sizeOf(event)}`);
     case "profile.failed":
       return told(`Profile failed: ${word("because")}`, "waiting");
+    case "agent.events_refused":
+      return told(event.message, "waiting");
     case "sink.failed":
       return told(`Metrics do not reach ${word("sink")}: ${word("because")}`, "waiting");
     case "sink.incomplete":

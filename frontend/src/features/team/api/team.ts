@@ -6,6 +6,7 @@ import type {
   MadeInvitation,
   Member,
   NewToken,
+  Offer,
   Page,
   Project,
   Role,
@@ -51,6 +52,26 @@ export function removeMember(teamId: string, userId: string): Promise<void> {
 
 export function invite(teamId: string, role: Role, note: string): Promise<MadeInvitation> {
   return request(path(teamId, "invitations"), { method: "POST", json: { role, note } });
+}
+
+/** Offers membership to a user, who accepts or declines it. */
+export function offerMembership(teamId: string, username: string, role: Role): Promise<Invitation> {
+  return request(path(teamId, "members"), { method: "POST", json: { username, role } });
+}
+
+export function revokeMembersTokens(teamId: string, userId: string): Promise<{ revoked: number }> {
+  return request(path(teamId, `members/${encodeURIComponent(userId)}/tokens:revoke-all`), { method: "POST" });
+}
+
+/** What is offered to the signed-in user by name. */
+export const offersQuery = () =>
+  queryOptions({
+    queryKey: [...teamKeys.all, "offers"],
+    queryFn: ({ signal }) => request<Page<Offer>>("/invitations", { signal }),
+  });
+
+export function answerOffer(id: string, answer: "accept" | "decline"): Promise<unknown> {
+  return request(`/invitations/${encodeURIComponent(id)}:${answer}`, { method: "POST" });
 }
 
 export function revokeInvitation(id: string): Promise<void> {

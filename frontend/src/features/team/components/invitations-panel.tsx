@@ -11,7 +11,7 @@ import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { ShownOnce } from "@/components/shown-once";
-import { invitationsQuery, invite, revokeInvitation, teamKeys } from "@/features/team/api/team";
+import { invitationsQuery, invite, offerMembership, revokeInvitation, teamKeys } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 import { fieldsOf } from "@/lib/form";
 import { moment } from "@/lib/format";
@@ -20,6 +20,7 @@ import { useNow } from "@/lib/use-now";
 
 function condition(row: Invitation, now: number): { text: string; tone: Tone } {
   if (row.accepted_at !== null) return { text: `Accepted by ${row.accepted_by ?? "somebody"}`, tone: "good" };
+  if (row.declined_at !== null) return { text: "Declined", tone: "muted" };
   if (row.revoked_at !== null) return { text: "Revoked", tone: "muted" };
   if (Date.parse(row.expires_at) <= now) return { text: "Expired", tone: "muted" };
   return { text: "Open", tone: "waiting" };
@@ -36,18 +37,27 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
     mutationFn: ({ role, note }: { role: Role; note: string }) => invite(teamId, role, note),
     onSettled: refresh,
   });
+  const offer = useMutation({
+    mutationFn: ({ role, username }: { role: Role; username: string }) => offerMembership(teamId, username, role),
+    onSuccess: close,
+    onSettled: refresh,
+  });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
     const field = fieldsOf(event);
     const role = field("role");
-    if (isRole(role)) make.mutate({ role, note: field("note") });
+    const username = field("username");
+    if (!isRole(role)) return;
+    if (username === "") make.mutate({ role, note: field("note") });
+    else offer.mutate({ role, username });
   };
   // The link leaves the memory of the page with the dialog.
   const done = () => {
     make.reset();
+    offer.reset();
     close();
   };
   const columns: Column<Invitation>[] = [
-    { name: "For", cell: (row) => row.note || "anybody with the link" },
+    { name: "For", cell: (row) => row.username || row.note || "anybody with the link" },
     { name: "Role", cell: (row) => row.role },
     {
       name: "State",
@@ -79,7 +89,9 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
     <Panel title="Invitations" tools={tools} flush>
       {problem ? <ProblemNotice error={problem} onRetry={() => void invitations.refetch()} /> : null}
       {invitations.data?.items.length === 0 ? (
-        <EmptyState title="Nobody is invited">A link is good once and for three days.</EmptyState>
+        <EmptyState title="No pending invitations">
+          A link works once and expires after three days. A user invited by name answers on their page Team.
+        </EmptyState>
       ) : null}
       {invitations.data && invitations.data.items.length > 0 ? (
         <DataTable label="Invitations" rows={invitations.data.items} columns={columns} rowKey={(row) => row.id} />
@@ -98,15 +110,23 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
         ) : (
           <form onSubmit={submit}>
             <Stack>
-              <TextInput name="note" label="For whom" maxLength={200} data-autofocus />
+              <TextInput
+                name="username"
+                label="Username"
+                description="Of somebody with an account, who is asked on their page Team. Leave it empty to make a link."
+                maxLength={150}
+                data-autofocus
+              />
+              <TextInput name="note" label="Note on the link" description="For whom it is" maxLength={200} />
               <NativeSelect name="role" label="Role" data={ROLES} defaultValue="member" />
               {make.error ? <ProblemNotice error={make.error} /> : null}
+              {offer.error ? <ProblemNotice error={offer.error} /> : null}
               <Group justify="flex-end">
                 <Button variant="default" onClick={done}>
                   Back
                 </Button>
-                <Button type="submit" loading={make.isPending}>
-                  Make the link
+                <Button type="submit" loading={make.isPending || offer.isPending}>
+                  Invite
                 </Button>
               </Group>
             </Stack>

@@ -1,4 +1,4 @@
-import { Button, NativeSelect, Text } from "@mantine/core";
+import { Button, Group, NativeSelect, Text } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
@@ -8,7 +8,7 @@ import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { membersQuery, removeMember, setRole, teamKeys } from "@/features/team/api/team";
+import { membersQuery, removeMember, revokeMembersTokens, setRole, teamKeys } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 
 interface MembersPanelProps {
@@ -21,6 +21,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
   const client = useQueryClient();
   const members = useQuery(membersQuery(teamId));
   const [doomed, setDoomed] = useState<Member | null>(null);
+  const [suspected, setSuspected] = useState<Member | null>(null);
   const refresh = () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "members") });
   const change = useMutation({
     mutationFn: ({ member, role }: { member: Member; role: Role }) => setRole(teamId, member.user_id, role),
@@ -29,8 +30,14 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
   const remove = useMutation({
     mutationFn: (member: Member) => removeMember(teamId, member.user_id),
     onSuccess: () => setDoomed(null),
-    onSettled: refresh,
+    // Whoever leaves sees another team from now on, or none.
+    onSettled: (_data, _error, member) => (member.user_id === ownId ? client.invalidateQueries() : refresh()),
   });
+  const revoke = useMutation({
+    mutationFn: (member: Member) => revokeMembersTokens(teamId, member.user_id),
+    onSuccess: () => setSuspected(null),
+  });
+  const leaves = doomed?.user_id === ownId;
   const columns: Column<Member>[] = [
     {
       name: "Name",
@@ -38,6 +45,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
         <Text size="sm" fw={550} component="span">
           {member.username}
           {member.user_id === ownId ? " (you)" : ""}
+          {member.is_service_account ? " (service account)" : ""}
         </Text>
       ),
     },
@@ -60,25 +68,35 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
           member.role
         ),
     },
-    ...(manages
-      ? [
-          {
-            name: "(Remove)",
-            end: true,
-            cell: (member: Member) => (
-              <Button
-                size="compact-sm"
-                variant="subtle"
-                color="red"
-                onClick={() => setDoomed(member)}
-                aria-label={`Remove ${member.username}`}
-              >
-                Remove
-              </Button>
-            ),
-          },
-        ]
-      : []),
+    {
+      name: "(What to do)",
+      end: true,
+      cell: (member) => (
+        <Group gap={4} justify="flex-end" wrap="nowrap">
+          {manages ? (
+            <Button
+              size="compact-sm"
+              variant="subtle"
+              onClick={() => setSuspected(member)}
+              aria-label={`Revoke the tokens of ${member.username}`}
+            >
+              Revoke tokens
+            </Button>
+          ) : null}
+          {manages || member.user_id === ownId ? (
+            <Button
+              size="compact-sm"
+              variant="subtle"
+              color="red"
+              onClick={() => setDoomed(member)}
+              aria-label={member.user_id === ownId ? "Leave the team" : `Remove ${member.username}`}
+            >
+              {member.user_id === ownId ? "Leave" : "Remove"}
+            </Button>
+          ) : null}
+        </Group>
+      ),
+    },
   ];
   const problem = members.error ?? change.error;
   return (
@@ -89,9 +107,9 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
       ) : null}
       <Confirm
         opened={doomed !== null}
-        title={`Remove ${doomed?.username ?? ""} from the team?`}
-        yes="Remove them"
-        no="Keep them"
+        title={leaves ? "Leave the team?" : `Remove ${doomed?.username ?? ""} from the team?`}
+        yes={leaves ? "Leave" : "Remove"}
+        no="Cancel"
         busy={remove.isPending}
         error={remove.error}
         onYes={() => {
@@ -99,7 +117,27 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
         }}
         onNo={() => setDoomed(null)}
       >
-        <Text size="sm">Their tokens for this team stop working at once. Their jobs stay.</Text>
+        <Text size="sm">
+          {leaves ? "Your" : "Their"} tokens for this team stop working immediately. {leaves ? "Your" : "Their"} jobs stay.
+          {doomed?.is_service_account ? " A service account of this team is retired." : ""}
+        </Text>
+      </Confirm>
+      <Confirm
+        opened={suspected !== null}
+        title={`Revoke all tokens of ${suspected?.username ?? ""} for this team?`}
+        yes="Revoke all"
+        no="Cancel"
+        busy={revoke.isPending}
+        error={revoke.error}
+        onYes={() => {
+          if (suspected) revoke.mutate(suspected);
+        }}
+        onNo={() => setSuspected(null)}
+      >
+        <Text size="sm">
+          Whatever uses them is refused from now on, and so are the tokens that they have made. The member stays in the
+          team.
+        </Text>
       </Confirm>
     </Panel>
   );

@@ -28,7 +28,7 @@ export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
   const accounts = useQuery(serviceAccountsQuery(teamId));
   const [making, { open, close }] = useDisclosure(false);
   const [doomed, setDoomed] = useState<ServiceAccount | null>(null);
-  const refresh = () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "service-accounts") });
+  const refresh = () => client.invalidateQueries({ queryKey: [...teamKeys.all, teamId] });
   const make = useMutation({
     mutationFn: ({ name, role }: { name: string; role: Role }) => createServiceAccount(teamId, name, role),
     onSuccess: close,

@@ -8,6 +8,7 @@ import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { InvitationsPanel } from "@/features/team/components/invitations-panel";
 import { MembersPanel } from "@/features/team/components/members-panel";
+import { OffersPanel } from "@/features/team/components/offers-panel";
 import { ProjectsPanel } from "@/features/team/components/projects-panel";
 import { SecretsPanel } from "@/features/team/components/secrets-panel";
 import { ServiceAccountsPanel } from "@/features/team/components/service-accounts-panel";
@@ -21,9 +22,10 @@ export function TeamPage() {
   if (team === undefined) {
     return (
       <Page title="Team">
+        <OffersPanel />
         <Panel>
           <EmptyState title="You are in no team yet">
-            Ask an administrator of a team for an invitation: a link that lets you in.
+            Ask an administrator of a team for an invitation: by your username, or a link.
           </EmptyState>
         </Panel>
       </Page>
@@ -41,6 +43,7 @@ export function TeamPage() {
     ) : null;
   return (
     <Page title={`Team ${team.name}`} lead={`You are its ${team.role}.`} actions={choose}>
+      <OffersPanel />
       <MembersPanel teamId={team.id} manages={manages} ownId={session.data?.user?.id ?? ""} />
       {manages ? <InvitationsPanel teamId={team.id} /> : null}
       {manages ? <ServiceAccountsPanel teamId={team.id} /> : null}

@@ -17,6 +17,11 @@ export function createToken(token: TokenRequest): Promise<NewToken> {
   return request<NewToken>("/tokens", { method: "POST", json: token });
 }
 
+/** All of the signed-in user's, in all teams. */
+export function revokeAllTokens(): Promise<{ revoked: number }> {
+  return request("/tokens:revoke-all", { method: "POST" });
+}
+
 export function revokeToken(id: string): Promise<void> {
   return request(`/tokens/${encodeURIComponent(id)}`, { method: "DELETE" });
 }

@@ -13,7 +13,7 @@ const LIFETIMES = [
   { value: "30", label: "30 days" },
   { value: "90", label: "90 days" },
   { value: "365", label: "One year" },
-  { value: "", label: "Does not expire" },
+  { value: "", label: "As long as allowed" },
 ];
 
 interface NewTokenDialogProps {

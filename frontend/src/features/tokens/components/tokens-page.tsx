@@ -1,4 +1,4 @@
-import { Button, Text } from "@mantine/core";
+import { Button, Group, Text } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
@@ -15,7 +15,7 @@ import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
-import { revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
+import { revokeAllTokens, revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
 import { NewTokenDialog } from "@/features/tokens/components/new-token-dialog";
 import { moment } from "@/lib/format";
 import type { Tone } from "@/lib/status";
@@ -40,6 +40,15 @@ export function TokensPage() {
     onSettled: () => client.invalidateQueries({ queryKey: tokensKey }),
   });
 
+  const [revokingAll, { open: askForAll, close: keepAll }] = useDisclosure(false);
+  const revokeAll = useMutation({
+    mutationFn: revokeAllTokens,
+    onSuccess: keepAll,
+    onSettled: () => client.invalidateQueries({ queryKey: tokensKey }),
+  });
+  const names = new Map(tokens.data?.items.map((token) => [token.id, token.name]));
+  const areValid = tokens.data?.items.some((token) => condition(token, now).tone === "good") ?? false;
+
   const columns: Column<ApiToken>[] = [
     {
       name: "Name",
@@ -57,6 +66,11 @@ export function TokensPage() {
         const state = condition(token, now);
         return <Pill tone={state.tone}>{state.text}</Pill>;
       },
+    },
+    {
+      name: "Made by",
+      quiet: true,
+      cell: (token) => (token.parent === null ? "you" : `token ${names.get(token.parent) ?? token.parent}`),
     },
     { name: "Last used", quiet: true, cell: (token) => <TimeAgo time={token.last_used_at} now={now} /> },
     { name: "Expires", quiet: true, cell: (token) => (token.expires_at ? moment(token.expires_at) : "never") },
@@ -77,13 +91,20 @@ export function TokensPage() {
         ) : null,
     },
   ];
-  const create = (
-    <Button leftSection={<PlusIcon size={16} />} onClick={open}>
-      New token
-    </Button>
+  const actions = (
+    <Group gap="xs">
+      {areValid ? (
+        <Button variant="default" onClick={askForAll}>
+          Revoke all
+        </Button>
+      ) : null}
+      <Button leftSection={<PlusIcon size={16} />} onClick={open}>
+        New token
+      </Button>
+    </Group>
   );
   return (
-    <Page title="Tokens" lead="For pipelines and the command line, each for one team." actions={create}>
+    <Page title="Tokens" lead="For pipelines and the command line, each for one team." actions={actions}>
       {tokens.error ? <ProblemNotice error={tokens.error} onRetry={() => void tokens.refetch()} /> : null}
       {tokens.data ? (
         <Panel flush>
@@ -109,7 +130,24 @@ export function TokensPage() {
         }}
         onNo={() => setDoomed(null)}
       >
-        <Text size="sm">Whatever uses this token is refused from now on. This cannot be undone.</Text>
+        <Text size="sm">
+          Whatever uses this token is refused from now on, and so are the tokens that it has made. This cannot be undone.
+        </Text>
+      </Confirm>
+      <Confirm
+        opened={revokingAll}
+        title="Revoke all your tokens?"
+        yes="Revoke all"
+        no="Cancel"
+        busy={revokeAll.isPending}
+        error={revokeAll.error}
+        onYes={() => revokeAll.mutate()}
+        onNo={keepAll}
+      >
+        <Text size="sm">
+          Your tokens in all teams stop working, and so do the tokens that they have made. You stay signed in here. This
+          cannot be undone.
+        </Text>
       </Confirm>
     </Page>
   );
