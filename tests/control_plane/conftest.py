@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator  # noqa: E402
 from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
+from django.conf import settings  # noqa: E402
 from django.db import connection  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
@@ -51,6 +52,22 @@ def idle_pool(django_db_setup: None) -> Iterator[None]:
         return pool.closed or stats["pool_available"] == stats["pool_size"]
 
     wait_until(idle, "the pool has its sessions back", 10)
+
+
+@pytest.fixture(autouse=True)
+def runtime_role(request: pytest.FixtureRequest, _django_db_marker: None) -> None:
+    """Run the test as the database role of web and workers, which owns no table, to the end of its transaction.
+
+    Tests of many transactions (`transaction=True`) run as the tables' owner, who alone may empty them afterwards.
+    """
+    marker = request.node.get_closest_marker("django_db")
+    if "db" not in request.fixturenames and marker is None:
+        return
+    if "transactional_db" in request.fixturenames or (marker is not None and marker.kwargs.get("transaction")):
+        return
+    request.getfixturevalue("db")
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET LOCAL ROLE {settings.DATABASE_RUNTIME_ROLE}")
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ import pytest
 from django.db import connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from athanor.accounts.audit_chain import KEY_OWNER, head_mac
+from athanor.core import encryption
+
 FIRST_VERSION = [
     ("accounts", "0001_initial"),
     ("artifacts", "0001_initial"),
@@ -86,6 +89,15 @@ def kept(apps: Any) -> list[dict[str, Any]]:
     jobs = apps.get_model("jobs", "Job").objects.using(ALIAS)
     fields = ("id", "name", "status", "project", "team_id", "created_by_id", "spec", "resolved_spec", "created_at")
     return list(jobs.order_by("id").values(*fields, "progress__step", "attempts__id", "attempts__status"))
+
+
+def test_the_head_of_an_audit_trail_of_before_is_authenticated(empty_database: str) -> None:
+    apps = migrate([("accounts", "0007_limits_are_quotas")])
+    wrapped = encryption.wrap_by_master("key", KEY_OWNER)
+    heads = apps.get_model("accounts", "AuditHead").objects.using(ALIAS)
+    heads.create(id=1, seq=7, digest="d" * 64, wrapped_key=wrapped)
+    head = migrate(None).get_model("accounts", "AuditHead").objects.using(ALIAS).get()
+    assert head.mac == head_mac(b"key", 7, "d" * 64)
 
 
 def test_every_job_of_the_first_version_is_kept_with_its_events(empty_database: str) -> None:

@@ -76,6 +76,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     wakeups.SWEEP_STORAGE: lambda: [Due(retired_checkpoints(), F("retired_at"))],
     wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
     wakeups.SWEEP_TELEMETRY: lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
+    wakeups.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
     wakeups.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
     wakeups.SURVEY: lambda: [Due(surveys.due(), Least("nodes_at", "probed_at"))],
 }
