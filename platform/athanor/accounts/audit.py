@@ -41,7 +41,8 @@ START = ""
 # By hand, because every change of the platform waits for these two: the head's row lock is what serialises writers.
 NEXT = "UPDATE accounts_audithead SET seq = seq + 1 WHERE id = 1 RETURNING seq, digest, wrapped_key"
 FIRST = (
-    "INSERT INTO accounts_audithead (id, seq, digest, wrapped_key, mac) VALUES (1, 0, %s, %s, '') ON CONFLICT DO NOTHING"
+    "INSERT INTO accounts_audithead (id, seq, digest, wrapped_key, mac) VALUES (1, 0, %s, %s, '') "
+    "ON CONFLICT DO NOTHING"
 )
 COLUMNS = tuple(field.column for field in AuditEvent._meta.concrete_fields)
 APPEND = (

@@ -64,13 +64,12 @@ def is_genuine(anchor: Anchor, key: bytes) -> bool:
 def parse_anchor(text: str, place: str) -> Anchor:
     """Read an anchor from a line, which may have something before it (as syslog does). Raises ValueError."""
     start = text.find("{")
-    content = json.loads(text[start:]) if start >= 0 else None
-    if not isinstance(content, dict) or not isinstance(content.get("seq"), int):
-        raise ValueError("no anchor of the audit trail")
-    values = {name: content.get(name) for name in ("digest", "time", "key", "mac")}
-    if not all(isinstance(value, str) for value in values.values()):
-        raise ValueError("no anchor of the audit trail")
-    return Anchor(seq=content["seq"], place=place, **{name: str(value) for name, value in values.items()})
+    content = json.loads(text[start:]) if start >= 0 else {}
+    try:
+        values = {name: str(content[name]) for name in ("digest", "time", "key", "mac")}
+        return Anchor(seq=int(content["seq"]), place=place, **values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("no anchor of the audit trail") from error
 
 
 def mac(key: bytes, purpose: str, content: Mapping[str, Any]) -> str:

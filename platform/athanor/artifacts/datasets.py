@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team
-from athanor.artifacts import storage
+from athanor.artifacts import manifests, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
 from trainer.contract.data import DataSpec, TokenizerSpec
-from trainer.contract.manifest import DatasetManifest, StoredFile, StoredPart
+from trainer.contract.manifest import StoredFile, StoredPart
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DatasetSource
 
@@ -93,7 +93,7 @@ def _source(dataset: Dataset, recipe: str) -> DatasetSource:
         name=dataset.name,
         origin=Dataset.Origin(dataset.origin).value,
         raw=[StoredFile.model_validate(file) for file in files],
-        prepared=DatasetManifest.model_validate(prepared.manifest) if prepared else None,
+        prepared=manifests.of_preparation(prepared) if prepared else None,
     )
 
 

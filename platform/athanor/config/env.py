@@ -68,7 +68,9 @@ class Environment(BaseModel):
     def _check_anchors(cls, value: str) -> str:
         for place in filter(None, (part.strip() for part in value.split(","))):
             if not ANCHOR_PLACE.fullmatch(place):
-                raise ValueError(f"{place!r} is none of file:/PATH, store, s3://BUCKET/PREFIX, syslog, syslog://HOST:PORT")
+                raise ValueError(
+                    f"{place!r} is none of file:/PATH, store, s3://BUCKET/PREFIX, syslog, syslog://HOST:PORT"
+                )
         return value
 
 

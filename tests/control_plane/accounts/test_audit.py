@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.conf import settings
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, ProgrammingError, connection, connections, transaction
 
 from athanor.accounts import audit, members
