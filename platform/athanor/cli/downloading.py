@@ -74,7 +74,7 @@ class Download:
         if not content:
             raise CliError(
                 ExitCode.SERVER,
-                f"the server sent no manifest of {self._id}, which cannot be checked: update the server",
+                f"the server sent no manifest of {self._id}, so the files cannot be checked: update the server",
             )
         kind, step = MANIFESTS[self._artifact["kind"]]
         try:
