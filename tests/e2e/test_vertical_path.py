@@ -2,11 +2,15 @@
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
+from deploy.local.environment import REPOSITORY
 from tests.trainer.test_sinks import scalars
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -53,6 +57,27 @@ def test_the_same_key_gives_the_same_job_and_another_body_is_refused(stack, tmp_
     changed = stack.athanor(*arguments, "--set", "training.steps=2")
     assert changed.returncode == 2
     assert stack.wait_for_end(first["id"])["status"] == "succeeded"
+
+
+def test_web_and_workers_hold_no_right_over_the_audit_trail(stack) -> None:
+    forbidden = (
+        "DELETE FROM accounts_auditevent", "UPDATE accounts_auditevent SET actor = 'eve'",
+        "TRUNCATE accounts_auditevent", "ALTER TABLE accounts_auditevent DISABLE TRIGGER USER", "DELETE FROM accounts_audithead",
+    )  # fmt: skip
+    for service in ("web", "worker", "beat"):
+        variables = Path(f"/proc/{stack.pid(service)}/environ").read_bytes().decode().split("\0")
+        environment = dict(line.split("=", 1) for line in variables if "=" in line)
+        assert "ATHANOR_MIGRATION_DATABASE_URL" not in environment
+        with psycopg.connect(environment["DATABASE_URL"], autocommit=True) as connection:
+            for sql in forbidden:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(sql)
+    result = subprocess.run(
+        [sys.executable, "manage.py", "verify_audit"], cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "the audit trail is whole" in result.stdout
+    assert "may" not in result.stdout.partition("Set ATHANOR")[2], "its role has rights that it should not have"
 
 
 def test_credentials_are_for_the_owner_only(stack) -> None:

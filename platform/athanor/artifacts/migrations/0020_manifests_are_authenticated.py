@@ -35,6 +35,8 @@ def add_tags(apps: Any, schema_editor: Any) -> None:
         add(row, CheckpointManifest, row.job_id)
     for row in rows("Artifact").iterator(chunk_size=100):
         facts: dict[str, Any] = {"job_id": row.job_id, "attempt_id": row.attempt_id}
+        if row.kind == "log":
+            facts["step"] = row.step
         if row.kind == "profile":
             facts |= {"number": 1, "node_rank": 0, "last_step": row.step}
         add(row, OF_ARTIFACTS[row.kind], row.job_id, **facts)
