@@ -308,6 +308,24 @@ def test_a_forged_manifest_is_refused_before_a_step_is_trained(
         assert api.losses() == {}
 
 
+class Refusing(AgentApi):
+    """A platform that finds the manifest of the newest checkpoint forged."""
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        if path == "/run":
+            return 409, {"code": "manifest_not_authentic", "detail": "the manifest of ckpt_1 is not the registered one"}
+        return super().answer(method, path, body)
+
+
+def test_a_manifest_that_the_platform_refuses_ends_the_attempt_with_its_reason(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training())
+    with Refusing(run, keys, objects) as api:
+        assert supervisor_for(api, tmp_path).run() is EndClass.STORAGE_ERROR
+        (end,) = api.ends
+        assert end["end_class"] == "storage_error"
+        assert "the manifest of ckpt_1 is not the registered one" in end["message"]
+
+
 @pytest.fixture(scope="module")
 def checkpointed(tmp_path_factory: Any) -> tuple[RunConfig, DataKeys, dict[str, bytes], dict[str, Any]]:
     """A run of ten steps, what it stored, and the manifest of its checkpoint."""

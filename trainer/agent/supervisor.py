@@ -93,6 +93,7 @@ class Supervisor:
             run, keys = self._platform.run(), self._platform.keys()
         except TrainerError as error:
             logger.warning("%s", error)
+            self._report_failed_start(error)
             return error.end_class
         self._logs.hide(keys.secrets.values())
         if self._place.node.index == 0:
@@ -166,6 +167,19 @@ class Supervisor:
             hidden = self._logs.hidden(outcome.message)
             self._tell("generation.started", generation=self._meeting.round, because=hidden)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _report_failed_start(self, error: TrainerError) -> None:
+        """Report what the platform refused to name, so that the job's page says why. It may refuse this, too."""
+        if isinstance(error, AttemptOver) or error.end_class is EndClass.PLATFORM_UNREACHABLE:
+            return
+        node = self._place.node.index
+        end = AttemptEnd(
+            end_class=error.end_class, last_step=-1, message=str(error), node_rank=node, at=datetime.now(UTC)
+        )
+        try:
+            self._platform.end(end)
+        except TrainerError as refusal:
+            logger.warning("the end could not be reported: %s", refusal)
 
     def _check_resume(self, run: RunConfig, keys: DataKeys) -> None:
         """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""

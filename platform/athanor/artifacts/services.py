@@ -1,5 +1,6 @@
 """Registering what a run stored, retention, and opening it again."""
 
+import logging
 from collections.abc import Iterator
 
 from django.db import transaction
@@ -11,7 +12,7 @@ from athanor.accounts.models import User
 from athanor.artifacts import keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, StoredThing
 from athanor.core import wakeups
-from athanor.core.errors import Forbidden, Invalid, NotFound
+from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from trainer.contract.manifest import (
@@ -23,6 +24,8 @@ from trainer.contract.manifest import (
     StoredFile,
     StoredPart,
 )
+
+log = logging.getLogger(__name__)
 
 
 def job_prefix(job_id: str) -> str:
@@ -122,8 +125,12 @@ def retired_checkpoints() -> QuerySet[Checkpoint]:
 def sweep_retired(limit: int = 50) -> int:
     """Delete the objects of retired checkpoints. Returns how many checkpoints are gone now."""
     gone = 0
-    for row in retired_checkpoints()[:limit]:
-        manifest = CheckpointManifest.model_validate(row.manifest)
+    for row in retired_checkpoints().select_related("job__team").order_by("retired_at")[:limit]:
+        try:
+            manifest = manifests.of_checkpoint(row)
+        except Conflict:
+            log.exception("the objects of %s stay in the store", row.pk)  # its manifest may name anybody's
+            continue
         keys_of_parts = [part.key for file in manifest.files for part in file.parts]
         # The manifest goes first: what no manifest names does not exist.
         prefix = keys_of_parts[0].rpartition("/")[0]

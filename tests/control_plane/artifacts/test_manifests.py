@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from athanor.artifacts import keys, services
+from athanor.artifacts import keys, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint, PreparedDataset
 from athanor.core.errors import Conflict
 from athanor.dispatch import tokens
@@ -136,6 +136,17 @@ def test_an_older_manifest_of_the_same_job_in_place_of_the_newest_is_refused(api
     with pytest.raises(Conflict, match="another step: 10, not 20"):
         run_config_of(attempt)
     assert api.send("POST", f"checkpoints/{newest.id}:download").json()["code"] == "manifest_not_authentic"
+
+
+def test_a_retired_checkpoint_with_a_forged_manifest_deletes_nothing(attempt: Attempt) -> None:
+    rows = [registered(attempt, step) for step in (10, 20, 30)]
+    victim = rows[2].manifest
+    assert Checkpoint.objects.get(pk=rows[0].pk).retired_at is not None
+    rewrite("artifacts_checkpoint", rows[0].pk, victim)
+    assert services.sweep_retired() == 0
+    assert all(storage.size_of(part["key"]) for file in victim["files"] for part in file["parts"])
+    rewrite("artifacts_checkpoint", rows[0].pk, rows[0].manifest)
+    assert services.sweep_retired() == 1
 
 
 def test_a_manifest_is_registered_only_by_its_attempt_and_with_a_right_tag(
