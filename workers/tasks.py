@@ -5,6 +5,7 @@ from typing import Any
 
 from celery import shared_task
 
+from athanor.artifacts import deletions
 from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
 from athanor.core import wakeups
@@ -80,6 +81,7 @@ def meter() -> None:
 @sweeper(wakeups.SWEEP_STORAGE)
 def sweep_storage() -> None:
     artifacts.sweep_retired()
+    deletions.purge_due()
 
 
 @sweeper(wakeups.FOLD_TELEMETRY)

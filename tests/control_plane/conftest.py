@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator  # noqa: E402
 from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
-from django.conf import settings  # noqa: E402
 from django.db import connection  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
@@ -24,6 +23,7 @@ from athanor.jobs import services  # noqa: E402
 from athanor.jobs.models import Job  # noqa: E402
 from athanor.specs.validation import parse_spec  # noqa: E402
 from deploy.local.handle import wait_until  # noqa: E402
+from tests.control_plane import roles  # noqa: E402
 
 SPEC: dict[str, Any] = {
     "version": 1,
@@ -66,8 +66,7 @@ def runtime_role(request: pytest.FixtureRequest, _django_db_marker: None) -> Non
     if "transactional_db" in request.fixturenames or (marker is not None and marker.kwargs.get("transaction")):
         return
     request.getfixturevalue("db")
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET LOCAL ROLE {settings.DATABASE_RUNTIME_ROLE}")
+    roles.become_runtime()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from django.db.migrations.executor import MigrationExecutor
 from athanor.accounts.audit_chain import KEY_OWNER, head_mac
 from athanor.artifacts.manifests import OF_ARTIFACTS
 from athanor.core import encryption
+from trainer.contract.manifest import UploadManifest
 from trainer.contract.sealing import Sealer, check_manifest, new_keyset
 
 FIRST_VERSION = [
@@ -123,6 +124,8 @@ def test_manifests_of_before_are_authenticated_as_they_are(empty_database: str) 
             id=f"art_{kind}", job_id=job, attempt_id=attempt, step=5, size_bytes=1, kind=kind, name=kind,
             manifest=manifest,
         )  # fmt: skip
+    rows("DataKey").create(owner="dset_up", team_id="team_0", wrapped=encryption.wrap(team_key, data_key, "dset_up"))
+    rows("Dataset").create(id="dset_up", team_id="team_0", name="up", origin="sealed", files=files)
     # Its key is gone: it stays without a tag, which is refused.
     other = f"job_{1:026}"
     rows("Artifact").create(
@@ -134,6 +137,8 @@ def test_manifests_of_before_are_authenticated_as_they_are(empty_database: str) 
     for kind, (type_, step) in OF_ARTIFACTS.items():
         manifest = type_.model_validate(rows("Artifact").get(pk=f"art_{kind}").manifest)
         check_manifest(manifest, sealer, job_id=job, attempt_id=attempt, **{step: 5})
+    upload = rows("Dataset").get(pk="dset_up")
+    check_manifest(UploadManifest(dataset_id="dset_up", files=upload.files, tag=upload.tag), sealer)
     assert "tag" not in rows("Artifact").get(pk="art_lost").manifest
 
 

@@ -113,6 +113,14 @@ class ModelManifest(Manifest):
     files: list[StoredFile]
 
 
+class UploadManifest(Manifest):
+    """The files of an uploaded data set, authenticated under its key."""
+
+    kind: Literal["upload"] = "upload"
+    dataset_id: str
+    files: list[StoredFile]
+
+
 class LogManifest(Manifest):
     """The compressed log of one attempt, made by the platform."""
 

@@ -64,7 +64,7 @@ def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
 
 
 def _model(team: Team, name: str) -> Artifact:
-    rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL).select_related("job__team")
+    rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL, deletion=None).select_related("job__team")
     found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
     if found is None:
         raise _refused("base_not_found", f"team {team.name} has no model {name!r}; `athanor artifacts` lists a job's")

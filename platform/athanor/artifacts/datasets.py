@@ -44,10 +44,11 @@ def resolve(team: Team, source: str) -> Dataset:
     if source.startswith("s3://"):
         return _plain(team, source)
     name = source.removeprefix("dataset:")
-    found = Dataset.objects.filter(team=team, name=name, origin=Dataset.Origin.SEALED).first()
+    known = Dataset.objects.filter(team=team, origin=Dataset.Origin.SEALED, deletion=None)
+    found = known.filter(name=name).first()
     if found is not None:
         return found
-    names = list(Dataset.objects.filter(team=team, origin=Dataset.Origin.SEALED).values_list("name", flat=True))
+    names = list(known.values_list("name", flat=True))
     nearest = get_close_matches(name, names, n=1)
     hint = f"did you mean dataset:{nearest[0]}?" if nearest else "upload it first: athanor dataset add"
     raise _refused("dataset_missing", f"team {team.name} has no data set {name!r}; {hint}")
@@ -85,14 +86,16 @@ def forget_preparations(dataset: Dataset, actor: str) -> int:
 
 def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     prepared = known_preparation(dataset.id, recipe)
-    files = dataset.files
-    if dataset.origin == Dataset.Origin.PLAIN:
-        files = [plain_file(item).model_dump() for item in storage.listing(dataset.name) if item.size]
+    files: list[StoredFile] = []
+    if dataset.origin == Dataset.Origin.SEALED:
+        files = manifests.of_upload(dataset)
+    elif dataset.origin == Dataset.Origin.PLAIN:
+        files = [plain_file(item) for item in storage.listing(dataset.name) if item.size]
     return DatasetSource(
         dataset_id=dataset.id,
         name=dataset.name,
         origin=Dataset.Origin(dataset.origin).value,
-        raw=[StoredFile.model_validate(file) for file in files],
+        raw=files,
         prepared=manifests.of_preparation(prepared) if prepared else None,
     )
 

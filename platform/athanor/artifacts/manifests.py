@@ -10,7 +10,7 @@ registered. An agent that has already resumed from a newer one in the same attem
 from typing import Any
 
 from athanor.artifacts import keys
-from athanor.artifacts.models import Artifact, Checkpoint, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job
 from trainer.contract.manifest import (
@@ -20,6 +20,8 @@ from trainer.contract.manifest import (
     Manifest,
     ModelManifest,
     ProfileManifest,
+    StoredFile,
+    UploadManifest,
 )
 from trainer.contract.sealing import AnyManifest, Sealer, SealError, authenticate, check_manifest
 
@@ -56,6 +58,16 @@ def of_preparation(row: PreparedDataset) -> DatasetManifest:
     except ValueError as error:
         raise _not_authentic(f"prepared data of {row.dataset_id}", error) from error
     return manifest
+
+
+def of_upload(row: Dataset) -> list[StoredFile]:
+    """Return the files of an uploaded data set. Raises Conflict as `of_checkpoint` does."""
+    try:
+        files = [StoredFile.model_validate(file) for file in row.files]
+        check_manifest(UploadManifest(dataset_id=row.id, files=files, tag=row.tag), keys.sealer(row.id, row.team))
+    except ValueError as error:
+        raise _not_authentic(row.id, error) from error
+    return files
 
 
 def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:

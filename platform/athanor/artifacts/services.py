@@ -108,7 +108,7 @@ def newest_checkpoint(job: Job) -> CheckpointManifest | None:
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
-    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
+    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True, deletion=None)
     return kept.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc()).first()
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, ProgrammingError, connection, connections, transaction
 
@@ -17,6 +16,7 @@ from athanor.accounts.roles import Role
 from athanor.artifacts.models import Artifact
 from athanor.jobs.models import Job
 from tests.control_plane import drive
+from tests.control_plane.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -36,14 +36,12 @@ def tampering() -> Callable[..., None]:
     """What somebody does who has the rights of the tables' owner, and switches the triggers off."""
 
     def act(sql: str, *values: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("RESET ROLE")
+        with as_owner(), connection.cursor() as cursor:
             for table in ("accounts_auditevent", "accounts_audithead"):
                 cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
             cursor.execute(sql, values)
             for table in ("accounts_auditevent", "accounts_audithead"):
                 cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
-            cursor.execute(f"SET LOCAL ROLE {settings.DATABASE_RUNTIME_ROLE}")
 
     return act
 

@@ -18,6 +18,7 @@ from athanor.config.env import EnvironmentProblem, read
 from athanor.core.encryption import new_wrapping_keyset
 from athanor.core.errors import AthanorError
 from athanor.operations import audit_anchors
+from tests.control_plane.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -27,17 +28,14 @@ def record(count: int) -> None:
         audit.record_alone("test.act", actor="ada", target=("thing", str(number)))
 
 
-def as_owner(*statements: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("RESET ROLE")
-        for sql in statements:
-            cursor.execute(sql)
-        cursor.execute(f"SET LOCAL ROLE {settings.DATABASE_RUNTIME_ROLE}")
+def execute_as_owner(sql: str) -> None:
+    with as_owner(), connection.cursor() as cursor:
+        cursor.execute(sql)
 
 
 def put_back(rows: list[AuditEvent], head: AuditHead) -> None:
     """Replace the trail by an older copy of itself, as somebody does who owns the tables."""
-    as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
+    execute_as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
     AuditEvent.objects.bulk_create(rows)
     head.save(force_insert=True)
 
@@ -78,7 +76,7 @@ def test_an_anchored_trail_verifies_and_a_head_is_anchored_once(place: str, caps
 def test_an_emptied_trail_is_reported(place: str, anew: bool) -> None:
     record(5)
     audit_anchors.write()
-    as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
+    execute_as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
     if anew:
         record(7)
     assert any("5" in said and "anchored" in said for said in problems())
@@ -136,7 +134,7 @@ def test_an_anchor_goes_to_syslog_and_is_read_from_its_file(tmp_path: Path, anch
     exported = tmp_path / "syslog"
     exported.write_text(message + "\n")
     call_command("verify_audit", anchors=[str(exported)], require_anchors=True)
-    as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
+    execute_as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
     record(1)
     with pytest.raises(CommandError, match="broken"):
         call_command("verify_audit", anchors=[str(exported)])

@@ -17,6 +17,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal
 from athanor.api.pagination import listed
 from athanor.api.sparse import FIELDS, shown
+from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import keys, manifests, selectors, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint, StoredThing
@@ -110,6 +111,14 @@ class ArtifactView(APIView):
     @extend_schema(operation_id="artifacts_show", responses={200: ArtifactSerializer, **PROBLEMS})
     def get(self, request: Request, artifact_id: str) -> Response:
         return Response(ArtifactSerializer(selectors.artifact_of(principal(request), artifact_id)).data)
+
+    @extend_schema(
+        operation_id="artifacts_delete",
+        parameters=[deletions.PERMANENTLY],
+        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+    )
+    def delete(self, request: Request, artifact_id: str) -> Response:
+        return deletions.delete(request, "artifacts", artifact_id)
 
 
 class ArtifactDownloadView(APIView):
