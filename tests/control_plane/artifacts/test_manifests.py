@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from athanor.artifacts import keys, services, storage
-from athanor.artifacts.models import Artifact, Checkpoint, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core.errors import Conflict
 from athanor.dispatch import tokens
 from athanor.dispatch.services import run_config_of
@@ -19,6 +19,8 @@ from athanor.jobs.models import Attempt, Job
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient, manifest_of, stored_part
 from tests.control_plane.artifacts.test_base_models import finished_model
+from tests.control_plane.artifacts.test_data_of_jobs import manifest_of as prepared_of
+from tests.control_plane.artifacts.test_data_of_jobs import prepare_spec, submitted, upload
 from trainer.contract.manifest import CheckpointManifest, ModelManifest, StoredFile
 from trainer.contract.sealing import Sealer, authenticate, check_manifest, new_keyset
 
@@ -175,10 +177,17 @@ def test_what_a_database_does_to_numbers_does_not_change_a_tag(attempt: Attempt)
     check_manifest(CheckpointManifest.model_validate(row.manifest), sealer)
 
 
-def test_prepared_data_of_another_recipe_is_refused(api: Any, spec: dict, world: Any, bucket: str) -> None:
-    from tests.control_plane.artifacts.test_data_of_jobs import manifest_of as prepared_of
-    from tests.control_plane.artifacts.test_data_of_jobs import prepare_spec, submitted, upload
+def test_an_upload_whose_files_were_changed_is_not_given_to_a_job(api: Any, world: Any, bucket: str) -> None:
+    upload(api, b"text", name="one")
+    attempt = drive.start(submitted(api, prepare_spec("dataset:one")))
+    row = Dataset.objects.get(name="one")
+    assert run_config_of(attempt).dataset.raw[0].path == row.files[0]["path"]
+    Dataset.objects.filter(pk=row.pk).update(files=[*row.files, {**row.files[0], "path": "twice"}])
+    with pytest.raises(Conflict, match="was changed"):
+        run_config_of(attempt)
 
+
+def test_prepared_data_of_another_recipe_is_refused(api: Any, spec: dict, world: Any, bucket: str) -> None:
     upload(api, b"text", name="one")
     attempt = drive.start(submitted(api, prepare_spec("dataset:one")))
     run = run_config_of(attempt)
