@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from deploy.local.environment import REPOSITORY
+from deploy.local.handle import wait_until
 from tests.trainer.test_sinks import scalars
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -38,6 +39,18 @@ def test_a_job_is_trained_downloaded_and_generates_text(stack, tmp_path: Path) -
     assert first.startswith("def ")
     assert len(first) > len("def ")
     assert stack.json("generate", str(model), "--tokens", "16", "--seed", "3")["text"] == first
+
+    preview = stack.json("delete", job_id, "--preview")
+    assert preview["artifacts"] >= 1
+    assert preview["blocked_by"] == []
+    deletion = stack.json("delete", job_id, "--permanently")
+    assert stack.athanor("download", job_id, "--output", str(tmp_path / "again")).returncode == 4
+
+    def is_purged() -> bool:
+        return [row["state"] for row in stack.json("trash", "list") if row["id"] == deletion["id"]] == ["purged"]
+
+    wait_until(is_purged, "the objects of the deleted job are gone", 60)
+    assert stack.json("show", job_id)["status"] == "succeeded"
 
 
 def test_a_cancelled_job_ends_as_cancelled_with_its_exit_code(stack, tmp_path: Path) -> None:
