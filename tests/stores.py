@@ -11,7 +11,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import dj_database_url
 import django
+from django.conf import settings
 
 from athanor.core.encryption import new_wrapping_keyset
 from deploy.local.handle import StackHandle
@@ -32,9 +34,14 @@ def start() -> None:
         name, _, value = shlex.split(line)[-1].partition("=")
         os.environ[name] = value
     os.environ["ATHANOR_LOCAL_BACKEND_DIR"] = str(folder / "local-backend")
+    del os.environ["ATHANOR_AUDIT_ANCHORS"]
     os.environ["ATHANOR_SECRET_KEY"] = "tests"
     os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings"
     os.environ["ATHANOR_MASTER_KEY"] = new_wrapping_keyset()
+    # The tests' database is made by the owner of its tables; each test then runs as the role of web and workers
+    # (`runtime_role` in tests/control_plane/conftest.py).
+    owner = dj_database_url.parse(os.environ["ATHANOR_MIGRATION_DATABASE_URL"])
+    settings.DATABASES["default"].update(USER=owner["USER"], PASSWORD=owner["PASSWORD"])
     django.setup()
 
 

@@ -12,7 +12,7 @@ from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.contract.plan import micro_batch_size, plan_mesh
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer
+from trainer.contract.sealing import Sealer, check_manifest
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import CorruptShard
 from trainer.data.corpus import Corpus
@@ -94,6 +94,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
+            check_manifest(run.resume, sealer, job_id=run.job_id)
             load(run.resume, live_shards(model.weights, optimizer), model.weights, storage, sealer, corpus.fingerprint)
             model.weights.publish()
     first_step = run.resume.data_position if run.resume is not None else 0

@@ -24,7 +24,7 @@ from trainer.contract.run import (
     HeartbeatReply,
     RunConfig,
 )
-from trainer.contract.sealing import Sealer, new_keyset
+from trainer.contract.sealing import Sealer, authenticate, new_keyset
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.storage.folder import FolderStorage
@@ -131,5 +131,7 @@ class LocalPlatform:
         if not found:
             return None
         key = f"checkpoints/{found[-1][1].name}/{MANIFEST_NAME}"
-        plaintext = Sealer(self.keys().job).open_unlisted(self.storage.get(key), key)
-        return CheckpointManifest.model_validate(json.loads(plaintext))
+        sealer = Sealer(self.keys().job)
+        plaintext = sealer.open_unlisted(self.storage.get(key), key)
+        # It was encrypted under its own address, which authenticates it; those of earlier versions have no tag.
+        return authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), sealer)

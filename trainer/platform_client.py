@@ -26,6 +26,7 @@ from trainer.errors import TrainerError
 
 _ATTEMPT_OVER = {401, 403, 410}
 _LONGEST_PAUSE = 10.0
+_NOT_AUTHENTIC = "manifest_not_authentic"  # the problem's code: what is stored is not what was registered
 
 
 class AttemptOver(TrainerError):
@@ -119,7 +120,7 @@ class PlatformClient:
             except httpx.HTTPStatusError as error:
                 status = error.response.status_code
                 if status < 500 and status != httpx.codes.TOO_MANY_REQUESTS:
-                    raise TrainerError(EndClass.INTERNAL_ERROR, _refusal(method, path, error.response)) from error
+                    raise TrainerError(*_refusal(method, path, error.response)) from error
                 problem: httpx.HTTPError = error
             except httpx.TransportError as error:
                 problem = error
@@ -141,6 +142,8 @@ class PlatformClient:
         return response.raise_for_status()
 
 
-def _refusal(method: str, path: str, response: httpx.Response) -> str:
+def _refusal(method: str, path: str, response: httpx.Response) -> tuple[EndClass, str]:
+    """Return what the refusal means for the run, and a sentence."""
     detail: Any = response.text[:500]
-    return f"{method} {path} was refused with HTTP {response.status_code}: {detail}"
+    end_class = EndClass.STORAGE_ERROR if _NOT_AUTHENTIC in response.text else EndClass.INTERNAL_ERROR
+    return end_class, f"{method} {path} was refused with HTTP {response.status_code}: {detail}"

@@ -5,11 +5,12 @@ from typing import Any
 
 from celery import shared_task
 
+from athanor.artifacts import deletions
 from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
-from athanor.operations import series, simulations, surveys
+from athanor.operations import audit_anchors, series, simulations, surveys
 from athanor.operations.sweepers import recorded
 from athanor.scheduling import estimates
 from athanor.scheduling import services as scheduling
@@ -80,6 +81,7 @@ def meter() -> None:
 @sweeper(wakeups.SWEEP_STORAGE)
 def sweep_storage() -> None:
     artifacts.sweep_retired()
+    deletions.purge_due()
 
 
 @sweeper(wakeups.FOLD_TELEMETRY)
@@ -90,6 +92,11 @@ def fold_telemetry() -> None:
 @sweeper(wakeups.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
     retention.sweep()
+
+
+@sweeper(wakeups.ANCHOR_AUDIT)
+def anchor_audit() -> None:
+    audit_anchors.write()
 
 
 @sweeper(wakeups.SIMULATE)

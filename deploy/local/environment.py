@@ -18,6 +18,8 @@ NOT_FOR_THE_SERVER = {
     "ATHANOR_DATA_DIR", "ATHANOR_PORT", "ATHANOR_TORCH", "ATHANOR_URL", "ATHANOR_TOKEN",
     "ATHANOR_BOOTSTRAP_PASSWORD",
 }  # fmt: skip
+# For `manage.py migrate` alone: what serves requests and runs jobs has no rights over the tables.
+OWNER_ONLY = "ATHANOR_MIGRATION_DATABASE_URL"
 S3_NAMES = ("ATHANOR_S3_ENDPOINT", "ATHANOR_S3_ACCESS_KEY", "ATHANOR_S3_SECRET_KEY", "ATHANOR_S3_BUCKET")
 
 
@@ -52,7 +54,7 @@ def for_platform(
     secrets: dict[str, str],
     postgres: Postgres | None,
 ) -> dict[str, str]:
-    """The environment of manage.py, web, worker and beat."""
+    """The environment of manage.py; without OWNER_ONLY, of web, worker and beat too."""
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_THE_SERVER}
     environment.update(
         PATH=f"{Path(sys.executable).parent}:{environment.get('PATH', '/usr/bin:/bin')}",
@@ -61,6 +63,7 @@ def for_platform(
         ATHANOR_LOCAL_BACKEND_DIR=str(folder.jobs),
         ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
     )
+    environment.setdefault("ATHANOR_AUDIT_ANCHORS", f"file:{folder.root / 'audit-anchors.jsonl'}")
     environment.setdefault("ATHANOR_SECRET_KEY", secrets["secret_key"])
     # The supervisor's own probes and the trainers on this machine come to 127.0.0.1, whatever the user adds.
     hosts = [*filter(None, os.environ.get("ATHANOR_ALLOWED_HOSTS", "").split(",")), "127.0.0.1", "localhost"]
@@ -68,6 +71,7 @@ def for_platform(
     if embedded.postgres:
         assert postgres is not None
         environment["DATABASE_URL"] = postgres.url
+        environment["ATHANOR_MIGRATION_DATABASE_URL"] = postgres.migration_url
     if embedded.valkey:
         environment["CELERY_BROKER_URL"] = valkey.url(ports["valkey"], secrets["valkey_password"])
     if embedded.object_store:

@@ -16,7 +16,8 @@ from deploy.local.processes import ProcessIdentity
 from deploy.local.service import LAUNCHER, Service
 
 OWNER = "athanor_owner"  # the cluster's superuser; the platform itself never connects as it
-ROLE = "athanor"
+MIGRATION_ROLE = "athanor_migration"  # owns the database and its tables: `manage.py migrate`, and the tests
+ROLE = "athanor"  # web and workers: owns nothing
 DATABASE = "athanor"
 UNPRIVILEGED_USER = "nobody"
 # A laptop's share of memory; enough connections for web, worker, beat and the tests.
@@ -41,12 +42,17 @@ class Postgres:
         self._port = port
         self._owner_password = secrets["database_owner_password"]
         self._role_password = secrets["database_password"]
+        self._migration_password = secrets["database_migration_password"]
         self._binaries = _binaries()
         self._user = UNPRIVILEGED_USER if os.geteuid() == 0 else None
 
     @property
     def url(self) -> str:
         return f"postgres://{ROLE}:{self._role_password}@127.0.0.1:{self._port}/{DATABASE}"
+
+    @property
+    def migration_url(self) -> str:
+        return f"postgres://{MIGRATION_ROLE}:{self._migration_password}@127.0.0.1:{self._port}/{DATABASE}"
 
     def initialise(self) -> None:
         """Make the cluster once. It is made aside and renamed, so that a kill half way leaves none."""
@@ -97,25 +103,37 @@ class Postgres:
         )
 
     def ensure_database(self) -> None:
-        """The platform's own role and database. The role may create databases: the test runs need that."""
+        """Make the platform's two roles and its database, and take the tables from the role of an earlier version.
+
+        The migration role may create databases and become the runtime role: the test runs need both.
+        """
         if self._psql("SELECT 1 FROM pg_roles WHERE rolname = :'role'", "postgres") == "":
-            self._psql("CREATE ROLE :\"role\" LOGIN CREATEDB PASSWORD :'password'", "postgres")
+            self._psql("CREATE ROLE :\"role\" LOGIN PASSWORD :'password'", "postgres")
+        if self._psql("SELECT 1 FROM pg_roles WHERE rolname = :'migration'", "postgres") == "":
+            self._psql("CREATE ROLE :\"migration\" LOGIN CREATEDB PASSWORD :'migration_password'", "postgres")
+        self._psql('GRANT :"role" TO :"migration"; ALTER ROLE :"role" NOCREATEDB', "postgres")
         if self._psql("SELECT 1 FROM pg_database WHERE datname = :'database'", "postgres") == "":
-            self._psql('CREATE DATABASE :"database" OWNER :"role"', "postgres")
+            self._psql('CREATE DATABASE :"database" OWNER :"migration"', "postgres")
+        # Nothing, but in a folder of before there were two roles.
+        self._psql('REASSIGN OWNED BY :"role" TO :"migration"', DATABASE)
 
     def _psql(self, statement: str, database: str) -> str:
         """One statement as the owner. Values go in by psql's own quoting, the password by its environment."""
         result = subprocess.run(
             [
                 str(self._binaries / "psql"), "-X", "-qtA", "-v", "ON_ERROR_STOP=1",
-                "-v", f"role={ROLE}", "-v", f"database={DATABASE}",
+                "-v", f"role={ROLE}", "-v", f"migration={MIGRATION_ROLE}", "-v", f"database={DATABASE}",
                 "-h", "127.0.0.1", "-p", str(self._port), "-U", OWNER, "-d", database, "-f", "-",
             ],
-            input=f"\\getenv password ATHANOR_ROLE_PASSWORD\n{statement};\n",
+            input=(
+                "\\getenv password ATHANOR_ROLE_PASSWORD\n"
+                f"\\getenv migration_password ATHANOR_MIGRATION_PASSWORD\n{statement};\n"
+            ),
             env={
                 **_plain_environment(),
                 "PGPASSWORD": self._owner_password,
                 "ATHANOR_ROLE_PASSWORD": self._role_password,
+                "ATHANOR_MIGRATION_PASSWORD": self._migration_password,
             },
             capture_output=True,
             text=True,

@@ -14,6 +14,7 @@ _MADE = (
     "secret_key",
     "database_password",
     "database_owner_password",
+    "database_migration_password",
     "s3_secret_key",
     "valkey_password",
     "admin_password",

@@ -99,10 +99,11 @@ class Stack:
         write_json(self.folder.credentials, {**credentials, "url": self.url})
 
     def platform(self) -> list[Service]:
+        runtime = {name: value for name, value in self.environment.items() if name != environment.OWNER_ONLY}
         return [
-            *programs.web(self.folder, self._web_socket, self.environment),
-            programs.worker(self.folder, self.environment),
-            programs.beat(self.folder, self.environment),
+            *programs.web(self.folder, self._web_socket, runtime),
+            programs.worker(self.folder, runtime),
+            programs.beat(self.folder, runtime),
         ]
 
     def _manage(self, *arguments: str) -> str:

@@ -39,9 +39,11 @@ def stores_alone() -> Iterator[Callable[..., str]]:
         Path(folder).chmod(0o755)  # under root PostgreSQL runs as another user
         stack = StackHandle(Path(folder) / "data")
         stack.up(only_stores=True)
+        known = settings_of(stack)
         environment = {
             **stack.environment,
-            **settings_of(stack),
+            **known,
+            "DATABASE_URL": known["ATHANOR_MIGRATION_DATABASE_URL"],  # they make their tables themselves
             "ATHANOR_SECRET_KEY": "bench",
             "ATHANOR_MASTER_KEY": new_wrapping_keyset(),
             "DJANGO_SETTINGS_MODULE": "athanor.config.settings",

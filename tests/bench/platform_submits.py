@@ -88,7 +88,7 @@ def bare(stack: StackHandle) -> Iterator[str]:
     lines = dict(line.removeprefix("export ").split("=", 1) for line in stack.run("env").stdout.splitlines())
     environment = {
         **stack.environment,
-        "DATABASE_URL": lines["DATABASE_URL"].strip("'\""),
+        "DATABASE_URL": lines["ATHANOR_MIGRATION_DATABASE_URL"].strip("'\""),
         "PYTHONPATH": str(REPOSITORY),
     }
     module = [sys.executable, "-m"]

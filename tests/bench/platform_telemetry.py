@@ -92,7 +92,7 @@ def _attempts(stack: StackHandle) -> list[dict[str, str]]:
 
 
 def _measured(stack: StackHandle, rows: list[dict[str, str]]) -> dict[str, Any]:
-    with psycopg.connect(settings_of(stack)["DATABASE_URL"], autocommit=True) as bare:
+    with psycopg.connect(settings_of(stack)["ATHANOR_MIGRATION_DATABASE_URL"], autocommit=True) as bare:
         bare.execute(TABLE)
         return {
             "ingest_1000": _ingest_many(stack, rows[:WRITERS], steps=1000, names=["train/loss"]),

@@ -1,12 +1,15 @@
 """Fetching a sealed model: whole or not at all, damage refused, an interrupted download goes on."""
 
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainer.contract.sealing import Sealer, new_keyset
+from trainer.contract.manifest import ModelManifest
+from trainer.contract.sealing import Sealer, authenticate, new_keyset
 
 WEIGHTS = bytes(range(256)) * 40
 PIECES = [WEIGHTS[:4096], WEIGHTS[4096:8192], WEIGHTS[8192:]]
@@ -27,6 +30,9 @@ def model(server, answer) -> Any:
             parts.append({**part.model_dump(), "url": f"{server.url}/store/{key}"})
             keys.append(key)
         files.append({"path": path, "size": sum(map(len, pieces)), "parts": parts})
+    manifest = ModelManifest(
+        job_id="job_1", attempt_id="att_1", step=5, num_parameters=1, created_at="2026-01-02T03:04:05Z", files=files
+    )
     artifact = {
         "id": "art_1", "job": "job_1", "kind": "model", "name": "tiny", "step": 5, "created_at": "2026-01-02T03:04:05Z",
         "size_bytes": len(WEIGHTS) + 2, "files": [{"path": f["path"], "size": f["size"]} for f in files], "metrics": {},
@@ -34,9 +40,80 @@ def model(server, answer) -> Any:
     server.answer("GET /api/v1/jobs/job_1/artifacts", answer({"items": [artifact], "next_cursor": None}))
     server.answer(
         "POST /api/v1/artifacts/art_1:download",
-        answer({"artifact": artifact, "files": files, "data_key": keyset, "expires_at": "2026-01-02T04:04:05Z"}),
+        answer(
+            {
+                "artifact": artifact,
+                "files": files,
+                "manifest": authenticate(manifest, sealer).model_dump(mode="json"),
+                "data_key": keyset,
+                "expires_at": "2026-01-02T04:04:05Z",
+            }
+        ),
     )
     return keys
+
+
+def with_manifest(server, answer, change: Callable[[dict[str, Any], Sealer], dict[str, Any] | None]) -> None:
+    """Let the server answer with another manifest, and its own list of files changed alike."""
+    name = "POST /api/v1/artifacts/art_1:download"
+    content = copy.deepcopy(server.answers[name][0].body)
+    urls = {part["key"]: part["url"] for file in content["files"] for part in file["parts"]}
+    content["manifest"] = change(content["manifest"], Sealer(content["data_key"]))
+    if content["manifest"]:
+        content["files"] = [
+            {**file, "size": 1, "parts": [{**part, "url": urls.get(part["key"], "")} for part in file["parts"]]}
+            for file in content["manifest"]["files"]
+        ]
+    server.answer(name, answer(content))
+
+
+def swap_files(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    first, second = manifest["files"]
+    first["parts"], second["parts"] = second["parts"], first["parts"]
+    return manifest
+
+
+def swap_parts(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    manifest["files"][1]["parts"][:2] = reversed(manifest["files"][1]["parts"][:2])
+    return manifest
+
+
+def drop_part(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    del manifest["files"][1]["parts"][-1]
+    return manifest
+
+
+def drop_file(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    del manifest["files"][0]
+    return manifest
+
+
+def older(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    return authenticate(ModelManifest.model_validate({**manifest, "step": 4}), sealer).model_dump(mode="json")
+
+
+def of_another_job(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    return authenticate(ModelManifest.model_validate({**manifest, "job_id": "job_2"}), sealer).model_dump(mode="json")
+
+
+def without_tag(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+    return {**manifest, "tag": ""}
+
+
+def missing(manifest: dict[str, Any], sealer: Sealer) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "change", [swap_files, swap_parts, drop_part, drop_file, older, of_another_job, without_tag, missing]
+)
+def test_a_manifest_that_the_job_did_not_make_is_refused(server, athanor, answer, model, change) -> None:
+    with_manifest(server, answer, change)
+    result = athanor("download", "job_1", "--output", "out")
+    assert result.returncode == 5
+    assert "manifest" in result.stderr
+    assert fetched(server) == []
+    assert not (athanor.home / "out").exists()
 
 
 def fetched(server) -> list[str]:

@@ -23,6 +23,7 @@ from athanor.jobs import services  # noqa: E402
 from athanor.jobs.models import Job  # noqa: E402
 from athanor.specs.validation import parse_spec  # noqa: E402
 from deploy.local.handle import wait_until  # noqa: E402
+from tests.control_plane import roles  # noqa: E402
 
 SPEC: dict[str, Any] = {
     "version": 1,
@@ -51,6 +52,21 @@ def idle_pool(django_db_setup: None) -> Iterator[None]:
         return pool.closed or stats["pool_available"] == stats["pool_size"]
 
     wait_until(idle, "the pool has its sessions back", 10)
+
+
+@pytest.fixture(autouse=True)
+def runtime_role(request: pytest.FixtureRequest, _django_db_marker: None) -> None:
+    """Run the test as the database role of web and workers, which owns no table, to the end of its transaction.
+
+    Tests of many transactions (`transaction=True`) run as the tables' owner, who alone may empty them afterwards.
+    """
+    marker = request.node.get_closest_marker("django_db")
+    if "db" not in request.fixturenames and marker is None:
+        return
+    if "transactional_db" in request.fixturenames or (marker is not None and marker.kwargs.get("transaction")):
+        return
+    request.getfixturevalue("db")
+    roles.become_runtime()
 
 
 @pytest.fixture

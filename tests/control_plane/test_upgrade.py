@@ -9,6 +9,12 @@ import pytest
 from django.db import connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from athanor.accounts.audit_chain import KEY_OWNER, head_mac
+from athanor.artifacts.manifests import OF_ARTIFACTS
+from athanor.core import encryption
+from trainer.contract.manifest import UploadManifest
+from trainer.contract.sealing import Sealer, check_manifest, new_keyset
+
 FIRST_VERSION = [
     ("accounts", "0001_initial"),
     ("artifacts", "0001_initial"),
@@ -86,6 +92,54 @@ def kept(apps: Any) -> list[dict[str, Any]]:
     jobs = apps.get_model("jobs", "Job").objects.using(ALIAS)
     fields = ("id", "name", "status", "project", "team_id", "created_by_id", "spec", "resolved_spec", "created_at")
     return list(jobs.order_by("id").values(*fields, "progress__step", "attempts__id", "attempts__status"))
+
+
+def test_the_head_of_an_audit_trail_of_before_is_authenticated(empty_database: str) -> None:
+    apps = migrate([("accounts", "0007_limits_are_quotas")])
+    wrapped = encryption.wrap_by_master("key", KEY_OWNER)
+    heads = apps.get_model("accounts", "AuditHead").objects.using(ALIAS)
+    heads.create(id=1, seq=7, digest="d" * 64, wrapped_key=wrapped)
+    head = migrate(None).get_model("accounts", "AuditHead").objects.using(ALIAS).get()
+    assert head.mac == head_mac(b"key", 7, "d" * 64)
+
+
+def test_manifests_of_before_are_authenticated_as_they_are(empty_database: str) -> None:
+    fill(migrate(FIRST_VERSION))
+    apps = migrate([("artifacts", "0006_sizes_of_preparations")])
+
+    def rows(model: str) -> Any:
+        return apps.get_model("artifacts", model).objects.using(ALIAS)
+
+    team_key, data_key = encryption.new_wrapping_keyset(), new_keyset()
+    job, attempt = f"job_{0:026}", f"att_{0:026}"
+    rows("TeamKey").create(team_id="team_0", wrapped=encryption.wrap_by_master(team_key, "team_0"))
+    rows("DataKey").create(owner=job, team_id="team_0", wrapped=encryption.wrap(team_key, data_key, job))
+    part = {"key": f"jobs/{job}/x", "size": 1, "sha256": "0" * 64, "plaintext_size": 1}
+    files = [{"path": "x", "parts": [part]}]
+    model = {"job_id": job, "attempt_id": attempt, "step": 5, "num_parameters": 1, "created_at": "2026-01-01T00:00:00Z"}
+    made = {"model": {**model, "kind": "model", "files": files}, "profile": {"kind": "profile", "files": files},
+            "log": {"kind": "log", "files": files}}  # fmt: skip
+    for kind, manifest in made.items():
+        rows("Artifact").create(
+            id=f"art_{kind}", job_id=job, attempt_id=attempt, step=5, size_bytes=1, kind=kind, name=kind,
+            manifest=manifest,
+        )  # fmt: skip
+    rows("DataKey").create(owner="dset_up", team_id="team_0", wrapped=encryption.wrap(team_key, data_key, "dset_up"))
+    rows("Dataset").create(id="dset_up", team_id="team_0", name="up", origin="sealed", files=files)
+    # Its key is gone: it stays without a tag, which is refused.
+    other = f"job_{1:026}"
+    rows("Artifact").create(
+        id="art_lost", job_id=other, attempt_id=f"att_{1:026}", step=5, size_bytes=1, kind="model", name="lost",
+        manifest={**model, "kind": "model", "files": files},
+    )  # fmt: skip
+    apps = migrate(None)
+    sealer = Sealer(data_key)
+    for kind, (type_, step) in OF_ARTIFACTS.items():
+        manifest = type_.model_validate(rows("Artifact").get(pk=f"art_{kind}").manifest)
+        check_manifest(manifest, sealer, job_id=job, attempt_id=attempt, **{step: 5})
+    upload = rows("Dataset").get(pk="dset_up")
+    check_manifest(UploadManifest(dataset_id="dset_up", files=upload.files, tag=upload.tag), sealer)
+    assert "tag" not in rows("Artifact").get(pk="art_lost").manifest
 
 
 def test_every_job_of_the_first_version_is_kept_with_its_events(empty_database: str) -> None:

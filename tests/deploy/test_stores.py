@@ -69,7 +69,7 @@ def test_a_killed_store_is_started_again_on_its_port(stack: StackHandle) -> None
 
 def test_what_was_written_survives_a_kill_of_everything(stack: StackHandle) -> None:
     stack.up(only_stores=True)
-    with psycopg.connect(settings(stack)["DATABASE_URL"]) as connection:
+    with psycopg.connect(settings(stack)["ATHANOR_MIGRATION_DATABASE_URL"]) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
     client, name = bucket(stack)
     client.put_object(Bucket=name, Key="kept", Body=b"bytes")
@@ -77,7 +77,7 @@ def test_what_was_written_survives_a_kill_of_everything(stack: StackHandle) -> N
     assert not stack.identity("supervisor").is_alive()
 
     stack.up(only_stores=True)
-    with psycopg.connect(settings(stack)["DATABASE_URL"]) as connection:
+    with psycopg.connect(settings(stack)["ATHANOR_MIGRATION_DATABASE_URL"]) as connection:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
     client, name = bucket(stack)
     assert client.get_object(Bucket=name, Key="kept")["Body"].read() == b"bytes"
@@ -165,6 +165,45 @@ def test_a_service_that_cannot_start_is_named_with_the_end_of_its_log(stack: Sta
     assert result.returncode == 1
     assert "postgres does not start" in result.stderr
     assert "incompatible" in result.stderr
+
+
+def as_superuser(stack: StackHandle) -> psycopg.Connection:
+    secrets = json.loads((stack.data_dir / "secrets.json").read_text())
+    port = json.loads((stack.data_dir / "ports.json").read_text())["postgres"]
+    return psycopg.connect(
+        f"postgres://athanor_owner:{secrets['database_owner_password']}@127.0.0.1:{port}/athanor", autocommit=True
+    )
+
+
+def test_the_runtime_role_owns_nothing_in_a_folder_of_before_there_were_two_roles(stack: StackHandle) -> None:
+    stack.up(only_stores=True)
+    with as_superuser(stack) as connection:
+        connection.execute("REASSIGN OWNED BY athanor_migration TO athanor")
+        connection.execute("DROP OWNED BY athanor_migration")
+        connection.execute("DROP ROLE athanor_migration")
+        connection.execute("ALTER ROLE athanor CREATEDB")
+    with psycopg.connect(settings(stack)["DATABASE_URL"]) as connection:
+        connection.execute("CREATE TABLE old AS SELECT 42 AS answer")
+    stack.down()
+    path = stack.data_dir / "secrets.json"
+    secrets = json.loads(path.read_text())
+    del secrets["database_migration_password"]
+    path.write_text(json.dumps(secrets))
+
+    stack.up(only_stores=True)
+    with psycopg.connect(settings(stack)["ATHANOR_MIGRATION_DATABASE_URL"]) as connection:
+        assert connection.execute("SELECT answer FROM old").fetchone() == (42,)
+        connection.execute("ALTER TABLE old ADD COLUMN more int")
+    with (
+        psycopg.connect(settings(stack)["DATABASE_URL"]) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute("DROP TABLE old")
+    with (
+        psycopg.connect(settings(stack)["DATABASE_URL"], autocommit=True) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute("CREATE DATABASE mine")
 
 
 def test_an_external_server_replaces_the_embedded_one(tmp_path: Path, stack: StackHandle) -> None:

@@ -2,11 +2,16 @@
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
+from deploy.local.environment import REPOSITORY
+from deploy.local.handle import wait_until
 from tests.trainer.test_sinks import scalars
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -35,6 +40,18 @@ def test_a_job_is_trained_downloaded_and_generates_text(stack, tmp_path: Path) -
     assert len(first) > len("def ")
     assert stack.json("generate", str(model), "--tokens", "16", "--seed", "3")["text"] == first
 
+    preview = stack.json("delete", job_id, "--preview")
+    assert preview["artifacts"] >= 1
+    assert preview["blocked_by"] == []
+    deletion = stack.json("delete", job_id, "--permanently")
+    assert stack.athanor("download", job_id, "--output", str(tmp_path / "again")).returncode == 4
+
+    def is_purged() -> bool:
+        return [row["state"] for row in stack.json("trash", "list") if row["id"] == deletion["id"]] == ["purged"]
+
+    wait_until(is_purged, "the objects of the deleted job are gone", 60)
+    assert stack.json("show", job_id)["status"] == "succeeded"
+
 
 def test_a_cancelled_job_ends_as_cancelled_with_its_exit_code(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100_000)
@@ -53,6 +70,28 @@ def test_the_same_key_gives_the_same_job_and_another_body_is_refused(stack, tmp_
     changed = stack.athanor(*arguments, "--set", "training.steps=2")
     assert changed.returncode == 2
     assert stack.wait_for_end(first["id"])["status"] == "succeeded"
+
+
+def test_web_and_workers_hold_no_right_over_the_audit_trail(stack) -> None:
+    forbidden = (
+        "DELETE FROM accounts_auditevent", "UPDATE accounts_auditevent SET actor = 'eve'",
+        "TRUNCATE accounts_auditevent", "DELETE FROM accounts_audithead",
+        "ALTER TABLE accounts_auditevent DISABLE TRIGGER USER",
+    )  # fmt: skip
+    for service in ("web", "worker", "beat"):
+        variables = Path(f"/proc/{stack.pid(service)}/environ").read_bytes().decode().split("\0")
+        environment = dict(line.split("=", 1) for line in variables if "=" in line)
+        assert "ATHANOR_MIGRATION_DATABASE_URL" not in environment
+        with psycopg.connect(environment["DATABASE_URL"], autocommit=True) as connection:
+            for sql in forbidden:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(sql)
+    result = subprocess.run(
+        [sys.executable, "manage.py", "verify_audit"], cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "the audit trail is whole" in result.stdout
+    assert "may" not in result.stdout.partition("Set ATHANOR")[2], "its role has rights that it should not have"
 
 
 def test_credentials_are_for_the_owner_only(stack) -> None:

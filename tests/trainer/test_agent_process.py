@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
 from trainer.contract.manifest import CheckpointManifest, ModelManifest
-from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
+from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, RunConfig
 from trainer.contract.sealing import Sealer
 
 CANARY = "hf_CANARY-of-the-team"
@@ -175,6 +176,35 @@ def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_chec
         restarts = api.events("generation.started")
         assert [(event["generation"], "SIGKILL" in event["because"]) for event in restarts] == [(1, True)]
         assert sorted(api.losses()) == list(range(1, 61))
+
+
+class SetBack(AgentApi):
+    """A platform whose database is set back to the first checkpoint when an agent asks again."""
+
+    asked = 0
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        status, content = super().answer(method, path, body)
+        if path == "/run":
+            self.asked += 1
+            if self.asked > 1:
+                content = {**content, "resume": self.checkpoints[0]}
+        return status, content
+
+
+def test_an_agent_refuses_a_checkpoint_older_than_the_one_it_resumed_from(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=20))
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "first") as process:
+        assert process.wait(90) == EXIT_STATUS[EndClass.COMPLETED]
+        checkpoints, objects = api.checkpoints, api.objects
+    later = {"resume": checkpoints[-1], "attempt_number": 2, "max_restarts_in_place": 1}
+    training = tiny_training(steps=100_000)
+    run = RunConfig.model_validate({**run.model_dump(), **later, "training": training})
+    with SetBack(run, keys, objects, checkpoints=checkpoints[:1]) as api, agent(api, tmp_path / "later") as process:
+        api.wait_for(lambda: api.losses())
+        os.kill(next(child for child in workers_of(process) if child.num_threads() > 2).pid, signal.SIGKILL)
+        assert process.wait(90) == EXIT_STATUS[EndClass.STORAGE_ERROR]
+        assert "the newest checkpoint was that of step 20" in api.ends[-1]["message"]
 
 
 def test_a_killed_fork_server_is_replaced_with_all_that_it_carried(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs against a real server of the agent API, in warm processes of this test's own fork server."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,9 @@ from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_text, tiny_training
 from trainer.agent.meeting import NodeIdentity
 from trainer.agent.supervisor import NodePlace, Supervisor
-from trainer.contract.manifest import DatasetManifest, StoredFile
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, new_keyset
+from trainer.contract.sealing import Sealer, authenticate, new_keyset
 from trainer.data.prepare import prepare
 from trainer.platform_client import PlatformClient
 from trainer.resilience.assignment import HttpConnection
@@ -257,6 +259,80 @@ def test_a_checkpoint_part_that_was_damaged_in_the_store_is_refused(tmp_path: Pa
         api.objects[key] = api.objects[key][:-1] + bytes([api.objects[key][-1] ^ 1])
         assert supervisor_for(api, tmp_path / "second").run() is EndClass.STORAGE_ERROR
         assert "digest differs" in api.ends[-1]["message"]
+
+
+def forged(manifest: dict[str, Any], attack: str, key: str) -> dict[str, Any]:
+    """What somebody makes of a manifest who can write where it is stored. `key`: of the job."""
+    forgery = copy.deepcopy(manifest)
+    files = forgery["files"]
+    if attack == "files swapped":
+        files[0]["path"], files[1]["path"] = files[1]["path"], files[0]["path"]
+    elif attack == "parts swapped":
+        files[0]["parts"], files[1]["parts"] = files[1]["parts"], files[0]["parts"]
+    elif attack == "a file dropped":
+        del files[-1]
+    elif attack == "another step":
+        forgery["step"] = forgery["data_position"] = 19
+    elif attack == "no tag":
+        del forgery["tag"]
+    elif attack == "another job, another key":
+        other = CheckpointManifest.model_validate(forgery)
+        forgery = authenticate(other, Sealer(new_keyset())).model_dump(mode="json")
+    else:
+        other = CheckpointManifest.model_validate({**forgery, "job_id": "job_other"})
+        forgery = authenticate(other, Sealer(key)).model_dump(mode="json")
+    return forgery
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "files swapped",
+        "parts swapped",
+        "a file dropped",
+        "another step",
+        "no tag",
+        "another job, another key",
+        "another job",
+    ],
+)
+def test_a_forged_manifest_is_refused_before_a_step_is_trained(
+    tmp_path: Path, attack: str, checkpointed: tuple[RunConfig, DataKeys, dict[str, bytes], dict[str, Any]]
+) -> None:
+    run, keys, objects, manifest = checkpointed
+    with AgentApi(run, keys, dict(objects)) as api:
+        resume = forged(manifest, attack, keys.job)
+        api.run = RunConfig.model_validate({**run.model_dump(), "resume": resume, "attempt_number": 2})
+        assert supervisor_for(api, tmp_path / "later").run() is EndClass.STORAGE_ERROR
+        assert "the checkpoint's manifest" in api.ends[-1]["message"]
+        assert api.losses() == {}
+
+
+class Refusing(AgentApi):
+    """A platform that finds the manifest of the newest checkpoint forged."""
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        if path == "/run":
+            return 409, {"code": "manifest_not_authentic", "detail": "the manifest of ckpt_1 is not the registered one"}
+        return super().answer(method, path, body)
+
+
+def test_a_manifest_that_the_platform_refuses_ends_the_attempt_with_its_reason(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training())
+    with Refusing(run, keys, objects) as api:
+        assert supervisor_for(api, tmp_path).run() is EndClass.STORAGE_ERROR
+        (end,) = api.ends
+        assert end["end_class"] == "storage_error"
+        assert "the manifest of ckpt_1 is not the registered one" in end["message"]
+
+
+@pytest.fixture(scope="module")
+def checkpointed(tmp_path_factory: Any) -> tuple[RunConfig, DataKeys, dict[str, bytes], dict[str, Any]]:
+    """A run of ten steps, what it stored, and the manifest of its checkpoint."""
+    run, keys, objects = platform_run(tiny_training(steps=10))
+    with AgentApi(run, keys, objects) as api:
+        assert supervisor_for(api, tmp_path_factory.mktemp("first")).run() is EndClass.COMPLETED
+        return run, keys, api.objects, api.checkpoints[-1]
 
 
 def test_data_that_is_not_text_ends_the_attempt_with_its_place(tmp_path: Path) -> None:

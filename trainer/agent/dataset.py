@@ -14,7 +14,7 @@ from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
-from trainer.contract.sealing import Sealer
+from trainer.contract.sealing import Sealer, authenticate, check_manifest
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
@@ -78,7 +78,7 @@ class DatasetRoom:
             self._platform.register_dataset(self._manifest(number, index, files))
 
     def _manifest(self, number: int, index: DatasetIndex, files: list[StoredFile]) -> DatasetManifest:
-        return DatasetManifest(
+        manifest = DatasetManifest(
             dataset_id=self._run.datasets[number].dataset_id,
             recipe=self._recipes[number],
             fingerprint=index.fingerprint,
@@ -90,6 +90,7 @@ class DatasetRoom:
             created_at=datetime.now(UTC),
             files=files,
         )
+        return authenticate(manifest, Sealer(self._keys.of_dataset(manifest.dataset_id)))
 
     def _tokenizer(self, trained: Path | None) -> TokenizerSpec | GivenTokenizer:
         """`trained`: folder of the part that trained it, where that is another one."""
@@ -109,6 +110,8 @@ class DatasetRoom:
         place = SourcePlace(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
         if source.prepared is None:
             self.prepared_here.append(number)
+        else:
+            check_manifest(source.prepared, Sealer(place.key), recipe=self._recipes[number])
         if not (folder / INDEX_NAME).exists() or local_files:
             building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
             shutil.rmtree(building, ignore_errors=True)

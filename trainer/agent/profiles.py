@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.agent.generation import Generation
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest, RunConfig
-from trainer.contract.sealing import Sealer
+from trainer.contract.sealing import Sealer, authenticate
 from trainer.errors import TrainerError
 from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import traces_folder
@@ -95,13 +95,15 @@ class ProfileCourier:
             files.append(put_sealed_path(self._storage, self._sealer, prefix, packed.name, packed))
             packed.unlink()
         manifest = ProfileManifest(
+            job_id=self._run.job_id,
+            attempt_id=self._run.attempt_id,
             number=request.number,
             node_rank=self._node_rank,
             first_step=int(found[0][1]),
             last_step=int(found[0][2]),
             files=files,
         )
-        self._platform.register_profile(manifest)
+        self._platform.register_profile(authenticate(manifest, self._sealer))
 
     def _report(self, request: ProfileRequest, problem: str) -> None:
         manifest = ProfileManifest(number=request.number, node_rank=self._node_rank, problem=problem[:2000])

@@ -17,11 +17,12 @@ from trainer.agent.meeting import Meeting, NodeIdentity, farthest_neighbours, ma
 from trainer.agent.notice import interruption_notice
 from trainer.agent.profiles import ProfileCourier
 from trainer.agent.shipper import Shipper
+from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.plan import plan_mesh
 from trainer.contract.rendezvous import Place
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer
+from trainer.contract.sealing import Sealer, check_manifest
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import SourcePlace
 from trainer.errors import TrainerError
@@ -79,6 +80,7 @@ class Supervisor:
         self._store: Forked | None = None
         self._store_port = 0
         self._profiles: ProfileCourier | None = None
+        self._resumed: CheckpointManifest | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Checkpoint and end. None: a signal asked, not the platform."""
@@ -91,6 +93,7 @@ class Supervisor:
             run, keys = self._platform.run(), self._platform.keys()
         except TrainerError as error:
             logger.warning("%s", error)
+            self._report_failed_start(error)
             return error.end_class
         self._logs.hide(keys.secrets.values())
         if self._place.node.index == 0:
@@ -140,6 +143,7 @@ class Supervisor:
                 return self._without_a_step(run, place) if outcome is None or was_stopped else outcome
             if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
                 run = run.model_copy(update={"resume": place.resume})
+            self._check_resume(run, keys)
             outcome = self._run_generation(run, keys, room.places, base, place, largest)
             if self._over.is_set():
                 return outcome
@@ -163,6 +167,33 @@ class Supervisor:
             hidden = self._logs.hidden(outcome.message)
             self._tell("generation.started", generation=self._meeting.round, because=hidden)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _report_failed_start(self, error: TrainerError) -> None:
+        """Report what the platform refused to name, so that the job's page says why. It may refuse this, too."""
+        if isinstance(error, AttemptOver) or error.end_class is EndClass.PLATFORM_UNREACHABLE:
+            return
+        node = self._place.node.index
+        end = AttemptEnd(
+            end_class=error.end_class, last_step=-1, message=str(error), node_rank=node, at=datetime.now(UTC)
+        )
+        try:
+            self._platform.end(end)
+        except TrainerError as refusal:
+            logger.warning("the end could not be reported: %s", refusal)
+
+    def _check_resume(self, run: RunConfig, keys: DataKeys) -> None:
+        """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""
+        before, now = self._resumed, run.resume
+        if now is not None:
+            check_manifest(now, Sealer(keys.job), job_id=run.job_id)
+        if before is not None and (now is None or now.created_at < before.created_at):
+            named = f"that of step {now.step}" if now is not None else "none"
+            raise TrainerError(
+                EndClass.STORAGE_ERROR,
+                f"the newest checkpoint was that of step {before.step}, and the platform now names {named}: its "
+                "database was set back; restore it, or start a new job",
+            )
+        self._resumed = now
 
     def _meet(self, run: RunConfig, vocab_size: int, because: str) -> Place | None:
         """The place in the next round. `over`: the attempt has ended elsewhere. None: it is to stop, or is left alone.

@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore, TCPStore
 from trainer.checkpoint.state import Shard, copy_to_host, encode
 from trainer.contract.base import WireModel
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, StoredFile
-from trainer.contract.sealing import Sealer
+from trainer.contract.sealing import Sealer, authenticate
 from trainer.metrics.reporter import Reporter
 from trainer.parallel.mesh import Mesh
 from trainer.platform_client import Platform
@@ -145,6 +145,7 @@ class CheckpointWriter:
             created_at=datetime.now(UTC),
             files=files,
         )
+        manifest = authenticate(manifest, self._sealer)
         key = prefix + MANIFEST_NAME
         ciphertext, _ = self._sealer.seal(manifest.model_dump_json().encode(), key)
         self._storage.put(key, ciphertext)

@@ -1,11 +1,14 @@
 """What is stored, and how a reader knows that it is whole.
 
 Every object in the store is ciphertext (see `sealing`), written in parts of bounded size. A manifest names each
-part with its size and digest and is written last: what no manifest names does not exist.
+part with its size and digest and is written last: what no manifest names does not exist. Its `tag` authenticates all
+of it under the data key of its job (of a prepared data set, of the data set): whoever reads a manifest calls
+`sealing.check_manifest` first.
 """
 
-from datetime import datetime
-from typing import Annotated, Literal
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -44,7 +47,36 @@ class StoredFile(WireModel):
         return sum(part.plaintext_size for part in self.parts)
 
 
-class CheckpointManifest(WireModel):
+class Manifest(WireModel):
+    """What all manifests share. `tag` is empty until `sealing.authenticate` sets it."""
+
+    kind: str
+    files: list[StoredFile]
+    tag: Annotated[str, Field(max_length=1000)] = ""
+
+    def authenticated_bytes(self) -> bytes:
+        """Return everything but the tag in a form that survives JSON and a database.
+
+        Fields with their default value are left out, so that a field that a later version adds changes nothing.
+        """
+        content = self.model_dump(exclude={"tag", "kind"}, exclude_defaults=True)
+        return json.dumps(
+            {"kind": self.kind, **_canonical(content)}, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        ).encode()
+
+
+def _canonical(value: Any) -> Any:
+    """Return `value` with times in UTC and floating-point numbers as text: a database may store -0.0 as 0.0."""
+    if isinstance(value, dict):
+        return {key: _canonical(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_canonical(each) for each in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return (value + 0.0).hex() if isinstance(value, float) else value
+
+
+class CheckpointManifest(Manifest):
     """State after `step` optimiser steps. `mesh` is axis name to size; `data_position` the next step's index;
     `micro_batch` the sequences of a micro-batch, which a resume on the same mesh takes again."""
 
@@ -67,7 +99,7 @@ class CheckpointManifest(WireModel):
     files: list[StoredFile]
 
 
-class ModelManifest(WireModel):
+class ModelManifest(Manifest):
     """The exported model: safetensors in Hugging Face layout, tokenizer included."""
 
     kind: Literal["model"] = "model"
@@ -81,12 +113,33 @@ class ModelManifest(WireModel):
     files: list[StoredFile]
 
 
-class ProfileManifest(WireModel):
+class UploadManifest(Manifest):
+    """The files of an uploaded data set, authenticated under its key."""
+
+    kind: Literal["upload"] = "upload"
+    dataset_id: str
+    files: list[StoredFile]
+
+
+class LogManifest(Manifest):
+    """The compressed log of one attempt, made by the platform."""
+
+    kind: Literal["log"] = "log"
+    format: int = 1
+    job_id: str
+    attempt_id: str
+    step: int = 0
+    files: list[StoredFile]
+
+
+class ProfileManifest(Manifest):
     """The traces that a node's ranks made of the steps `first_step` to `last_step`, for a viewer of Chrome's format.
     `number`: of the request. `problem`: why there are none; then nothing else counts."""
 
     kind: Literal["profile"] = "profile"
     format: Count32 = 1
+    job_id: str = ""
+    attempt_id: str = ""
     number: Annotated[int, Field(ge=1, le=LARGEST_COLUMN_INT)]
     node_rank: Count32
     first_step: Count32 = 0
@@ -95,7 +148,7 @@ class ProfileManifest(WireModel):
     problem: Annotated[str, Field(max_length=2000)] = ""
 
 
-class DatasetManifest(WireModel):
+class DatasetManifest(Manifest):
     """Tokenised shards of one data set under one tokenizer. `fingerprint` digests the tokens and the tokenizer;
     `dataset_id` is empty where the job has but one data set."""
 

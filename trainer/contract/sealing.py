@@ -3,19 +3,26 @@
 The object's key in the store is the associated data, so a part that is moved, renamed or swapped does not open.
 Parts are bounded (`manifest.PART_PLAINTEXT_BYTES`), so a part is opened whole: nothing of a damaged or
 truncated part is ever handed out.
+
+A manifest is authenticated by the same key: its tag is an encryption of nothing with the manifest as associated data,
+so neither its paths nor their order, number, sizes or digests can be changed without the key. A tag does not show that
+there is a newer manifest: its readers compare it with what they asked for (`check_manifest`).
 """
 
 import base64
 import hashlib
 import io
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import tink
 from tink import secret_key_access, streaming_aead
 
-from trainer.contract.manifest import StoredPart
+from trainer.contract.manifest import Manifest, StoredPart
 
 streaming_aead.register()
+
+AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+MANIFEST_PURPOSE = b"athanor manifest\n"  # no key of an object begins like this
 
 
 class SealError(ValueError):
@@ -61,6 +68,38 @@ class Sealer:
                 return cast(bytes, stream.read())
         except tink.TinkError as error:
             raise SealError(f"{key}: cannot be opened with this key ({error})") from error
+
+    def tag(self, content: bytes) -> str:
+        """Return a code over `content`, as text, that only a holder of the data key can make."""
+        sink = _Uncloseable()
+        with self._primitive.new_encrypting_stream(sink, MANIFEST_PURPOSE + content):
+            pass
+        return base64.b64encode(sink.getvalue()).decode()
+
+    def is_tag(self, content: bytes, tag: str) -> bool:
+        try:
+            source = io.BytesIO(base64.b64decode(tag, validate=True))
+            with self._primitive.new_decrypting_stream(source, MANIFEST_PURPOSE + content) as stream:
+                return bool(stream.read() == b"")
+        except (tink.TinkError, ValueError):
+            return False
+
+
+def authenticate(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
+    """Return the manifest with its tag."""
+    return manifest.model_copy(update={"tag": sealer.tag(manifest.authenticated_bytes())})
+
+
+def check_manifest(manifest: Manifest, sealer: Sealer, **expected: Any) -> None:
+    """Raise SealError unless the tag is right and the fields named in `expected` have these values."""
+    if not manifest.tag:
+        raise SealError(f"the {manifest.kind}'s manifest has no authentication tag")
+    if not sealer.is_tag(manifest.authenticated_bytes(), manifest.tag):
+        raise SealError(f"the {manifest.kind}'s manifest was changed, or is another job's")
+    for name, value in expected.items():
+        found = getattr(manifest, name)
+        if found != value:
+            raise SealError(f"the {manifest.kind}'s manifest is of another {name}: {found!r}, not {value!r}")
 
 
 def new_keyset() -> str:

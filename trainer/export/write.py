@@ -16,6 +16,7 @@ from trainer.build import Session
 from trainer.contract.hugging_face import CONFIG_NAME, TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME, hugging_face_config
 from trainer.contract.manifest import ModelManifest
 from trainer.contract.models import ModelShape
+from trainer.contract.sealing import authenticate
 from trainer.data.chat import DEFAULT_TEMPLATE, template_of
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
@@ -186,7 +187,7 @@ def _store(session: Session, folder: Path) -> None:
         created_at=datetime.now(UTC),
         files=files,
     )
-    session.platform.register_model(manifest)
+    session.platform.register_model(authenticate(manifest, session.sealer))
 
 
 def _write_json(path: Path, content: dict) -> None:

@@ -62,6 +62,8 @@ export type WebhookChanges = Schemas["PatchedWebhookChangesRequest"];
 export type Delivery = Schemas["Delivery"];
 export type FullDelivery = Schemas["FullDelivery"];
 export type Dataset = Schemas["Dataset"];
+export type Deletion = Schemas["Deletion"];
+export type DeletionPreview = Schemas["DeletionPreview"];
 
 export type Sweeper = Schemas["Sweeper"];
 export type Calibration = Schemas["Calibration"];

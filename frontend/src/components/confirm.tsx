@@ -11,12 +11,14 @@ interface ConfirmProps {
   yes: string;
   no: string;
   busy?: boolean;
+  /** The answer yes is not possible. */
+  disabled?: boolean;
   error?: unknown;
   onYes: () => void;
   onNo: () => void;
 }
 
-export function Confirm({ opened, title, children, yes, no, busy, error, onYes, onNo }: ConfirmProps) {
+export function Confirm({ opened, title, children, yes, no, busy, disabled, error, onYes, onNo }: ConfirmProps) {
   return (
     <Modal opened={opened} onClose={onNo} title={title} centered>
       <Stack>
@@ -26,7 +28,7 @@ export function Confirm({ opened, title, children, yes, no, busy, error, onYes, 
           <Button variant="default" onClick={onNo} data-autofocus>
             {no}
           </Button>
-          <Button color="red" loading={busy ?? false} onClick={onYes}>
+          <Button color="red" loading={busy ?? false} disabled={disabled ?? false} onClick={onYes}>
             {yes}
           </Button>
         </Group>

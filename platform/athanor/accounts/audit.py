@@ -1,9 +1,14 @@
 """The audit trail: who did what to what, when, from where, with before and after, each record chained to the last.
 
 A record is written in the transaction of the change it tells of, so neither exists without the other. Its digest is an
-HMAC over its content and the digest before it, under a key that is wrapped by the master key: whoever can write to the
-database but has not that key can neither change, remove nor insert a record without `verify` naming it. The head row
-holds the newest number and digest, so that the end cannot be cut off either.
+HMAC over its content and the digest before it, under a key that is wrapped by the master key. The head row holds the
+newest number and digest and a code over both. What that proves, and against whom:
+
+- The runtime role of the database (web, workers) has no right to change or delete a record: the statement fails.
+- Somebody with the rights of the tables' owner but without the master key can neither change, remove nor insert a
+  record, nor make a head for a shorter trail: `verify` reports it.
+- They can put back an older copy of all rows and of the head, or empty both. Only anchors, copies of the head outside
+  the database (operations/audit_anchors.py), show that; without one `verify` cannot know.
 
 Writers are serialised by the head's row lock, which is held to the end of the transaction: record last, after all
 other locks.
@@ -11,9 +16,8 @@ other locks.
 
 import hashlib
 import hmac
-import json
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,23 +27,27 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from psycopg.types.json import Jsonb
 
+from athanor.accounts import audit_chain
+from athanor.accounts.audit_chain import KEY_OWNER, Anchor
 from athanor.accounts.models import AuditEvent, AuditHead, User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.core import encryption
-from athanor.core.errors import NotFound
+from athanor.core.errors import Misconfigured, NotFound
 from athanor.core.logging import bound_id
 
 HEAD = 1
-KEY_OWNER = "audit"
 START = ""
 # By hand, because every change of the platform waits for these two: the head's row lock is what serialises writers.
 NEXT = "UPDATE accounts_audithead SET seq = seq + 1 WHERE id = 1 RETURNING seq, digest, wrapped_key"
-FIRST = "INSERT INTO accounts_audithead (id, seq, digest, wrapped_key) VALUES (1, 0, %s, %s) ON CONFLICT DO NOTHING"
+FIRST = (
+    "INSERT INTO accounts_audithead (id, seq, digest, wrapped_key, mac) VALUES (1, 0, %s, %s, '') "
+    "ON CONFLICT DO NOTHING"
+)
 COLUMNS = tuple(field.column for field in AuditEvent._meta.concrete_fields)
 APPEND = (
     f"WITH appended AS (INSERT INTO accounts_auditevent ({', '.join(COLUMNS)}) "  # noqa: S608 - names of our own columns
-    f"VALUES ({', '.join(['%s'] * len(COLUMNS))})) UPDATE accounts_audithead SET digest = %s WHERE id = 1"
+    f"VALUES ({', '.join(['%s'] * len(COLUMNS))})) UPDATE accounts_audithead SET digest = %s, mac = %s WHERE id = 1"
 )
 
 
@@ -75,7 +83,8 @@ def record(
     with connection.cursor() as cursor:
         event.seq, event.previous, key = _next(cursor)
         event.digest = _digest(key, event)
-        cursor.execute(APPEND, [_column(event, name) for name in COLUMNS] + [event.digest])
+        head = [event.digest, audit_chain.head_mac(key, event.seq, event.digest)]
+        cursor.execute(APPEND, [_column(event, name) for name in COLUMNS] + head)
     return event
 
 
@@ -132,14 +141,25 @@ def filtered(
     return rows
 
 
-def verify() -> Iterator[str]:
-    """Every break of the chain, as a sentence; nothing when it is whole. Records may be written meanwhile."""
+def verify(anchors: Iterable[Anchor] = ()) -> Iterator[str]:
+    """Yield every break of the chain as a sentence. Records may be written meanwhile.
+
+    Read `anchors` before the call: one that is made during it may name a record that this does not see.
+    """
     head = AuditHead.objects.filter(pk=HEAD).first()
     if head is None:
-        if AuditEvent.objects.exists():
-            yield "the head of the chain is gone, but there are records"
+        yield from _verify_empty(list(anchors))
         return
     key = _key(head)
+    if not hmac.compare_digest(head.mac, audit_chain.head_mac(key, head.seq, head.digest)):
+        yield f"the head of the chain (record {head.seq}) was not written by this platform"
+    genuine: dict[int, list[Anchor]] = {}
+    for anchor in anchors:
+        problem = _anchor_problem(anchor, key)
+        if problem:
+            yield problem
+        else:
+            genuine.setdefault(anchor.seq, []).append(anchor)
     seq, digest = 0, START
     # What is up to the head is committed and never changes, so a moving end does no harm.
     for event in AuditEvent.objects.filter(seq__lte=head.seq).order_by("seq").iterator(chunk_size=1000):
@@ -149,14 +169,58 @@ def verify() -> Iterator[str]:
             yield f"record {event.seq} does not follow record {seq}: one of them was inserted or changed"
         if not hmac.compare_digest(event.digest, _digest(key, event)):
             yield f"record {event.seq} was changed, or was not written by this platform"
+        for anchor in genuine.pop(event.seq, ()):
+            if anchor.digest != event.digest:
+                yield f"record {event.seq} is not the one that was anchored at {anchor.time} ({anchor.place})"
         seq, digest = event.seq, event.digest
     if seq != head.seq:
         yield f"the chain ends with record {seq}, but record {head.seq} was the last one written"
     elif digest != head.digest:
         yield f"record {seq} is not the one that the head of the chain names"
+    for missing in sorted(genuine):
+        anchor = genuine[missing][0]
+        yield f"record {missing} is missing: it was anchored at {anchor.time} ({anchor.place})"
     newest = AuditEvent.objects.order_by("-seq").values_list("seq", flat=True).first() or 0
     if newest > AuditHead.objects.values_list("seq", flat=True).get(pk=HEAD):
         yield f"records up to {newest} were inserted behind the end of the chain"
+
+
+def anchor_head() -> Anchor | None:
+    """Return the head as it is now, authenticated, for a place outside the database. None before the first record.
+
+    Raises Misconfigured when the head in the database is not one that this platform has written.
+    """
+    head = AuditHead.objects.filter(pk=HEAD).first()
+    if head is None:
+        return None
+    key = _key(head)
+    if not hmac.compare_digest(head.mac, audit_chain.head_mac(key, head.seq, head.digest)):
+        raise Misconfigured(
+            "audit_trail_broken",
+            f"the head of the audit trail (record {head.seq}) was not written by this platform",
+            remedy="run `manage.py verify_audit` and compare with a backup",
+        )
+    return audit_chain.new_anchor(key, head.wrapped_key, head.seq, head.digest, timezone.now())
+
+
+def contradiction(anchor: Anchor) -> str:
+    """Say how the trail differs from an anchor, in a sentence; empty when it does not. Looks at one record only."""
+    head = AuditHead.objects.filter(pk=HEAD).first()
+    problem = _anchor_problem(anchor, _key(head) if head else None)
+    if problem:
+        return problem
+    digest = AuditEvent.objects.filter(seq=anchor.seq).values_list("digest", flat=True).first()
+    if digest is None:
+        return f"record {anchor.seq} is missing: it was anchored at {anchor.time} ({anchor.place})"
+    if digest != anchor.digest:
+        return f"record {anchor.seq} is not the one that was anchored at {anchor.time} ({anchor.place})"
+    return ""
+
+
+def chain_key() -> tuple[bytes, bytes] | None:
+    """Return the chain's key, and the same wrapped by the master key. None before the first record."""
+    head = AuditHead.objects.filter(pk=HEAD).first()
+    return (_key(head), bytes(head.wrapped_key)) if head else None
 
 
 def rewrap_key() -> bool:
@@ -192,21 +256,35 @@ def _key(head: AuditHead) -> bytes:
 
 
 def _digest(key: bytes, event: AuditEvent) -> str:
-    content = {
-        "seq": event.seq,
-        "time": event.time.astimezone(UTC).isoformat(),
-        "action": event.action,
-        "actor": event.actor,
-        "actor_id": event.actor_id,
-        "token_id": event.token_id,
-        "team_id": event.team_id,
-        "target_type": event.target_type,
-        "target_id": event.target_id,
-        "address": event.address,
-        "request_id": event.request_id,
-        "before": event.before,
-        "after": event.after,
-        "previous": event.previous,
-    }
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hmac.new(key, canonical.encode(), hashlib.sha256).hexdigest()
+    return audit_chain.record_digest(key, event.__dict__)
+
+
+def _verify_empty(anchors: list[Anchor]) -> Iterator[str]:
+    if AuditEvent.objects.exists():
+        yield "the head of the chain is gone, but there are records"
+    elif User.objects.exists():
+        yield (
+            "there is neither a record nor a head, though there are users: the trail was emptied, unless nothing was "
+            "done since an upgrade from a version that had none"
+        )
+    for anchor in anchors:
+        problem = _anchor_problem(anchor, None)
+        yield problem or f"record {anchor.seq} is missing: it was anchored at {anchor.time} ({anchor.place})"
+
+
+def _anchor_problem(anchor: Anchor, key: bytes | None) -> str:
+    """Say why an anchor is not one of this trail; empty when it is. Its own key counts if the trail's is another."""
+    if key is not None and audit_chain.is_genuine(anchor, key):
+        return ""
+    try:
+        own = encryption.unwrap_by_master(bytes.fromhex(anchor.key), KEY_OWNER).encode()
+    except (Misconfigured, ValueError):
+        return f"the anchor of record {anchor.seq} ({anchor.place}) was not written by this platform"
+    if not audit_chain.is_genuine(anchor, own):
+        return f"the anchor of record {anchor.seq} ({anchor.place}) was changed"
+    if key is not None:
+        return (
+            f"record {anchor.seq}, anchored at {anchor.time} ({anchor.place}), belongs to another chain: "
+            "the trail was emptied and begun again"
+        )
+    return ""

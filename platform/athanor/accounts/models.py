@@ -160,12 +160,13 @@ class AuditEvent(models.Model):
 
 
 class AuditHead(models.Model):
-    """The chain's end and its key (wrapped by the master key). One row."""
+    """The chain's end, a code over it, and the chain's key (wrapped by the master key). One row."""
 
     id = models.PositiveSmallIntegerField(primary_key=True)
     seq = models.BigIntegerField()
     digest = models.CharField(max_length=64, blank=True)
     wrapped_key = models.BinaryField()
+    mac = models.CharField(max_length=64, blank=True, default="")
 
     def __str__(self) -> str:
         return f"chain to #{self.seq}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 from athanor.accounts.models import Team
-from athanor.artifacts import datasets, services, storage
+from athanor.artifacts import datasets, manifests, services, storage
 from athanor.artifacts.models import Artifact
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from trainer.contract.hugging_face import (
@@ -16,7 +16,6 @@ from trainer.contract.hugging_face import (
     shape_of_config,
     tokenizer_digest,
 )
-from trainer.contract.manifest import StoredFile
 from trainer.contract.run import BaseModelSource
 from trainer.contract.training import TrainingSpec
 
@@ -53,8 +52,7 @@ def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | N
         files = [datasets.plain_file(item) for item in storage.listing(base) if item.size]
         return BaseModelSource(name=base, origin="plain", files=files)
     row = _model(team, base.removeprefix("model:"))
-    files = [StoredFile.model_validate(file) for file in row.manifest["files"]]
-    return BaseModelSource(name=base, origin="sealed", files=files)
+    return BaseModelSource(name=base, origin="sealed", files=manifests.of_stored(row).files)
 
 
 def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
@@ -66,7 +64,7 @@ def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
 
 
 def _model(team: Team, name: str) -> Artifact:
-    rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL).select_related("job__team")
+    rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL, deletion=None).select_related("job__team")
     found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
     if found is None:
         raise _refused(

@@ -9,11 +9,11 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team
-from athanor.artifacts import storage
+from athanor.artifacts import manifests, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
 from trainer.contract.data import DataSpec, TokenizerSpec
-from trainer.contract.manifest import DatasetManifest, StoredFile, StoredPart
+from trainer.contract.manifest import StoredFile, StoredPart
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DatasetSource
 
@@ -44,10 +44,11 @@ def resolve(team: Team, source: str) -> Dataset:
     if source.startswith("s3://"):
         return _plain(team, source)
     name = source.removeprefix("dataset:")
-    found = Dataset.objects.filter(team=team, name=name, origin=Dataset.Origin.SEALED).first()
+    known = Dataset.objects.filter(team=team, origin=Dataset.Origin.SEALED, deletion=None)
+    found = known.filter(name=name).first()
     if found is not None:
         return found
-    names = list(Dataset.objects.filter(team=team, origin=Dataset.Origin.SEALED).values_list("name", flat=True))
+    names = list(known.values_list("name", flat=True))
     nearest = get_close_matches(name, names, n=1)
     hint = f"did you mean dataset:{nearest[0]}?" if nearest else "upload it first: athanor dataset add"
     raise _refused("dataset_missing", f"team {team.name} has no data set {name!r}; {hint}")
@@ -85,15 +86,17 @@ def forget_preparations(dataset: Dataset, actor: str) -> int:
 
 def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     prepared = known_preparation(dataset.id, recipe)
-    files = dataset.files
-    if dataset.origin == Dataset.Origin.PLAIN:
-        files = [plain_file(item).model_dump() for item in storage.listing(dataset.name) if item.size]
+    files: list[StoredFile] = []
+    if dataset.origin == Dataset.Origin.SEALED:
+        files = manifests.of_upload(dataset)
+    elif dataset.origin == Dataset.Origin.PLAIN:
+        files = [plain_file(item) for item in storage.listing(dataset.name) if item.size]
     return DatasetSource(
         dataset_id=dataset.id,
         name=dataset.name,
         origin=Dataset.Origin(dataset.origin).value,
-        raw=[StoredFile.model_validate(file) for file in files],
-        prepared=DatasetManifest.model_validate(prepared.manifest) if prepared else None,
+        raw=files,
+        prepared=manifests.of_preparation(prepared) if prepared else None,
     )
 
 

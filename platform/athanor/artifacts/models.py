@@ -51,6 +51,48 @@ class TeamSecret(models.Model):
         return self.name
 
 
+class Deletion(models.Model):
+    """Something stored that was deleted: hidden from its creation on, its objects deleted after `purge_after`."""
+
+    class Kind(models.TextChoices):
+        JOB = "job"
+        ARTIFACT = "artifact"
+        CHECKPOINT = "checkpoint"
+        DATASET = "dataset"
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.deletion_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    target_id = models.CharField(max_length=40)
+    name = models.CharField(max_length=300)
+    size_bytes = models.BigIntegerField()
+    deleted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    purge_after = models.DateTimeField()
+    purge_started_at = models.DateTimeField(null=True)
+    purged_at = models.DateTimeField(null=True)
+    restored_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(
+                fields=["purge_after"],
+                condition=models.Q(purged_at=None, restored_at=None),
+                name="deletions_to_purge",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"deletion of {self.target_id}"
+
+    @property
+    def state(self) -> str:
+        """pending (can be restored), purging, purged, restored."""
+        if self.purged_at or self.restored_at:
+            return "purged" if self.purged_at else "restored"
+        return "purging" if self.purge_started_at else "pending"
+
+
 class Dataset(models.Model):
     """Text of a team. `files` (StoredFile) is filled for uploads; builtin text and S3 prefixes are found when read."""
 
@@ -67,6 +109,8 @@ class Dataset(models.Model):
     size_bytes = models.BigIntegerField(default=0)
     documents = models.BigIntegerField(null=True)
     files = models.JSONField(default=list)
+    tag = models.CharField(max_length=1000, blank=True, default="")  # of UploadManifest, for uploads
+    deletion = models.ForeignKey(Deletion, null=True, on_delete=models.PROTECT, related_name="+")
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -114,6 +158,7 @@ class StoredThing(models.Model):
     step = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()
     manifest = models.JSONField()
+    deletion = models.ForeignKey(Deletion, null=True, on_delete=models.PROTECT, related_name="+")
     metrics = models.JSONField(default=dict)
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -11,7 +11,7 @@ from django.db.models import Max, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.artifacts import services
+from athanor.artifacts import manifests, services
 from athanor.artifacts.models import Artifact, Profile
 from athanor.core.errors import Conflict, NotFound
 from athanor.jobs import events
@@ -19,6 +19,7 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest
+from trainer.contract.sealing import authenticate
 
 # Its first steps may be over before it is seen to run.
 TRAINING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
@@ -61,6 +62,7 @@ def register(attempt: Attempt, manifest: ProfileManifest) -> Profile:
     """What a node's ranks traced. Idempotent; ready when every node's part is there."""
     if not manifest.problem:
         services.check_is_whole(attempt.job_id, manifest)
+        manifest = manifests.by_attempt(attempt, manifest)
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         profile = Profile.objects.filter(attempt=attempt, number=manifest.number).first()
@@ -100,7 +102,10 @@ def _check_trains(job: Job) -> None:
 
 def _finish(job: Job, profile: Profile) -> None:
     parts = [ProfileManifest.model_validate(part) for _, part in sorted(profile.nodes.items(), key=lambda i: int(i[0]))]
+    sealer = manifests.sealer_of(job)
+    parts = [manifests.tagged(part, sealer) for part in parts]
     files = [file for part in parts for file in part.files]
+    whole = parts[0].model_copy(update={"files": files})
     profile.first_step, profile.last_step = parts[0].first_step, parts[0].last_step
     profile.artifact = Artifact.objects.create(
         job=job,
@@ -109,7 +114,7 @@ def _finish(job: Job, profile: Profile) -> None:
         name=f"profile of steps {profile.first_step} to {profile.last_step}",
         step=profile.last_step,
         size_bytes=services.size_of_files(files),
-        manifest={"kind": "profile", "files": [file.model_dump(mode="json") for file in files]},
+        manifest=authenticate(whole, sealer).model_dump(mode="json"),
     )
     profile.state, profile.finished_at, profile.nodes = Profile.State.READY, timezone.now(), {}
     facts = {

@@ -9,16 +9,16 @@ from athanor.jobs.models import Job
 
 
 def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
-    return Checkpoint.objects.filter(job=job, retired_at__isnull=True).order_by("-created_at", "-step")
+    return Checkpoint.objects.filter(job=job, retired_at__isnull=True, deletion=None).order_by("-created_at", "-step")
 
 
 def artifacts_of(job: Job) -> QuerySet[Artifact]:
-    return Artifact.objects.filter(job=job).order_by("kind", "-created_at")
+    return Artifact.objects.filter(job=job, deletion=None).order_by("kind", "-created_at")
 
 
 def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
     row = (
-        Artifact.objects.filter(pk=artifact_id, job__team_id__in=principal.team_ids)
+        Artifact.objects.filter(pk=artifact_id, deletion=None, job__team_id__in=principal.team_ids)
         .select_related("job__team", "attempt")
         .first()
     )
@@ -29,7 +29,8 @@ def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
 
 def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
     row = (
-        Checkpoint.objects.filter(pk=checkpoint_id, retired_at__isnull=True, job__team_id__in=principal.team_ids)
+        Checkpoint.objects.filter(pk=checkpoint_id, retired_at__isnull=True, deletion=None)
+        .filter(job__team_id__in=principal.team_ids)
         .select_related("job__team", "attempt")
         .first()
     )
@@ -39,7 +40,8 @@ def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
 
 
 def datasets_of(principal: Principal) -> QuerySet[Dataset]:
-    return Dataset.objects.filter(team_id__in=principal.team_ids).select_related("team").order_by("-id")
+    rows = Dataset.objects.filter(team_id__in=principal.team_ids, deletion=None)
+    return rows.select_related("team").order_by("-id")
 
 
 def dataset_of(principal: Principal, dataset_id: str) -> Dataset:

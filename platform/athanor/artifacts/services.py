@@ -1,5 +1,6 @@
 """Registering what a run stored, retention, and opening it again."""
 
+import logging
 from collections.abc import Iterator
 
 from django.db import transaction
@@ -8,23 +9,23 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import keys, storage
+from athanor.artifacts import keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, StoredThing
 from athanor.core import wakeups
-from athanor.core.errors import Forbidden, Invalid, NotFound
+from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from trainer.contract.manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
     DatasetManifest,
+    Manifest,
     ModelManifest,
-    ProfileManifest,
     StoredFile,
     StoredPart,
 )
 
-Manifest = CheckpointManifest | ModelManifest | DatasetManifest | ProfileManifest
+log = logging.getLogger(__name__)
 
 
 def job_prefix(job_id: str) -> str:
@@ -35,6 +36,7 @@ def job_prefix(job_id: str) -> str:
 def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Checkpoint:
     """Make a checkpoint exist. Idempotent; older ones beyond `checkpoint.keep_last` are retired with it."""
     check_is_whole(attempt.job_id, manifest)
+    manifest = manifests.by_attempt(attempt, manifest)
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Checkpoint.objects.get_or_create(
@@ -58,6 +60,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
 
 def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
     check_is_whole(attempt.job_id, manifest)
+    manifest = manifests.by_attempt(attempt, manifest)
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Artifact.objects.get_or_create(
@@ -84,6 +87,7 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
     dataset_id = manifest.dataset_id or attempt.job.dataset_id
     if dataset_id not in attempt.job.dataset_ids:
         raise Forbidden("foreign_dataset", f"{dataset_id} is no data set of {attempt.job_id}")
+    manifest = manifests.tagged(manifest, keys.sealer(dataset_id, attempt.job.team))
     row, _ = PreparedDataset.objects.get_or_create(
         dataset_id=dataset_id,
         recipe=manifest.recipe,
@@ -98,19 +102,19 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
 
 
 def newest_checkpoint(job: Job) -> CheckpointManifest | None:
-    """The one to resume from: the furthest of the newest attempt that saved any."""
+    """The one to resume from: the furthest of the newest attempt that saved any. Raises Conflict for a forged one."""
     row = newest_checkpoint_row(job)
-    return CheckpointManifest.model_validate(row.manifest) if row else None
+    return manifests.of_checkpoint(row) if row else None
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
-    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
+    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True, deletion=None)
     return kept.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc()).first()
 
 
 def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
     row = Checkpoint.objects.filter(pk=checkpoint_id).first()
-    return CheckpointManifest.model_validate(row.manifest) if row else None
+    return manifests.of_checkpoint(row) if row else None
 
 
 def retired_checkpoints() -> QuerySet[Checkpoint]:
@@ -121,8 +125,12 @@ def retired_checkpoints() -> QuerySet[Checkpoint]:
 def sweep_retired(limit: int = 50) -> int:
     """Delete the objects of retired checkpoints. Returns how many checkpoints are gone now."""
     gone = 0
-    for row in retired_checkpoints()[:limit]:
-        manifest = CheckpointManifest.model_validate(row.manifest)
+    for row in retired_checkpoints().select_related("job__team").order_by("retired_at")[:limit]:
+        try:
+            manifest = manifests.of_checkpoint(row)
+        except Conflict:
+            log.exception("the objects of %s stay in the store", row.pk)  # its manifest may name anybody's
+            continue
         keys_of_parts = [part.key for file in manifest.files for part in file.parts]
         # The manifest goes first: what no manifest names does not exist.
         prefix = keys_of_parts[0].rpartition("/")[0]
@@ -164,8 +172,8 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
 
 def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
     """The plaintext of one file, part by part; each part is whole and verified before it is handed out."""
-    sealer = keys.sealer(row.job_id, row.job.team)
-    for file in files_of(row):
+    sealer = manifests.sealer_of(row.job)
+    for file in manifests.of_stored(row).files:
         if file.path == path:
             for part in file.parts:
                 yield sealer.open(_fetched(part), part)
@@ -181,6 +189,7 @@ def hand_out(row: Checkpoint | Artifact, user: User) -> None:
 
 
 def files_of(row: StoredThing) -> list[StoredFile]:
+    """Return the files that a row lists, for display: they are not verified."""
     return [StoredFile.model_validate(file) for file in row.manifest["files"]]
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal
 
 import boto3
@@ -102,6 +103,17 @@ def size_of(key: str) -> int | None:
 def put(key: str, content: bytes) -> None:
     with _translated():
         client().put_object(Bucket=bucket(), Key=key, Body=content)
+
+
+def put_new(key: str, content: bytes) -> None:
+    """Write an object unless there is one of this name. `key` may be `s3://bucket/key` of another bucket."""
+    where, inner = split(key)
+    with _translated():
+        try:
+            client().put_object(Bucket=where, Key=inner, Body=content, IfNoneMatch="*")
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.PRECONDITION_FAILED:
+                raise
 
 
 def get(key: str) -> bytes | None:

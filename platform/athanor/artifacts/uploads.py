@@ -19,8 +19,8 @@ from athanor.artifacts.models import Dataset
 from athanor.core import ids
 from athanor.core.errors import Conflict, Invalid
 from athanor.quotas.selectors import path_of_team
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart
-from trainer.contract.sealing import Sealer
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart, UploadManifest
+from trainer.contract.sealing import Sealer, authenticate
 
 SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
 FORMATS = tuple(SUFFIXES)
@@ -52,7 +52,8 @@ def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Datas
     place = path_of_team(team)
     usage.check(place)
     identifier = ids.dataset_id()
-    incoming = _Incoming(keys.sealer(identifier, team), f"teams/{team.id}/datasets/{identifier}/raw")
+    sealer = keys.sealer(identifier, team)
+    incoming = _Incoming(sealer, f"teams/{team.id}/datasets/{identifier}/raw")
     try:
         incoming.take_all(files)
         size = sum(part.plaintext_size for part in incoming.parts)
@@ -67,6 +68,7 @@ def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Datas
                 size_bytes=size,
                 documents=incoming.documents,
                 files=[file.model_dump() for file in incoming.files],
+                tag=authenticate(UploadManifest(dataset_id=identifier, files=incoming.files), sealer).tag,
                 created_by=user,
             )
             facts = {"name": name, "size_bytes": row.size_bytes, "files": len(incoming.files)}

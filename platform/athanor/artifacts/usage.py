@@ -1,9 +1,9 @@
 """How much teams keep in the object store, and the limit on it (`max_storage_bytes` of the quota tree).
 
-What is counted: checkpoints until they are deleted, models, logs and profiles, uploaded data sets, and what was made of
-data sets by tokenising. New data and new jobs are refused above the limit; a running job's checkpoints never are, since
-losing its work would cost more than the bytes: it may go above the limit, and whoever comes next waits until there is
-room.
+What is counted: what was deleted until its objects are gone, checkpoints until they are deleted, models, logs and
+profiles, uploaded data sets, and what was made of data sets by tokenising. New data and new jobs are refused above the
+limit; a running job's checkpoints never are, since losing its work would cost more than the bytes: it may go above the
+limit, and whoever comes next waits until there is room.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,10 @@ from athanor.core.errors import Conflict
 from athanor.quotas import limits, selectors
 from athanor.quotas.models import QuotaNode
 
-REMEDY = "keep fewer checkpoints (checkpoint.keep_last), or ask a platform administrator for more"
+REMEDY = (
+    "delete what is not needed (`athanor delete`, with --permanently before the undo window ends), keep fewer "
+    "checkpoints (checkpoint.keep_last), or ask a platform administrator for more"
+)
 
 
 def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
@@ -26,8 +29,8 @@ def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
     with tenancy.unrestricted():
         for rows, team in (
             (Checkpoint.objects.filter(deleted_at__isnull=True), "job__team_id"),
-            (Artifact.objects.all(), "job__team_id"),
-            (Dataset.objects.filter(origin=Dataset.Origin.SEALED), "team_id"),
+            (Artifact.objects.filter(deletion__purged_at=None), "job__team_id"),
+            (Dataset.objects.filter(origin=Dataset.Origin.SEALED, deletion__purged_at=None), "team_id"),
             (PreparedDataset.objects.all(), "dataset__team_id"),
         ):
             asked = rows if wanted is None else rows.filter(**{f"{team}__in": wanted})

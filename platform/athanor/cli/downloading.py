@@ -1,5 +1,5 @@
-"""Fetching a sealed model: each part is checked and opened before it is written, and nothing bears its final
-name before all of it is there. A download that was cut off goes on where it stopped."""
+"""Fetching a sealed model: its manifest is authenticated first, each part is checked and opened before it is written,
+and nothing bears its final name before all of it is there. A download that was cut off goes on where it stopped."""
 
 import os
 import shutil
@@ -13,11 +13,17 @@ import httpx
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
 from athanor.cli.schema_gen import Artifact
-from trainer.contract.manifest import StoredFile, StoredPart
-from trainer.contract.sealing import Sealer, SealError
+from trainer.contract.manifest import LogManifest, Manifest, ModelManifest, ProfileManifest, StoredFile, StoredPart
+from trainer.contract.sealing import Sealer, SealError, check_manifest
 
 PART_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 PART_DELAYS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+# By an artifact's kind: its manifest, and the field that has its step.
+MANIFESTS: dict[str, tuple[type[Manifest], str]] = {
+    "model": (ModelManifest, "step"),
+    "log": (LogManifest, "step"),
+    "profile": (ProfileManifest, "last_step"),
+}
 MARKER = ".athanor-artifact"  # names the artifact a folder holds
 Advance = Callable[[int], None]
 
@@ -34,6 +40,7 @@ class Download:
     ) -> None:
         self._client = client
         self._id = str(artifact["id"])
+        self._artifact = artifact
         self._output = output
         self._partial = output.with_name(output.name + ".partial")
         self._http = httpx.Client(timeout=PART_TIMEOUT)
@@ -59,7 +66,26 @@ class Download:
         answer = self._client.post(f"/artifacts/{self._id}:download")
         for file in answer["files"]:
             self._urls.update({part["key"]: part["url"] for part in file["parts"]})
-        return [StoredFile.model_validate(file) for file in answer["files"]], Sealer(answer["data_key"])
+        sealer = Sealer(answer["data_key"])
+        return self._checked(answer.get("manifest"), sealer).files, sealer
+
+    def _checked(self, content: Any, sealer: Sealer) -> Manifest:
+        """Return the manifest, if it is the one that this artifact's job authenticated with its data key."""
+        if not content:
+            raise CliError(
+                ExitCode.SERVER,
+                f"the server sent no manifest of {self._id}, so the files cannot be checked: update the server",
+            )
+        kind, step = MANIFESTS[self._artifact["kind"]]
+        try:
+            manifest = kind.model_validate(content)
+            check_manifest(manifest, sealer, **{"job_id": self._artifact["job"], step: self._artifact["step"]})
+        except ValueError as error:
+            raise CliError(
+                ExitCode.SERVER,
+                f"refused the manifest of {self._id}: {error}. Nothing was written; tell the platform's administrator",
+            ) from error
+        return manifest
 
     def _fetch_file(self, file: StoredFile, sealer: Sealer, advance: Advance) -> None:
         path = self._partial / file.path  # StoredFile refuses a path that leaves the folder

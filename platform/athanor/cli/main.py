@@ -11,6 +11,7 @@ from athanor.cli import (
     clusters,
     costs,
     datasets,
+    deletions,
     event_files,
     following,
     jobs,
@@ -63,6 +64,8 @@ app.command("watch")(following.watch_job)
 app.command("logs")(following.logs)
 app.command("download")(models.download)
 app.command("generate")(models.generate)
+app.command("delete")(deletions.delete)
+app.add_typer(deletions.app, name="trash", help="What was deleted and can be restored.", no_args_is_help=True)
 app.add_typer(datasets.app, name="dataset", help="Text to train on.", no_args_is_help=True)
 app.command("queue")(quotas.queue)
 app.command("costs")(costs.costs)

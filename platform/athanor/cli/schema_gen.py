@@ -33,6 +33,12 @@ class CostAtTimeLimit(TypedDict):
     currency: str
 
 
+DeletionKindEnum: TypeAlias = Literal['job', 'artifact', 'checkpoint', 'dataset']
+
+
+DeletionStateEnum: TypeAlias = Literal['pending', 'purging', 'purged', 'restored']
+
+
 DesiredEnum: TypeAlias = Literal['run', 'pause', 'stop']
 
 
@@ -252,6 +258,19 @@ ScaleEnum: TypeAlias = Literal['rms', 'spectral']
 
 
 ScoringEnum: TypeAlias = Literal['softmax', 'sigmoid']
+
+
+class Deletion(TypedDict):
+    id: str
+    team: Named
+    kind: DeletionKindEnum
+    target: str
+    name: str
+    size_bytes: int
+    state: DeletionStateEnum
+    deleted_by: str
+    created_at: str
+    purge_after: str
 
 
 class PresetPage(TypedDict):

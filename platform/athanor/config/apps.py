@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 from django.contrib.admin import apps as admin_apps
+from django.db.models.signals import post_migrate
 
 
 class ConfigConfig(AppConfig):
@@ -10,7 +11,9 @@ class ConfigConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
-        from athanor.config import celery  # noqa: F401, PLC0415 - needs the settings, which are ready only now
+        from athanor.config import celery, database_roles  # noqa: F401, PLC0415 - needs the settings, ready only now
+
+        post_migrate.connect(database_roles.grant_after_migrate, sender=self.apps.get_app_config("accounts"))
 
 
 class AuditedAdminConfig(admin_apps.AdminConfig):

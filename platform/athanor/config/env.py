@@ -2,12 +2,15 @@
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+
+ANCHOR_PLACE = re.compile(r"file:/.+|store|s3://[^/]+(/.*)?|syslog|syslog://[^/:]+:[0-9]+")
 
 # Read by other programs of this repository, and harmless here.
 FOREIGN_NAMES = frozenset(
@@ -26,6 +29,9 @@ class Environment(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     database_url: str = Field("postgresql://127.0.0.1:5432/athanor", alias="DATABASE_URL")
+    # The role that owns the tables, for `manage.py migrate` alone; empty: DATABASE_URL's.
+    migration_database_url: str = Field("", alias="ATHANOR_MIGRATION_DATABASE_URL")
+    audit_anchors: str = Field("", alias="ATHANOR_AUDIT_ANCHORS")
     celery_broker_url: str = Field("redis://127.0.0.1:6379/0", alias="CELERY_BROKER_URL")
     secret_key: str = Field("", alias="ATHANOR_SECRET_KEY")
     master_key: str = Field("", alias="ATHANOR_MASTER_KEY")
@@ -51,6 +57,8 @@ class Environment(BaseModel):
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")
     metrics_days_256x: int = Field(0, ge=0, alias="ATHANOR_METRICS_DAYS_256X")
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
+    # Days for which something deleted can be restored before its objects go.
+    undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
     oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")
@@ -60,6 +68,16 @@ class Environment(BaseModel):
     oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
     oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
+
+    @field_validator("audit_anchors")
+    @classmethod
+    def _check_anchors(cls, value: str) -> str:
+        for place in filter(None, (part.strip() for part in value.split(","))):
+            if not ANCHOR_PLACE.fullmatch(place):
+                raise ValueError(
+                    f"{place!r} is none of file:/PATH, store, s3://BUCKET/PREFIX, syslog, syslog://HOST:PORT"
+                )
+        return value
 
 
 class EnvironmentProblem(SystemExit):

@@ -93,6 +93,10 @@ def dataset_id() -> str:
     return new_id("dset")
 
 
+def deletion_id() -> str:
+    return new_id("del")
+
+
 def webhook_id() -> str:
     return new_id("whk")
 

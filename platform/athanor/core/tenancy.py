@@ -1,9 +1,10 @@
 """The second wall between teams: row-level security, by a setting of the database session.
 
-`athanor.teams` names the teams whose rows a session sees and writes. Policies on every table of a team's work (made
-by `protect` in migrations) ask it, for the tables' owner too. Empty or `*` is all: workers and commands. The web's
-sessions start with `-`, nobody's, and each request is let in to the teams of whoever it was recognised as; when its
-connection goes back to the pool, it is nobody's again. So a query that forgets its team finds nothing, not everything.
+`athanor.teams` names the teams whose rows a session sees and writes. Policies on every table of a team's work (made by
+`protect` in migrations) ask it, of the runtime role and of the tables' owner alike. Empty or `*` is all: workers and
+commands. The web's sessions start with `-`, nobody's, and each request is let in to the teams of whoever it was
+recognised as; when its connection goes back to the pool, it is nobody's again. So a query that forgets its team finds
+nothing, not everything.
 
 It needs a database session of one's own: a pooler in front of PostgreSQL must pool sessions, not transactions. Backups
 by the tables' owner need `pg_dump --enable-row-security`.

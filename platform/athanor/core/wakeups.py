@@ -24,6 +24,7 @@ SURVEY = "athanor.survey"
 METER = "athanor.meter"
 ESTIMATE = "athanor.estimate"
 SIMULATE = "athanor.simulate"
+ANCHOR_AUDIT = "athanor.anchor_audit"
 
 
 def hint_after_commit(task: str) -> None:

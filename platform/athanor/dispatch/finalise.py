@@ -25,9 +25,9 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Blame, Reason, Retry
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
 from athanor.telemetry import logs
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, LogManifest, StoredFile
 from trainer.contract.run import AttemptEnd
-from trainer.contract.sealing import SealError
+from trainer.contract.sealing import SealError, authenticate
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +217,7 @@ def _archive_log(attempt: Attempt, lease: Lease) -> None:
         storage.put(key, ciphertext)
         parts.append(part)
     file = StoredFile(path=f"attempt-{attempt.number}.jsonl.zst", parts=parts)
+    manifest = authenticate(LogManifest(job_id=attempt.job_id, attempt_id=attempt.id, files=[file]), sealer)
     Artifact.objects.get_or_create(
         attempt=attempt,
         kind=Artifact.Kind.LOG,
@@ -225,6 +226,6 @@ def _archive_log(attempt: Attempt, lease: Lease) -> None:
             "name": f"log of attempt {attempt.number}",
             "step": 0,
             "size_bytes": sum(part.size for part in parts),
-            "manifest": {"kind": "log", "files": [file.model_dump(mode="json")]},
+            "manifest": manifest.model_dump(mode="json"),
         },
     )

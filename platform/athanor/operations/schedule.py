@@ -29,9 +29,12 @@ SWEEPERS = (
     ),
     Sweeper(wakeups.DELIVER, 5.0, "A delivery is tried until it is taken or given up."),
     Sweeper(wakeups.METER, 10.0, "What ran is charged to its budgets, once; a run that they do not carry on stops."),
-    Sweeper(wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint stays in the store."),
+    Sweeper(
+        wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint, or of what was deleted, stays in the store."
+    ),
     Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
     Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
+    Sweeper(wakeups.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),
     Sweeper(wakeups.SIMULATE, 15.0, "A simulation that was asked for is carried out, or says why not."),
     Sweeper(
         wakeups.SURVEY,

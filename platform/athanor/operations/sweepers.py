@@ -13,6 +13,7 @@ from django.db.models import Count, F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Least, Now
 from django.utils import timezone
 
+from athanor.artifacts import deletions
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.core import wakeups
@@ -73,9 +74,13 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     wakeups.PUBLISH: lambda: [Due(feed.unnumbered(), F("time"))],
     wakeups.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
     wakeups.METER: lambda: [Due(meter.due(timezone.now()), F("due_at")), Due(meter.unmetered(), F("launched_at"))],
-    wakeups.SWEEP_STORAGE: lambda: [Due(retired_checkpoints(), F("retired_at"))],
+    wakeups.SWEEP_STORAGE: lambda: [
+        Due(retired_checkpoints(), F("retired_at")),
+        Due(deletions.due(), F("purge_after")),
+    ],
     wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
     wakeups.SWEEP_TELEMETRY: lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
+    wakeups.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
     wakeups.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
     wakeups.SURVEY: lambda: [Due(surveys.due(), Least("nodes_at", "probed_at"))],
 }

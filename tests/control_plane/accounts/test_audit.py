@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import ProgrammingError, connection, connections, transaction
+from django.db import DatabaseError, ProgrammingError, connection, connections, transaction
 
 from athanor.accounts import audit, members
 from athanor.accounts.models import AuditEvent, Team, User
@@ -15,6 +16,7 @@ from athanor.accounts.roles import Role
 from athanor.artifacts.models import Artifact
 from athanor.jobs.models import Job
 from tests.control_plane import drive
+from tests.control_plane.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 
@@ -31,13 +33,15 @@ def record(number: int) -> AuditEvent:
 
 @pytest.fixture
 def tampering() -> Callable[..., None]:
-    """What somebody does who has the database, and even switches the trigger off."""
+    """What somebody does who has the rights of the tables' owner, and switches the triggers off."""
 
     def act(sql: str, *values: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("ALTER TABLE accounts_auditevent DISABLE TRIGGER audit_is_append_only")
+        with as_owner(), connection.cursor() as cursor:
+            for table in ("accounts_auditevent", "accounts_audithead"):
+                cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
             cursor.execute(sql, values)
-            cursor.execute("ALTER TABLE accounts_auditevent ENABLE TRIGGER audit_is_append_only")
+            for table in ("accounts_auditevent", "accounts_audithead"):
+                cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
 
     return act
 
@@ -56,6 +60,12 @@ def test_a_whole_chain_verifies() -> None:
         ("UPDATE accounts_auditevent SET after = '{\"number\": 7}' WHERE seq = 3", "record 3 was changed"),
         ("DELETE FROM accounts_auditevent WHERE seq = 3", "records 3 to 3 were removed"),
         ("DELETE FROM accounts_auditevent WHERE seq = 5", "record 5 was the last one written"),
+        (
+            "DELETE FROM accounts_auditevent WHERE seq > 3; UPDATE accounts_audithead SET (seq, digest) ="
+            " (SELECT seq, digest FROM accounts_auditevent WHERE seq = 3)",
+            "the head of the chain (record 3) was not written by this platform",
+        ),
+        ("UPDATE accounts_audithead SET mac = ''", "the head of the chain (record 5) was not written"),
         ("DELETE FROM accounts_audithead", "the head of the chain is gone"),
         (
             "INSERT INTO accounts_auditevent SELECT seq + 1, time, action, 'eve', actor_id, token_id, team_id,"
@@ -88,11 +98,45 @@ def test_an_inserted_record_breaks_the_chain_even_when_all_are_renumbered(tamper
     assert any("record 3 was changed, or was not written" in problem for problem in audit.verify())
 
 
+@pytest.mark.parametrize(
+    ("sql", "refused"),
+    [
+        ("UPDATE accounts_auditevent SET actor = 'eve'", "permission denied"),
+        ("DELETE FROM accounts_auditevent", "permission denied"),
+        ("TRUNCATE accounts_auditevent", "permission denied"),
+        ("DELETE FROM accounts_audithead", "permission denied"),
+        ("TRUNCATE accounts_audithead", "permission denied"),
+        ("UPDATE accounts_audithead SET seq = 1", "cannot go from record 3 back to 1"),
+        ("ALTER TABLE accounts_auditevent DISABLE TRIGGER USER", "must be owner"),
+        ("ALTER TABLE accounts_audithead DISABLE TRIGGER USER", "must be owner"),
+        ("ALTER TABLE accounts_auditevent OWNER TO CURRENT_USER", "must be owner"),
+        ("DROP TABLE accounts_auditevent", "must be owner"),
+        ("CREATE OR REPLACE FUNCTION athanor_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS"
+         " $$ BEGIN RETURN OLD; END $$", "permission denied"),
+        ("CREATE TABLE public.mine (id int)", "permission denied"),
+        ("SET session_replication_role = replica", "permission denied"),
+    ],
+)  # fmt: skip
+def test_the_role_of_web_and_workers_cannot_change_the_past(sql: str, refused: str) -> None:
+    for number in range(3):
+        record(number)
+    with pytest.raises(DatabaseError, match=refused), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
+    assert list(audit.verify()) == []
+
+
 @pytest.mark.parametrize("sql", ["UPDATE accounts_auditevent SET actor = 'eve'", "DELETE FROM accounts_auditevent"])
-def test_the_database_refuses_to_change_a_record(sql: str) -> None:
+def test_a_trigger_refuses_the_owner_too(sql: str) -> None:
     record(1)
     with pytest.raises(ProgrammingError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("RESET ROLE")
         cursor.execute(sql)
+
+
+def test_an_emptied_trail_is_reported_when_there_are_users(tampering: Callable[..., None], user: User) -> None:
+    record(1)
+    tampering("TRUNCATE accounts_auditevent, accounts_audithead")
+    assert any("the trail was emptied" in problem for problem in audit.verify())
 
 
 def test_a_change_that_is_rolled_back_leaves_no_record_and_no_gap() -> None:
@@ -200,6 +244,49 @@ def test_pages_filters_and_the_export(client: Any, user: User, monkeypatch: Any)
     assert client.get("/api/v1/audit?action=tes").json()["items"] == []
     assert len(client.get("/api/v1/audit?target=3&actor=ada").json()["items"]) == 1
     assert client.get("/api/v1/audit?after=yesterday").status_code == 422
-    monkeypatch.setattr("athanor.api.v1.audit.EXPORT_CHUNK", 3)
-    lines = b"".join(client.get("/api/v1/audit:export?action=test")).splitlines()
+    monkeypatch.setattr("athanor.accounts.audit_export.CHUNK", 3)
+    *lines, end = b"".join(client.get("/api/v1/audit:export?action=test")).splitlines()
     assert [json.loads(line)["after"]["number"] for line in lines] == list(range(7))
+    assert json.loads(end)["end"]["complete"] is False
+
+
+def tampered(lines: list[bytes], how: str) -> list[bytes]:
+    end = json.loads(lines[-1])["end"]
+    return {
+        "nothing": lines,
+        "a record": [*lines[:1], lines[1].replace(b'"ada"', b'"eve"'), *lines[2:]],
+        "one left out": [*lines[:1], *lines[2:]],
+        "two exchanged": [lines[1], lines[0], *lines[2:]],
+        "the end cut off": lines[:-1],
+        "an end of fewer": [*lines[:1], json.dumps({"end": {**end, "lines": 1, "seq": 1}}).encode() + b"\n"],
+    }[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("nothing", ""),
+        ("a record", "was changed"),
+        ("one left out", "does not follow"),
+        ("two exchanged", "does not follow"),
+        ("the end cut off", "no end line"),
+        ("an end of fewer", "the end line was changed"),
+    ],
+)
+def test_an_export_is_verified_without_the_database(
+    client: Any, user: User, tmp_path: Path, how: str, said: str, capsys: Any
+) -> None:
+    User.objects.filter(pk=user.pk).update(platform_role="platform_admin")
+    client.force_login(user)
+    for number in range(4):
+        record(number)
+    lines = b"".join(client.get("/api/v1/audit:export")).splitlines(keepends=True)
+    assert {"seq", "previous", "digest"} <= json.loads(lines[0]).keys()
+    file = tmp_path / "trail.jsonl"
+    file.write_bytes(b"".join(tampered(lines, how)))
+    if not said:
+        call_command("verify_audit", file=str(file))
+        return
+    with pytest.raises(CommandError, match="no intact export"):
+        call_command("verify_audit", file=str(file))
+    assert said in capsys.readouterr().err

@@ -18,6 +18,7 @@ from athanor.operations import sweepers
 from athanor.operations.models import SweeperRun
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
+from tests.control_plane.roles import as_owner
 
 pytestmark = pytest.mark.django_db
 Submit = Callable[..., Job]
@@ -62,9 +63,11 @@ def test_every_sweeper_says_its_invariant_and_when_nothing_is_due(operator: Api,
 
 
 def test_a_sweeper_that_never_ran_is_late_when_it_should_have(operator: Api, world: World) -> None:
-    MigrationRecorder.Migration.objects.update(applied=timezone.now())
+    with as_owner():
+        MigrationRecorder.Migration.objects.update(applied=timezone.now())
     assert not sweeper(operator, wakeups.ADMIT)["late"], "the platform was made just now"
-    MigrationRecorder.Migration.objects.update(applied=timezone.now() - timedelta(hours=2))
+    with as_owner():
+        MigrationRecorder.Migration.objects.update(applied=timezone.now() - timedelta(hours=2))
     assert sweeper(operator, wakeups.ADMIT)["late"]
 
 

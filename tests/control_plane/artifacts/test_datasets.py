@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from athanor.dispatch.services import run_config_of
 from athanor.jobs.models import Job
 from tests.control_plane import drive
 from trainer.contract.data import DataSpec, TokenizerSpec
-from trainer.contract.manifest import StoredPart
+from trainer.contract.manifest import DatasetManifest, StoredPart
 from trainer.contract.recipe import dataset_recipes
+from trainer.contract.sealing import authenticate
 
 pytestmark = pytest.mark.django_db
 
@@ -179,10 +181,11 @@ def test_a_prepared_data_set_is_given_to_later_jobs_of_the_same_recipe(submit: A
     assert first.dataset_id == second.dataset_id
     data = DataSpec(source="builtin:python-stdlib")
     (recipe,) = dataset_recipes(data.parts, TokenizerSpec(), [first.dataset_id])
-    manifest = {
-        "recipe": recipe, "fingerprint": "f", "vocab_size": 2048, "train_tokens": 1, "validation_tokens": 1,
-        "documents": 1, "created_at": "2026-01-01T00:00:00Z", "files": [],
-    }  # fmt: skip
+    manifest = DatasetManifest(
+        recipe=recipe, fingerprint="f", vocab_size=2048, train_tokens=1, validation_tokens=1, documents=1,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC), files=[],
+    )  # fmt: skip
+    manifest = authenticate(manifest, keys.sealer(first.dataset_id, first.team)).model_dump(mode="json")
     PreparedDataset.objects.create(dataset_id=first.dataset_id, recipe=recipe, manifest=manifest, job=first)
     attempt = drive.start(second)
     prepared = run_config_of(attempt).dataset.prepared

@@ -17,9 +17,9 @@ from athanor.core.errors import AthanorError
 from athanor.jobs.models import Attempt, Job
 from athanor.telemetry import ingest
 from tests.control_plane import drive
-from trainer.contract.manifest import StoredFile
+from trainer.contract.manifest import ModelManifest, StoredFile
 from trainer.contract.run import Batch, EndClass, LogLine
-from trainer.contract.sealing import Sealer, SealError
+from trainer.contract.sealing import Sealer, SealError, authenticate
 
 pytestmark = pytest.mark.django_db
 SECRET = b"PLANTED-CANARY in the model " * 1000
@@ -34,7 +34,11 @@ def artifact(submit: Callable[..., Job], bucket: str) -> Artifact:
         ciphertext, part = sealer.seal(SECRET + bytes([number]), f"jobs/{attempt.job_id}/model/part-{number}")
         storage.put(part.key, ciphertext)
         parts.append(part)
-    manifest = {"files": [StoredFile(path="model.safetensors", parts=parts).model_dump()]}
+    manifest = ModelManifest(
+        job_id=attempt.job_id, attempt_id=attempt.id, step=1, num_parameters=1, created_at=datetime.now(UTC),
+        files=[StoredFile(path="model.safetensors", parts=parts)],
+    )  # fmt: skip
+    manifest = authenticate(manifest, sealer).model_dump(mode="json")
     return Artifact.objects.create(
         job=attempt.job, attempt=attempt, kind="model", name="m", step=1, size_bytes=1, manifest=manifest
     )

@@ -17,8 +17,9 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal
 from athanor.api.pagination import listed
 from athanor.api.sparse import FIELDS, shown
+from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.artifacts import keys, selectors, services, storage
+from athanor.artifacts import keys, manifests, selectors, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint, StoredThing
 from athanor.jobs.selectors import job_of
 from trainer.contract.manifest import StoredFile
@@ -70,6 +71,9 @@ class DownloadFileSerializer(StoredFileSerializer):
 
 DOWNLOAD = {
     "files": DownloadFileSerializer(many=True),
+    "manifest": serializers.DictField(
+        help_text="paths, parts, sizes and digests with a tag of the data key: check it before `files` is used"
+    ),
     "data_key": serializers.CharField(help_text="Tink streaming keyset, JSON, base64"),
     "expires_at": serializers.DateTimeField(),
 }
@@ -107,6 +111,14 @@ class ArtifactView(APIView):
     @extend_schema(operation_id="artifacts_show", responses={200: ArtifactSerializer, **PROBLEMS})
     def get(self, request: Request, artifact_id: str) -> Response:
         return Response(ArtifactSerializer(selectors.artifact_of(principal(request), artifact_id)).data)
+
+    @extend_schema(
+        operation_id="artifacts_delete",
+        parameters=[deletions.PERMANENTLY],
+        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+    )
+    def delete(self, request: Request, artifact_id: str) -> Response:
+        return deletions.delete(request, "artifacts", artifact_id)
 
 
 class ArtifactDownloadView(APIView):
@@ -150,7 +162,7 @@ class ArchiveView(APIView):
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
         _hand_out(who, row)
-        files = services.files_of(row)
+        files = manifests.of_stored(row).files
         response = StreamingHttpResponse(_tar(row, files), content_type="application/x-tar")
         response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{row.kind}.tar"'
         response["Content-Length"] = str(sum(_tar_size(file.size) for file in files) + 2 * TAR_BLOCK)
@@ -166,14 +178,20 @@ def _download(who: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
     _hand_out(who, row)
     expires_at = storage.presigned_until()  # of the first URL
     files = []
-    for file in services.files_of(row):
+    manifest = manifests.of_stored(row)
+    for file in manifest.files:
         parts = []
         for part in file.parts:
             url, _ = storage.presign("get", part.key)
             parts.append({**part.model_dump(), "url": url})
         files.append({"path": file.path, "size": file.size, "parts": parts})
     data_key = keys.data_key(row.job_id, row.job.team)
-    return {"files": files, "data_key": data_key, "expires_at": expires_at}
+    return {
+        "files": files,
+        "manifest": manifest.model_dump(mode="json"),
+        "data_key": data_key,
+        "expires_at": expires_at,
+    }
 
 
 def _tar(row: Artifact, files: list[StoredFile]) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.pagination import listed, page, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
-from athanor.api.v1 import outlook, submission
+from athanor.api.v1 import deletions, outlook, submission
 from athanor.api.v1.shapes import (
     PROBLEMS,
     FieldProblemSerializer,
@@ -151,6 +151,15 @@ class JobView(APIView):
     def get(self, request: Request, job_id: str) -> Response:
         job = selectors.job_of(principal(request), job_id)
         return tagged(request, shown(request, JobSerializer, job), _etag(job))
+
+    @extend_schema(
+        operation_id="jobs_delete",
+        parameters=[deletions.PERMANENTLY],
+        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        description="Deletes all that a finished job stored: models, logs, profiles, checkpoints. Its record stays.",
+    )
+    def delete(self, request: Request, job_id: str) -> Response:
+        return deletions.delete(request, "jobs", job_id)
 
 
 def _act(request: Request, job_id: str, service: services.Wish) -> Response:

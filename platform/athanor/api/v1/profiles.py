@@ -29,11 +29,14 @@ class ProfileSerializer(serializers.Serializer[Any]):
     steps = serializers.IntegerField(help_text="asked for; a run that ends sooner gives fewer")
     first_step = serializers.IntegerField(allow_null=True)
     last_step = serializers.IntegerField(allow_null=True)
-    artifact = serializers.CharField(source="artifact_id", allow_null=True, help_text="its traces, when it is ready")
+    artifact = serializers.SerializerMethodField(help_text="its traces, when it is ready; null when they were deleted")
     size_bytes = serializers.SerializerMethodField()
     requested_by = serializers.CharField()
     created_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
+
+    def get_artifact(self, row: Profile) -> str | None:
+        return row.artifact.id if row.artifact and row.artifact.deletion_id is None else None
 
     def get_size_bytes(self, row: Profile) -> int | None:
         return row.artifact.size_bytes if row.artifact else None

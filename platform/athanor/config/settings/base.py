@@ -1,5 +1,6 @@
 """Applications, database, templates, static files, logging."""
 
+import sys
 from pathlib import Path
 
 import dj_database_url
@@ -69,7 +70,12 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {"default": dj_database_url.parse(ATHANOR.database_url, conn_health_checks=True)}
+# What makes and changes tables connects as their owner, everything else as a role that owns none.
+OWNER_COMMANDS = {"migrate", "showmigrations", "sqlmigrate", "sqlflush", "flush"}
+_as_owner = len(sys.argv) > 1 and sys.argv[1] in OWNER_COMMANDS
+_database_url = (ATHANOR.migration_database_url if _as_owner else "") or ATHANOR.database_url
+DATABASES = {"default": dj_database_url.parse(_database_url, conn_health_checks=True)}
+DATABASE_RUNTIME_ROLE: str = dj_database_url.parse(ATHANOR.database_url).get("USER") or ""
 # Under ASGI thread pools run the views: connections are pooled, not kept per thread. The 22 threads of the gateway's
 # lanes, and the hub's three.
 DATABASES["default"]["CONN_MAX_AGE"] = 0

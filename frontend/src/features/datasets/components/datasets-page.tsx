@@ -8,11 +8,13 @@ import type { Dataset } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
+import { DeleteButton } from "@/components/delete-button";
 import { EmptyState } from "@/components/empty-state";
 import { UploadIcon } from "@/components/icons";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
+import { DeletedPanel } from "@/features/datasets/components/deleted-panel";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
 import { bytes, count, moment } from "@/lib/format";
 
@@ -39,6 +41,14 @@ const COLUMNS: Column<Dataset>[] = [
   { name: "Documents", end: true, cell: (dataset) => count(dataset.documents) },
   { name: "Size", end: true, cell: (dataset) => bytes(dataset.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (dataset) => moment(dataset.created_at) },
+  {
+    name: "(Delete)",
+    end: true,
+    cell: (dataset) =>
+      dataset.origin === "sealed" ? (
+        <DeleteButton collection="datasets" id={dataset.id} name={dataset.name} />
+      ) : null,
+  },
 ];
 
 export function DatasetsPage() {
@@ -72,6 +82,7 @@ export function DatasetsPage() {
           )}
         </Panel>
       ) : null}
+      <DeletedPanel />
       <UploadDialog opened={uploading} teams={session.data?.teams ?? []} onClose={close} />
     </Page>
   );

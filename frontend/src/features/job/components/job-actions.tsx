@@ -7,10 +7,11 @@ import { Link } from "react-router";
 import { actOnJob, jobKeys, profileJob, type JobAction } from "@/api/jobs";
 import type { Job } from "@/api/types";
 import { Confirm } from "@/components/confirm";
+import { DeleteButton } from "@/components/delete-button";
 import { DownloadIcon, ForkIcon, StopIcon } from "@/components/icons";
 import { artifactsQuery } from "@/features/job/api/queries";
 import { archiveAddress } from "@/features/job/api/archive";
-import { canCancel } from "@/lib/status";
+import { canCancel, isFinal } from "@/lib/status";
 
 export function JobActions({ job }: { job: Job }) {
   const [asking, { open, close }] = useDisclosure(false);
@@ -82,6 +83,9 @@ export function JobActions({ job }: { job: Job }) {
         >
           {stopping ? "Cancelling" : "Cancel"}
         </Button>
+      ) : null}
+      {isFinal(job.status) ? (
+        <DeleteButton collection="jobs" id={job.id} name={`what ${job.name} stored`} size="sm" />
       ) : null}
       <Confirm
         opened={asking}

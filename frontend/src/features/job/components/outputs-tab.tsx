@@ -5,6 +5,7 @@ import type { Artifact, Checkpoint, Job } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
+import { DeleteButton } from "@/components/delete-button";
 import { EmptyState } from "@/components/empty-state";
 import { DownloadIcon } from "@/components/icons";
 import { Panel } from "@/components/panel";
@@ -52,6 +53,12 @@ const ARTIFACT_COLUMNS: Column<Artifact>[] = [
   },
 ];
 
+const DELETE_ARTIFACT: Column<Artifact> = {
+  name: "(Delete)",
+  end: true,
+  cell: (artifact) => <DeleteButton collection="artifacts" id={artifact.id} name={artifact.name} />,
+};
+
 const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
   {
     name: "Checkpoint",
@@ -73,17 +80,27 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => moment(checkpoint.created_at) },
 ];
 
+const DELETE_CHECKPOINT: Column<Checkpoint> = {
+  name: "(Delete)",
+  end: true,
+  cell: (checkpoint) => (
+    <DeleteButton collection="checkpoints" id={checkpoint.id} name={`checkpoint of step ${checkpoint.step}`} />
+  ),
+};
+
 export function OutputsTab({ job }: { job: Job }) {
   const artifacts = useQuery(artifactsQuery(job));
   const checkpoints = useQuery(checkpointsQuery(job));
   const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
+  const artifactColumns = isFinal(job.status) ? [...ARTIFACT_COLUMNS, DELETE_ARTIFACT] : ARTIFACT_COLUMNS;
+  const checkpointColumns = isFinal(job.status) ? [...CHECKPOINT_COLUMNS, DELETE_CHECKPOINT] : CHECKPOINT_COLUMNS;
   const saved = [...(checkpoints.data?.items ?? [])].sort((a, b) => b.step - a.step);
   return (
     <Stack gap="lg">
       <Panel title="Artifacts" flush>
         {artifacts.error ? <ProblemNotice error={artifacts.error} onRetry={() => void artifacts.refetch()} /> : null}
         {models.length > 0 ? (
-          <DataTable label="Artifacts" rows={models} columns={ARTIFACT_COLUMNS} rowKey={(one) => one.id} />
+          <DataTable label="Artifacts" rows={models} columns={artifactColumns} rowKey={(one) => one.id} />
         ) : artifacts.isSuccess ? (
           <EmptyState title="No artifacts">
             {isFinal(job.status)
@@ -104,7 +121,7 @@ export function OutputsTab({ job }: { job: Job }) {
           <ProblemNotice error={checkpoints.error} onRetry={() => void checkpoints.refetch()} />
         ) : null}
         {saved.length > 0 ? (
-          <DataTable label="Checkpoints" rows={saved} columns={CHECKPOINT_COLUMNS} rowKey={(one) => one.id} />
+          <DataTable label="Checkpoints" rows={saved} columns={checkpointColumns} rowKey={(one) => one.id} />
         ) : checkpoints.isSuccess ? (
           <EmptyState title="No checkpoints">The spec says after how many steps the first is written.</EmptyState>
         ) : null}

@@ -1,21 +1,64 @@
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from athanor.accounts import audit
+from athanor.accounts import audit, audit_export
 from athanor.accounts.models import AuditHead
+from athanor.config import database_roles
+from athanor.operations import audit_anchors
 
 
 class Command(BaseCommand):
-    help = "Check the audit trail's chain; name every record that was changed, removed or inserted. Fails if any was."
+    help = (
+        "Check the audit trail against its chain, its head and the anchors outside the database; name every record "
+        "that was changed, removed or inserted. Fails if any was."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--file", help="check an export (GET /api/v1/audit:export) instead; needs no database")
+        parser.add_argument(
+            "--anchors", action="append", default=[], metavar="FILE", help="anchors more, one a line, as from syslog"
+        )
+        parser.add_argument("--require-anchors", action="store_true", help="fail when there is no anchor to check")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        problems = 0
-        for problem in audit.verify():
-            problems += 1
+        if options["file"]:
+            self._check_file(Path(options["file"]))
+            return
+        found = audit_anchors.read(tuple(options["anchors"]))
+        problems = [*found.problems, *audit.verify(found.anchors)]
+        for problem in problems:
             self.stderr.write(problem)
         head = AuditHead.objects.filter(pk=audit.HEAD).first()
         end = f"{head.seq} records, the last with digest {head.digest}" if head else "no records yet"
         if problems:
-            raise CommandError(f"the audit trail is broken in {problems} places ({end})")
+            raise CommandError(f"the audit trail is broken in {len(problems)} places ({end})")
         self.stdout.write(f"the audit trail is whole: {end}")
+        if found.anchors:
+            newest = max(found.anchors, key=lambda anchor: anchor.seq)
+            self.stdout.write(
+                f"{len(found.anchors)} anchors agree, the newest with record {newest.seq} of {newest.time}; what was "
+                "recorded after it could have been replaced by an older copy of the database"
+            )
+        else:
+            self.stdout.write(
+                "no anchor: this check cannot know whether all of the trail, or its end, was removed together with its "
+                "head or replaced by an older copy. Set ATHANOR_AUDIT_ANCHORS, or give --anchors FILE"
+            )
+        if excess := database_roles.excess_rights():
+            self.stdout.write(
+                f"the database role of this command may {excess} the audit trail: give web and workers a role of their "
+                "own (docs/audit.md)"
+            )
+        if options["require_anchors"] and not found.anchors:
+            raise CommandError("there is no anchor to check the audit trail against")
+
+    def _check_file(self, path: Path) -> None:
+        with path.open("rb") as handle:
+            problems = list(audit_export.verify_file(handle))
+        for problem in problems:
+            self.stderr.write(problem)
+        if problems:
+            raise CommandError(f"{path} is no intact export of the audit trail: {len(problems)} problems")
+        self.stdout.write(f"{path} is an intact export of the audit trail")

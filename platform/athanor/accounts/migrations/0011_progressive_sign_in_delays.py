@@ -4,7 +4,7 @@ from django.utils import timezone
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("accounts", "0007_limits_are_quotas"),
+        ("accounts", "0010_audit_head_is_authenticated"),
     ]
 
     operations = [

@@ -1,0 +1,247 @@
+"""Deleting what is stored: finished jobs, artifacts, checkpoints and data sets, with a window for undoing it.
+
+A deletion hides its rows at once. After the window the sweeper deletes their objects, which returns the storage to the
+quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do the
+rows of what was purged, without their objects.
+
+What an unfinished job needs cannot be deleted: `preview` names it. The objects of a manifest that is not authentic are
+never deleted, since it may name those of others.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from athanor.accounts import audit
+from athanor.accounts.models import User
+from athanor.accounts.selectors import Principal
+from athanor.artifacts import manifests, storage
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
+from athanor.core import wakeups
+from athanor.core.errors import Conflict, Invalid, NotFound
+from athanor.jobs.models import Job
+from athanor.jobs.states import FINAL
+from trainer.contract.manifest import MANIFEST_NAME, StoredFile
+
+MOST_NAMED = 20
+Target = Job | Artifact | Checkpoint | Dataset
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """`blocked_by`: unfinished jobs that need it. `used_by`: finished jobs that refer to it and stay as they are."""
+
+    kind: str
+    target_id: str
+    name: str
+    size_bytes: int
+    artifacts: list[Artifact] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    preparations: list[PreparedDataset] = field(default_factory=list)
+    blocked_by: list[Job] = field(default_factory=list)
+    used_by: list[Job] = field(default_factory=list)
+    undo_days: int = 0
+
+    @property
+    def num_artifacts(self) -> int:
+        return len(self.artifacts)
+
+    @property
+    def num_checkpoints(self) -> int:
+        return len(self.checkpoints)
+
+    @property
+    def num_preparations(self) -> int:
+        return len(self.preparations)
+
+
+def preview(target: Target) -> Preview:
+    """Return what deleting the target would remove, and what depends on it."""
+    days: int = settings.ATHANOR.undo_days
+    if isinstance(target, Dataset):
+        users = Job.objects.filter(Q(dataset_id=target.id) | Q(more_dataset_ids__contains=[target.id]))
+        prepared = list(target.prepared.all())
+        size = target.size_bytes + sum(row.size_bytes for row in prepared)
+        return Preview(
+            Deletion.Kind.DATASET, target.id, target.name, size, preparations=prepared, undo_days=days, **_users(users)
+        )
+    if isinstance(target, Job):
+        artifacts = list(Artifact.objects.filter(job=target, deletion=None))
+        checkpoints = list(Checkpoint.objects.filter(job=target, deletion=None, deleted_at=None))
+        kind, name = Deletion.Kind.JOB, target.name
+    elif isinstance(target, Artifact):
+        artifacts, checkpoints, kind, name = [target], [], Deletion.Kind.ARTIFACT, target.name
+    else:
+        artifacts, checkpoints = [], [target]
+        kind, name = Deletion.Kind.CHECKPOINT, f"checkpoint of step {target.step}"
+    bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
+    job_id = target.id if isinstance(target, Job) else target.job_id
+    users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
+    used = _users(users | Job.objects.filter(pk=job_id).exclude(status__in=FINAL))
+    size = sum(row.size_bytes for row in [*artifacts, *checkpoints])
+    return Preview(kind, target.pk, name, size, artifacts, checkpoints, undo_days=days, **used)
+
+
+def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion:
+    """Hide the target, and delete its objects after the window, or with `permanently` at the next sweep.
+
+    Raises Conflict while an unfinished job needs it, Invalid for data that the platform does not store.
+    """
+    if isinstance(target, Dataset) and target.origin != Dataset.Origin.SEALED:
+        raise Invalid(
+            "not_stored_here",
+            f"{target.name} is not an upload",
+            remedy="delete it where it is stored; jobs only read it",
+        )
+    team = target.team if isinstance(target, Job | Dataset) else target.job.team
+    with transaction.atomic():
+        type(target)._default_manager.select_for_update(no_key=True).get(pk=target.pk)
+        found = preview(target)
+        _check_unused(found)
+        now = timezone.now()
+        row = Deletion.objects.create(
+            team=team,
+            kind=found.kind,
+            target_id=found.target_id,
+            name=found.name,
+            size_bytes=found.size_bytes,
+            deleted_by=user,
+            purge_after=now if permanently else now + timedelta(days=found.undo_days),
+        )
+        _mark(row, found)
+        if isinstance(target, Dataset):  # the name is free again
+            Dataset.objects.filter(pk=target.pk).update(name=f"{target.name} {row.id}", deletion=row)
+        facts = {"name": found.name, "size_bytes": found.size_bytes, "permanently": permanently, "deletion": row.id}
+        audit.record(f"{found.kind}.delete", actor=user, target=(found.kind, target.pk), team_id=team.id, after=facts)
+        if permanently:
+            wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+    return row
+
+
+def restore(row: Deletion, user: User) -> Deletion:
+    """Undo a deletion. Raises Conflict when its objects are being deleted, or its name was taken meanwhile."""
+    with transaction.atomic():
+        row = Deletion.objects.select_for_update(no_key=True).get(pk=row.pk)
+        if row.state != "pending":
+            raise Conflict(
+                "deletion_over", f"{row.id} is {row.state}", remedy="only a pending deletion can be undone; list them"
+            )
+        if row.kind == Deletion.Kind.DATASET:
+            if Dataset.objects.filter(team_id=row.team_id, name=row.name).exists():
+                raise Conflict(
+                    "dataset_exists",
+                    f"the team has another data set {row.name!r} by now",
+                    remedy="delete that one first",
+                )
+            Dataset.objects.filter(deletion=row).update(name=row.name)
+        for model in (Artifact, Checkpoint, Dataset):
+            model._default_manager.filter(deletion=row).update(deletion=None)
+        row.restored_at = timezone.now()
+        row.save(update_fields=["restored_at"])
+        target, after = (row.kind, row.target_id), {"deletion": row.id}
+        audit.record(f"{row.kind}.restore", actor=user, target=target, team_id=row.team_id, after=after)
+    return row
+
+
+def expedite(row: Deletion, user: User) -> Deletion:
+    """End the window of a pending deletion: its objects go at the next sweep."""
+    with transaction.atomic():
+        row = Deletion.objects.select_for_update(no_key=True).get(pk=row.pk)
+        if row.state != "pending":
+            raise Conflict("deletion_over", f"{row.id} is {row.state}", remedy="nothing is left to do")
+        row.purge_after = timezone.now()
+        row.save(update_fields=["purge_after"])
+        target, after = (row.kind, row.target_id), {"deletion": row.id}
+        audit.record(f"{row.kind}.purge", actor=user, target=target, team_id=row.team_id, after=after)
+        wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+    return row
+
+
+def deletions_of(who: Principal) -> QuerySet[Deletion]:
+    return Deletion.objects.filter(team_id__in=who.team_ids).select_related("team", "deleted_by").order_by("-id")
+
+
+def deletion_of(who: Principal, deletion_id: str) -> Deletion:
+    row = deletions_of(who).filter(pk=deletion_id).first()
+    if row is None:
+        raise NotFound("deletion", deletion_id)
+    return row
+
+
+def due() -> QuerySet[Deletion]:
+    """Deletions whose objects are to go now."""
+    return Deletion.objects.filter(purged_at=None, restored_at=None, purge_after__lte=timezone.now())
+
+
+def purge_due(limit: int = 20) -> int:
+    """Delete the objects of what is due. Returns how many deletions are complete. Safe to repeat and to run twice."""
+    done = 0
+    for row in due().order_by(F("purge_started_at").asc(nulls_first=True), "purge_after")[:limit]:
+        # From here on it cannot be restored; one that fails is tried again after the others.
+        started = Deletion.objects.filter(pk=row.pk, restored_at=None).update(purge_started_at=timezone.now())
+        done += _purge(row) if started else 0
+    return done
+
+
+def _purge(row: Deletion) -> int:
+    artifacts = list(Artifact.objects.filter(deletion=row).select_related("job__team"))
+    checkpoints = list(Checkpoint.objects.filter(deletion=row, deleted_at=None).select_related("job__team"))
+    datasets = list(Dataset.objects.filter(deletion=row).select_related("team"))
+    prepared = list(PreparedDataset.objects.filter(dataset__in=datasets).select_related("dataset__team"))
+    try:
+        files = [file for each in [*artifacts, *checkpoints] for file in manifests.of_stored(each).files]
+        files += [file for each in prepared for file in manifests.of_preparation(each).files]
+        files += [file for each in datasets for file in manifests.of_upload(each)]
+    except Conflict:
+        log.exception("the objects of %s stay in the store", row.pk)
+        return 0
+    storage.delete([*_manifest_keys(checkpoints), *_keys(files)])
+    with transaction.atomic():
+        changed = Deletion.objects.filter(pk=row.pk, purged_at=None).update(purged_at=timezone.now())
+        now = timezone.now()
+        Checkpoint.objects.filter(pk__in=[each.pk for each in checkpoints]).update(retired_at=now, deleted_at=now)
+        PreparedDataset.objects.filter(pk__in=[each.pk for each in prepared]).delete()
+        if changed:
+            target, after = (row.kind, row.target_id), {"deletion": row.id, "size_bytes": row.size_bytes}
+            audit.record(f"{row.kind}.purged", actor="storage", target=target, team_id=row.team_id, after=after)
+    return changed
+
+
+def _manifest_keys(checkpoints: list[Checkpoint]) -> list[str]:
+    """A checkpoint's manifest is beside its parts."""
+    first = [manifests.of_checkpoint(row).files[0].parts[0].key for row in checkpoints]
+    return [f"{key.rpartition('/')[0]}/{MANIFEST_NAME}" for key in first]
+
+
+def _keys(files: list[StoredFile]) -> list[str]:
+    return [part.key for file in files for part in file.parts]
+
+
+def _mark(row: Deletion, found: Preview) -> None:
+    Artifact.objects.filter(pk__in=[each.pk for each in found.artifacts]).update(deletion=row)
+    Checkpoint.objects.filter(pk__in=[each.pk for each in found.checkpoints]).update(deletion=row)
+
+
+def _users(jobs: QuerySet[Job]) -> dict[str, Any]:
+    rows = jobs.order_by("-id")
+    return {
+        "blocked_by": list(rows.exclude(status__in=FINAL)[:MOST_NAMED]),
+        "used_by": list(rows.filter(status__in=FINAL)[:MOST_NAMED]),
+    }
+
+
+def _check_unused(found: Preview) -> None:
+    if found.blocked_by:
+        names = ", ".join(f"{job.name} ({job.id}, {job.status})" for job in found.blocked_by)
+        raise Conflict(
+            "still_needed",
+            f"{found.name} is needed by {names}",
+            remedy="wait until they have ended, or cancel them, then delete it",
+        )

@@ -1,0 +1,119 @@
+"""Authentic manifests: tagged when they are registered, verified whenever they are read.
+
+A tag (trainer/contract/sealing.py) is made with the data key of the job, so somebody who can change rows but has no
+keys can neither change a manifest nor use that of another job. The row says which attempt, generation and step it is,
+so an older manifest of the same job in its place is refused too. What remains: they can remove the newest row, mark it
+as retired, or change attempts' numbers; then an older checkpoint is the newest, as if the later ones had not been
+registered. An agent that has already resumed from a newer one in the same attempt refuses it.
+"""
+
+from typing import Any
+
+from athanor.artifacts import keys
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
+from athanor.core.errors import Conflict, Invalid
+from athanor.jobs.models import Attempt, Job
+from trainer.contract.manifest import (
+    CheckpointManifest,
+    DatasetManifest,
+    LogManifest,
+    Manifest,
+    ModelManifest,
+    ProfileManifest,
+    StoredFile,
+    UploadManifest,
+)
+from trainer.contract.sealing import AnyManifest, Sealer, SealError, authenticate, check_manifest
+
+# By an artifact's kind: its manifest, and the field that has the row's step.
+OF_ARTIFACTS: dict[str, tuple[type[Manifest], str]] = {
+    Artifact.Kind.MODEL.value: (ModelManifest, "step"),
+    Artifact.Kind.LOG.value: (LogManifest, "step"),
+    Artifact.Kind.PROFILE.value: (ProfileManifest, "last_step"),
+}
+
+
+def sealer_of(job: Job) -> Sealer:
+    return keys.sealer(job.id, job.team)
+
+
+def of_checkpoint(row: Checkpoint) -> CheckpointManifest:
+    """Return a checkpoint's manifest. Raises Conflict unless it is the one that was registered as this row."""
+    return _of_row(row, CheckpointManifest, step=row.step, generation=row.generation)
+
+
+def of_stored(row: Checkpoint | Artifact) -> Manifest:
+    """Return the manifest of a checkpoint or artifact. Raises Conflict as `of_checkpoint` does."""
+    if isinstance(row, Checkpoint):
+        return of_checkpoint(row)
+    kind, step = OF_ARTIFACTS[row.kind]
+    return _of_row(row, kind, **{step: row.step})
+
+
+def of_preparation(row: PreparedDataset) -> DatasetManifest:
+    """Return the manifest of a prepared data set. Raises Conflict as `of_checkpoint` does."""
+    try:
+        manifest = DatasetManifest.model_validate(row.manifest)
+        check_manifest(manifest, keys.sealer(row.dataset_id, row.dataset.team), recipe=row.recipe)
+    except ValueError as error:
+        raise _not_authentic(f"prepared data of {row.dataset_id}", error) from error
+    return manifest
+
+
+def of_upload(row: Dataset) -> list[StoredFile]:
+    """Return the files of an uploaded data set. Raises Conflict as `of_checkpoint` does."""
+    try:
+        files = [StoredFile.model_validate(file) for file in row.files]
+        check_manifest(UploadManifest(dataset_id=row.id, files=files, tag=row.tag), keys.sealer(row.id, row.team))
+    except ValueError as error:
+        raise _not_authentic(row.id, error) from error
+    return files
+
+
+def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:
+    """Return the manifest that an attempt registers, with its tag. Raises Invalid when it is not this attempt's.
+
+    A trainer of an earlier version sends none; the platform makes it, since the attempt has shown its token.
+    """
+    own = {"job_id": attempt.job_id, "attempt_id": attempt.id}
+    for name, value in own.items():
+        found = getattr(manifest, name)
+        if found != value and (found or manifest.tag):
+            raise Invalid(
+                "manifest_of_another",
+                f"the manifest's {name} is {found!r}, but {value!r} registers it",
+                remedy="register a manifest with the token of the attempt that wrote its files",
+            )
+    return tagged(manifest if manifest.tag else manifest.model_copy(update=own), sealer_of(attempt.job))
+
+
+def tagged(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
+    """Return the manifest with a tag: its own, verified, or a new one. Raises Invalid for a wrong one."""
+    if not manifest.tag:
+        return authenticate(manifest, sealer)
+    try:
+        check_manifest(manifest, sealer)
+    except SealError as error:
+        raise Invalid(
+            "manifest_not_authentic",
+            str(error),
+            remedy="make the tag with the data key of GET /keys, after the last change of the manifest",
+        ) from error
+    return manifest
+
+
+def _of_row(row: Checkpoint | Artifact, kind: type[AnyManifest], **expected: Any) -> AnyManifest:
+    try:
+        manifest = kind.model_validate(row.manifest)
+        check_manifest(manifest, sealer_of(row.job), job_id=row.job_id, attempt_id=row.attempt_id, **expected)
+    except ValueError as error:
+        raise _not_authentic(row.pk, error) from error
+    return manifest
+
+
+def _not_authentic(what: str, error: Exception) -> Conflict:
+    return Conflict(
+        "manifest_not_authentic",
+        f"the manifest of {what} is not the one that was registered: {error}",
+        remedy="nothing of it was handed out; an administrator can restore its row from a backup of the database",
+    )

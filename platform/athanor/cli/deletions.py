@@ -1,0 +1,112 @@
+"""delete, and what can still be restored."""
+
+from typing import Annotated, Any
+
+import typer
+
+from athanor.cli.client import Client
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.options import AsJson, connect
+from athanor.cli.render import console, print_json, size
+
+app = typer.Typer(rich_markup_mode=None)
+COLLECTIONS = {"job": "jobs", "art": "artifacts", "ckp": "checkpoints", "dset": "datasets"}
+DeletionId = Annotated[str, typer.Argument(help="A deletion, del_...", metavar="DELETION")]
+
+
+@reports_errors
+def delete(
+    reference: Annotated[
+        str,
+        typer.Argument(help="A finished job, artifact (art_...), checkpoint (ckp_...) or data set (dataset:NAME)."),
+    ],
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what it would remove.")] = False,
+    permanently: Annotated[
+        bool, typer.Option("--permanently", help="Without a window for undoing it; for administrators of the team.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what a finished job stored, an artifact, a checkpoint or a data set. Undo it with `athanor trash`."""
+    client = connect()
+    address = _address(client, reference)
+    found = client.get(f"{address}/deletion")
+    if preview and as_json:
+        print_json(found)
+        return
+    if not as_json:
+        _show(found)
+    if preview:
+        return
+    if not yes and not as_json:
+        until = "This cannot be undone" if permanently else f"It can be restored for {found['undo_days']} days"
+        typer.confirm(f"{until}. Delete {found['name']}?", abort=True)
+    made = client.delete(f"{address}?permanently=true" if permanently else address)
+    if as_json:
+        print_json(made)
+        return
+    undo = "its objects go now" if permanently else f"undo with `athanor trash restore {made['id']}`"
+    console.print(f"{made['name']} is deleted; {undo}", soft_wrap=True)
+
+
+@app.command("list")
+@reports_errors
+def list_deletions(as_json: AsJson = False) -> None:
+    """List what was deleted, newest first."""
+    found = list(connect().pages("/deletions"))
+    if as_json:
+        print_json(found)
+        return
+    for row in found:
+        until = f"until {row['purge_after'][:16]}" if row["state"] == "pending" else ""
+        console.print(
+            f"{row['id']}  {row['state']:<9} {row['kind']:<10} {size(row['size_bytes']):>9}  {row['name']}  {until}",
+            soft_wrap=True,
+        )
+
+
+@app.command("restore")
+@reports_errors
+def restore(deletion: DeletionId, as_json: AsJson = False) -> None:
+    """Undo a deletion whose objects are still there."""
+    _act(deletion, "restore", "is restored", as_json=as_json)
+
+
+@app.command("purge")
+@reports_errors
+def purge(deletion: DeletionId, as_json: AsJson = False) -> None:
+    """Delete the objects now, for administrators of the team. This cannot be undone."""
+    _act(deletion, "purge", "goes now; its storage returns to the quota", as_json=as_json)
+
+
+def _act(deletion: str, verb: str, outcome: str, *, as_json: bool) -> None:
+    made = connect().post(f"/deletions/{deletion}:{verb}")
+    if as_json:
+        print_json(made)
+    else:
+        console.print(f"{made['name']} {outcome}")
+
+
+def _address(client: Client, reference: str) -> str:
+    if reference.startswith("dataset:"):
+        name = reference.removeprefix("dataset:")
+        named = [each for each in client.pages("/datasets") if each["name"] == name]
+        if len(named) != 1:
+            remedy = "name one of `athanor dataset list`" if not named else "give its id, dset_..."
+            raise CliError(ExitCode.NOT_FOUND, f"{len(named)} data sets are called {name!r}; {remedy}")
+        return f"/datasets/{named[0]['id']}"
+    collection = COLLECTIONS.get(reference.partition("_")[0])
+    if collection is None:
+        raise CliError(
+            ExitCode.USAGE, f"{reference!r} is no id: give job_..., art_..., ckp_..., dset_... or dataset:NAME"
+        )
+    return f"/{collection}/{reference}"
+
+
+def _show(found: dict[str, Any]) -> None:
+    parts = [f"{found[name]} {name}" for name in ("artifacts", "checkpoints", "preparations") if found[name]]
+    console.print(f"{found['kind']} {found['name']}: {size(found['size_bytes'])}  {', '.join(parts)}", soft_wrap=True)
+    for job in found["blocked_by"]:
+        console.print(f"  needed by {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet")
+    for job in found["used_by"]:
+        console.print(f"  used by {job['name']} ({job['id']}, {job['status']}), whose record stays")
