@@ -5,7 +5,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from athanor.artifacts.buckets import parse_grants
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -56,6 +58,12 @@ class Environment(BaseModel):
     oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
     oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
+
+    @field_validator("data_buckets")
+    @classmethod
+    def _grants_name_teams(cls, text: str) -> str:
+        parse_grants(text)
+        return text
 
 
 class EnvironmentProblem(SystemExit):
