@@ -49,6 +49,7 @@ class Environment(BaseModel):
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")
     metrics_days_256x: int = Field(0, ge=0, alias="ATHANOR_METRICS_DAYS_256X")
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
+    outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
     oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")

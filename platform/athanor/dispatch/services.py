@@ -99,6 +99,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         base=base_models.source_for(job.team, spec.training),
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.launched_at,
+        outbound_allow=settings.ATHANOR.outbound_allow,
     )
 
 
