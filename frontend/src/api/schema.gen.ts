@@ -1257,7 +1257,7 @@ export interface paths {
         delete: operations["secrets_delete"];
         options?: never;
         head?: never;
-        patch?: never;
+        patch: operations["secrets_change"];
         trace?: never;
     };
     "/api/v1/series": {
@@ -1514,7 +1514,7 @@ export interface paths {
         };
         get: operations["secrets_list"];
         put?: never;
-        /** @description Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. */
+        /** @description Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. MLflow's credentials are only sent to a server whose origin is among `destinations`. */
         post: operations["secrets_put"];
         delete?: never;
         options?: never;
@@ -1663,7 +1663,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description Sends an event of type `webhook.test`, once; how it went is read from the delivery. */
+        /** @description Sends an event of type `webhook.test`, once; how it went is read from the delivery. A team has six a minute. */
         post: operations["webhooks_test"];
         delete?: never;
         options?: never;
@@ -3227,6 +3227,8 @@ export interface components {
             name: string;
             /** @description never shown again */
             value: string;
+            /** @description scheme://host[:port] of servers it may be sent to; left out: those that are set */
+            destinations?: string[];
         };
         NewServiceAccountRequest: {
             role: components["schemas"]["RoleEnum"];
@@ -3636,6 +3638,10 @@ export interface components {
         };
         PatchedRoleRequest: {
             role?: components["schemas"]["RoleEnum"];
+        };
+        PatchedSecretChangesRequest: {
+            /** @description replaces those that are set; empty: may be sent to no server */
+            destinations?: string[];
         };
         PatchedWebhookChangesRequest: {
             url?: string;
@@ -4388,6 +4394,8 @@ export interface components {
         Secret: {
             id: string;
             name: string;
+            /** @description origins of the servers that it may be sent to, such as MLflow's */
+            destinations: string[];
             updated_by?: string | null;
             /** Format: date-time */
             created_at: string;
@@ -15943,6 +15951,130 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    secrets_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                secret_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedSecretChangesRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Secret"];
+                };
             };
             /** @description the body is not what its Content-Type says */
             400: {
