@@ -13,6 +13,7 @@ from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import World
 from deploy.local.handle import wait_until
 from deploy.local.install import FRONTEND
+from tests.e2e.administration import write_server_part
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.conftest import TINY
 from tests.e2e.test_dashboard import OVERFLOW, UNNAMED_CONTROLS
@@ -56,7 +57,8 @@ def cluster(page: Page, stack, iron: ServedWorld) -> Iterator[Any]:
     """The cluster as it was registered, by an administrator whose page it is."""
     sign_in(page, stack, "/clusters")
     name = f"iron-{iron.address.partition(':')[2]}"
-    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster", "config": {"address": iron.address}})
+    write_server_part(stack.data_dir, name, "fake_cluster", {"address": iron.address})
+    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster"})
     call(page, "POST", f"clusters/{made['id']}:probe")
     yield made
     page.goto("/clusters")

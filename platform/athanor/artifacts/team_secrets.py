@@ -129,7 +129,8 @@ def telemetry_problems(team: Team, spec: JobSpec) -> list[FieldProblem]:
             f"/secrets/{spec.secrets.index(row.name)}",
             "destination_not_allowed",
             f"secret {row.name!r} may not be sent to {origin} "
-            f"(its destinations: {', '.join(row.destinations) or 'none'}); an administrator of team {team.name} adds it: athanor secret destinations {row.name} {origin}",
+            f"(its destinations: {', '.join(row.destinations) or 'none'}); "
+            f"an administrator of team {team.name} adds it: athanor secret destinations {row.name} {origin}",
         )
         for row in _bound_rows(team.id, spec.secrets)
         if origin not in row.destinations

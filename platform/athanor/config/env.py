@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from athanor.artifacts.buckets import parse_grants
+from athanor.clusters.server_config import allowed_urls
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -42,6 +43,8 @@ class Environment(BaseModel):
     allowed_hosts: str = Field("127.0.0.1,localhost", alias="ATHANOR_ALLOWED_HOSTS")
     debug: bool = Field(False, alias="ATHANOR_DEBUG")
     local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")
+    cluster_config_dir: Path = Field(REPOSITORY / ".athanor" / "clusters", alias="ATHANOR_CLUSTER_CONFIG_DIR")
+    cluster_urls: str = Field("", alias="ATHANOR_CLUSTER_URLS")
     dashboard_dir: Path = Field(REPOSITORY / "frontend" / "dist", alias="ATHANOR_DASHBOARD_DIR")
     rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
     # Days after a job's end for which its metrics at each resolution, and its log lines, are kept; 0: for ever.
@@ -64,6 +67,12 @@ class Environment(BaseModel):
     @classmethod
     def _grants_name_teams(cls, text: str) -> str:
         parse_grants(text)
+        return text
+
+    @field_validator("cluster_urls")
+    @classmethod
+    def _urls_are_origins(cls, text: str) -> str:
+        allowed_urls(text)
         return text
 
 
