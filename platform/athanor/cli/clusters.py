@@ -1,6 +1,6 @@
 """cluster list, show, add, pool, probe, nodes, drain, quarantine and their opposites, enable, disable.
 
-All but list and show need a token with the scope `platform`, of a platform administrator.
+All but list and show need a token with the scope `platform:clusters`, of a platform administrator.
 """
 
 from pathlib import Path

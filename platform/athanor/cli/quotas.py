@@ -1,6 +1,6 @@
 """quota show, set, preview, apply, settings; queue.
 
-Whoever changes the tree needs a token with the scope `platform`, of a platform administrator.
+Whoever changes the tree needs a token with the scope `platform:quotas`, of a platform administrator.
 """
 
 import re

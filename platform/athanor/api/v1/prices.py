@@ -235,7 +235,7 @@ class SeriesPointsView(APIView):
 
 def _operator(request: Request) -> Principal:
     who = principal(request)
-    check_platform(who, Permission.OPERATE)
+    check_platform(who, Permission.MANAGE_BUDGETS)
     return who
 
 
