@@ -301,7 +301,7 @@ export interface paths {
         /** @description Disabled ones are listed for platform administrators alone. */
         get: operations["clusters_list"];
         put?: never;
-        /** @description Register a cluster. Its configuration holds no secrets: it names files or environment variables of the platform's own processes. It has no pools yet; its nodes propose some. */
+        /** @description Register a cluster. Its configuration holds no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR; commands are set there too, in NAME.cluster.json. It has no pools yet; its nodes propose some. */
         post: operations["clusters_create"];
         delete?: never;
         options?: never;
@@ -522,7 +522,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description A dry run: is this configuration right, and what does an examination find? Nothing is stored. May take as long as the cluster does. */
+        /** @description A dry run: is this configuration right, and what does an examination find? Nothing is stored but a record in the audit trail. With `name`, the server's own part of that cluster applies. May take as long as the cluster does. */
         post: operations["clusters_check"];
         delete?: never;
         options?: never;
@@ -2085,6 +2085,8 @@ export interface components {
         /** @enum {string} */
         CompressionSpecKindEnum: "none" | "powersgd" | "int8" | "fp8";
         ConfigRequest: {
+            /** @description of the cluster that it is, or will be, of */
+            name?: string;
             kind: string;
             config?: {
                 [key: string]: unknown;
@@ -4388,7 +4390,7 @@ export interface components {
             scopes?: components["schemas"]["ScopesEnum"][];
         };
         /** @enum {string} */
-        ScopesEnum: "read" | "submit" | "artifacts" | "admin" | "platform";
+        ScopesEnum: "read" | "submit" | "artifacts" | "admin" | "platform:clusters" | "platform:quotas" | "platform:budgets" | "platform:people" | "platform:audit" | "platform";
         /** @enum {string} */
         ScoringEnum: "softmax" | "sigmoid";
         Secret: {
