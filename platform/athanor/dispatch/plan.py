@@ -61,6 +61,7 @@ def run_config(
     resume: CheckpointManifest | None,
     launched_at: datetime,
     outbound_allow: str,
+    cache_scope: str,
 ) -> RunConfig:
     return RunConfig(
         job_id=job_id,
@@ -79,5 +80,6 @@ def run_config(
         spare_nodes=spec.resources.spare_nodes,
         telemetry=spec.telemetry.named(spec.name),
         outbound_allow=outbound_allow,
+        cache_scope=cache_scope,
         deadline=launched_at + timedelta(seconds=spec.time_limit_seconds),
     )

@@ -102,6 +102,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.launched_at,
         outbound_allow=settings.ATHANOR.outbound_allow,
+        cache_scope=job.team_id,
     )
 
 
