@@ -35,6 +35,7 @@ def start() -> None:
         os.environ[name] = value
     os.environ["ATHANOR_LOCAL_BACKEND_DIR"] = str(folder / "local-backend")
     del os.environ["ATHANOR_AUDIT_ANCHORS"]
+    os.environ["ATHANOR_CLUSTER_CONFIG_DIR"] = str(folder / "clusters")
     os.environ["ATHANOR_SECRET_KEY"] = "tests"
     os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings"
     os.environ["ATHANOR_MASTER_KEY"] = new_wrapping_keyset()

@@ -76,6 +76,7 @@ class LocalPlatform:
             resume=self._newest_checkpoint(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
             telemetry=self._settings.telemetry,
+            outbound_allow=None,
         )
 
     def keys(self) -> DataKeys:

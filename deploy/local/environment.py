@@ -61,6 +61,7 @@ def for_platform(
         PYTHONUNBUFFERED="1",
         ATHANOR_PUBLIC_URL=os.environ.get("ATHANOR_PUBLIC_URL") or f"http://127.0.0.1:{ports['web']}",
         ATHANOR_LOCAL_BACKEND_DIR=str(folder.jobs),
+        ATHANOR_CLUSTER_CONFIG_DIR=os.environ.get("ATHANOR_CLUSTER_CONFIG_DIR") or str(folder.clusters),
         ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
     )
     environment.setdefault("ATHANOR_AUDIT_ANCHORS", f"file:{folder.root / 'audit-anchors.jsonl'}")

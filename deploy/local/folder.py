@@ -26,6 +26,7 @@ class DataFolder:
         self.objects = self.root / "objects"
         self.valkey = self.root / "valkey"
         self.jobs = self.root / "jobs"
+        self.clusters = self.root / "clusters"  # the server's own part of clusters' configurations
         self.state = self.run / "state.json"
         self.credentials = self.root / "credentials.json"
 
@@ -44,7 +45,7 @@ class DataFolder:
             ) from error
         self._check_version()
         self.check_space()
-        for folder in (self.logs, self.run, self.valkey, self.objects, self.jobs):
+        for folder in (self.logs, self.run, self.valkey, self.objects, self.jobs, self.clusters):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def _check_version(self) -> None:

@@ -21,6 +21,15 @@ def test_cancel_asks_first_and_kills_later(local: LocalCase) -> None:
     assert local.look(handle).exit_status == -signal.SIGTERM
 
 
+def test_what_lies_on_this_machine_is_readable_by_its_user_alone(local: LocalCase) -> None:
+    handle = local.backend.submit(local.submission())
+    cache = local.root / "cache"
+    assert {each.stat().st_mode & 0o777 for each in (cache, local.root / handle.backend_name)} == {0o700}
+    cache.chmod(0o755)  # as an older version left it
+    local.backend.submit(local.submission())
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
 def test_processes_that_ignore_the_request_are_killed(local: LocalCase) -> None:
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PROGRAM
     local.use(stubborn)

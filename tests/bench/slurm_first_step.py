@@ -33,7 +33,7 @@ def measure() -> dict[str, Any]:
     platform, hand = [], []
     with slurm_cluster() as slurm, private_stack() as stack, api(stack) as client:
         config = slurm.config(command=AGENT, profile={"environment": PATHS})
-        with registered(Administrator(stack.credentials), "slurm", "slurm", config):
+        with registered(Administrator(stack.credentials), stack.data_dir, "slurm", "slurm", config):
             _on_slurm(client, 1000)  # the first job also pays for the platform's own first steps
             for round_number in range(ROUNDS):
                 vocabulary = 2048 - round_number

@@ -12,13 +12,13 @@ import django
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "athanor.config.settings")
     django.setup()
-    from athanor.clusters.models import Cluster, Pool  # Django must be ready
+    from athanor.clusters import server_config  # Django must be ready
+    from athanor.clusters.models import Cluster, Pool
 
     for word in sys.argv[1:]:
         name, address, slots = word.split("=")
-        cluster, _ = Cluster.objects.update_or_create(
-            name=name, defaults={"kind": "fake", "config": {"address": address, "timeout_seconds": 5.0}}
-        )
+        server_config.write(name, "fake", {"address": address, "timeout_seconds": 5.0}, replace=True)
+        cluster, _ = Cluster.objects.update_or_create(name=name, defaults={"kind": "fake", "config": {}})
         Pool.objects.update_or_create(
             cluster=cluster, name="cpu", defaults={"slots_per_node": int(slots), "memory_bytes": 1 << 40}
         )

@@ -46,7 +46,9 @@ def test_registering_examines_and_a_dry_run_stores_nothing(server: Any, athanor:
     server.answer("POST /api/v1/clusters:check", answer(PROBE))
     dry = athanor("cluster", "add", "iron.yaml", "--check")
     assert (dry.returncode, "jobs cannot run" in dry.stdout) == (1, True)
-    assert json.loads(server.seen[-1].body) == {"kind": "slurm", "config": {"transport": "ssh"}}
+    assert json.loads(server.seen[-1].body) == {
+        "name": "iron", "kind": "slurm", "config": {"transport": "ssh"},
+    }  # fmt: skip
     errors = [{"pointer": "/config/transport/host", "code": "missing", "detail": "Field required"}]
     refusal = {"code": "invalid_config", "detail": "the configuration does not fit", "errors": errors}
     server.answer("POST /api/v1/clusters", answer(refusal, 422), answer({**CLUSTER, "setup": SETUP}, 201))

@@ -154,13 +154,20 @@ def test_login_by_password_asks_for_the_platform_role_only_when_told(server, ath
     server.answer("POST /api/v1/session", answer({"csrf_token": "c", "teams": [team]}))
     server.answer("POST /api/v1/tokens", answer({"token": "ath_made"}, 201))
     server.answer("GET /api/v1/jobs", answer({"items": [], "next_cursor": None}))
-    for option in ([], ["--platform"]):
+    for option in ([], ["--platform"], ["--platform-part", "clusters"]):
         url = athanor.environment["ATHANOR_URL"]
         done = athanor("login", url, "--username", "admin", *option, given="secret\n")
         assert done.returncode == 0, done.stderr
     asked = [json.loads(seen.body) for seen in server.seen if seen.path == "/api/v1/tokens"]
     assert "scopes" not in asked[0]
-    assert "platform" in asked[1]["scopes"]
+    team_scopes = ["read", "submit", "artifacts", "admin"]
+    parts = ["clusters", "quotas", "budgets", "people", "audit"]
+    assert asked[1]["scopes"] == [*team_scopes, *(f"platform:{part}" for part in parts)]
+    assert asked[2]["scopes"] == [*team_scopes, "platform:clusters"]
+    wrong = athanor("login", url, "--username", "admin", "--platform-part", "quota", given="secret\n")
+    assert (wrong.returncode, "is none of clusters, quotas" in wrong.stderr) == (2, True)
+    useless = athanor("login", url, "--token", "ath_x", "--platform")
+    assert (useless.returncode, "give --username too" in useless.stderr) == (2, True)
 
 
 def test_login_shows_why_no_token_was_made_and_what_to_do(server, athanor, answer) -> None:

@@ -13,6 +13,7 @@ from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import World
 from deploy.local.handle import wait_until
 from deploy.local.install import FRONTEND
+from tests.e2e.administration import write_server_part
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.conftest import TINY
 from tests.e2e.test_dashboard import OVERFLOW, UNNAMED_CONTROLS
@@ -56,7 +57,8 @@ def cluster(page: Page, stack, iron: ServedWorld) -> Iterator[Any]:
     """The cluster as it was registered, by an administrator whose page it is."""
     sign_in(page, stack, "/clusters")
     name = f"iron-{iron.address.partition(':')[2]}"
-    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster", "config": {"address": iron.address}})
+    write_server_part(stack.data_dir, name, "fake_cluster", {"address": iron.address})
+    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster"})
     call(page, "POST", f"clusters/{made['id']}:probe")
     yield made
     page.goto("/clusters")
@@ -101,16 +103,20 @@ def test_a_cluster_is_registered_with_errors_at_their_place(page: Page, stack, i
     page.get_by_role("textbox", name="Name").fill("second")
     page.get_by_label("Kind").select_option("local")
     editor = page.get_by_label("Configuration as YAML")
-    editor.fill("directory: /tmp/second\nkill_after_seconds: -1\n")
+    editor.fill("kill_after_seconds: -1\n")
     page.get_by_role("button", name="Check, without saving").click()
     expect(page.get_by_role("alert")).to_contain_text("/config/kill_after_seconds")
     expect(page.locator(".cm-lint-marker-error")).to_have_count(1)
     is_clean(page)
     editor.fill("directory: /proc/second\n")
     page.get_by_role("button", name="Check, without saving").click()
+    expect(page.get_by_role("alert")).to_contain_text("is set on the server alone")
+    write_server_part(stack.data_dir, "second", "local", {"directory": "/proc/second"})
+    editor.fill("kill_after_seconds: 30\n")
+    page.get_by_role("button", name="Check, without saving").click()
     expect(page.get_by_role("alert")).to_contain_text("Jobs cannot run there")
-    expect(page.get_by_role("table", name="Findings")).to_contain_text("set /config/directory to one that it may write")
-    editor.fill(f"directory: {stack.folder.jobs}\n")
+    expect(page.get_by_role("table", name="Findings")).to_contain_text("to one that it may write")
+    write_server_part(stack.data_dir, "second", "local", {"directory": str(stack.folder.jobs)})
     page.get_by_role("button", name="Register").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
     page.get_by_role("button", name="Examine now").click()
@@ -119,7 +125,7 @@ def test_a_cluster_is_registered_with_errors_at_their_place(page: Page, stack, i
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
     expect(page.get_by_role("table", name="Pools").get_by_role("row")).to_have_count(2)
     page.get_by_role("tab", name="Configuration").click()
-    expect(page.get_by_label("Configuration as YAML")).to_contain_text(str(stack.folder.jobs))
+    expect(page.get_by_label("Configuration as YAML")).to_contain_text("kill_after_seconds: 30")
     page.get_by_role("tab", name="Overview").click()
     page.get_by_role("switch", name="Admits jobs").click()
     expect(page.get_by_text("Nothing new is admitted here")).to_be_visible()

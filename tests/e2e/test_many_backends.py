@@ -59,9 +59,9 @@ def of_this_machine(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.fixture
-def slurm_cluster_id(admin: Administrator, slurm: SlurmCluster) -> Iterator[str]:
+def slurm_cluster_id(stack: Any, admin: Administrator, slurm: SlurmCluster) -> Iterator[str]:
     config = slurm.config(command=AGENT, profile={"environment": PATHS})
-    with registered(admin, "slurm", "slurm", config) as cluster_id:
+    with registered(admin, stack.data_dir, "slurm", "slurm", config) as cluster_id:
         yield cluster_id
 
 
@@ -76,9 +76,9 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def kubernetes_cluster_id(admin: Administrator, kubernetes: Cluster) -> Iterator[str]:
+def kubernetes_cluster_id(stack: Any, admin: Administrator, kubernetes: Cluster) -> Iterator[str]:
     config = kubernetes.config(command=AGENT, profile={"environment": PATHS})
-    with registered(admin, "kubernetes", "kubernetes", config) as cluster_id:
+    with registered(admin, stack.data_dir, "kubernetes", "kubernetes", config) as cluster_id:
         yield cluster_id
 
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from athanor.backends.facts import NodeFacts, NodeState
 from athanor.backends.fake.backend import World
 from deploy.local.handle import wait_until
+from tests.e2e.administration import write_server_part
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.conftest import TINY
 from tests.e2e.test_clusters import call, is_clean
@@ -43,7 +44,8 @@ def pool(page: Page, stack) -> Iterator[str]:
     sign_in(page, stack, "/quotas")
     before = call(page, "GET", "quotas/document")
     name = f"tin-{served.address.partition(':')[2]}"
-    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster", "config": {"address": served.address}})
+    write_server_part(stack.data_dir, name, "fake_cluster", {"address": served.address})
+    made = call(page, "POST", "clusters", {"name": name, "kind": "fake_cluster"})
     facts = {"accelerator": ACCELERATOR, "nodes": 1, "slots_per_node": 8, "memory_bytes": 2**40}
     call(page, "PUT", f"clusters/{made['id']}/pools/main", facts)
     yield name

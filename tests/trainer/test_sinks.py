@@ -95,7 +95,7 @@ def refusing() -> Iterator[str]:
 def test_an_mlflow_server_that_refuses_costs_its_points_and_one_event(tmp_path: Path, refusing: str) -> None:
     """It is shown the team's token, and nobody else is."""
     telemetry = TelemetrySpec(mlflow=MlflowSpec(tracking_uri=refusing))
-    run, keys, objects = platform_run(tiny_training(), telemetry=telemetry)
+    run, keys, objects = platform_run(tiny_training(), telemetry=telemetry, outbound_allow="127.0.0.1")
     keys = keys.model_copy(update={"secrets": {"mlflow-tracking-token": "CANARY-of-the-team"}})
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
         assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
@@ -108,6 +108,56 @@ def test_an_mlflow_server_that_refuses_costs_its_points_and_one_event(tmp_path: 
         assert incomplete["points_lost"] == len(api.points())
     assert set(Refusing.asked) == {"Bearer CANARY-of-the-team"}
     assert "CANARY" not in (tmp_path / "work/agent.log").read_text()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "nowhere.invalid"])
+def test_an_address_inside_is_not_connected_to_unless_an_administrator_allows_it(
+    tmp_path: Path, refusing: str, host: str
+) -> None:
+    """Neither the address nor the credentials of the team reach it, and a name tells nothing about the network."""
+    port = refusing.rpartition(":")[2]
+    Refusing.asked.clear()
+    telemetry = TelemetrySpec(mlflow=MlflowSpec(tracking_uri=f"https://{host}:{port}"))
+    run, keys, objects = platform_run(tiny_training(), telemetry=telemetry)
+    keys = keys.model_copy(update={"secrets": {"mlflow-tracking-token": "CANARY-of-the-team"}})
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
+        assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
+        (failed,) = api.events("sink.failed")
+    expected = "is not a public address" if host == "127.0.0.1" else f"{host} does not lead to a public address"
+    assert expected in failed["because"]
+    assert Refusing.asked == []
+
+
+class Moving(BaseHTTPRequestHandler):
+    """A public server that sends its clients elsewhere."""
+
+    elsewhere: ClassVar[str] = ""
+
+    def do_GET(self) -> None:
+        self.send_response(307)
+        self.send_header("Location", self.elsewhere + self.path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Requests are no news in a test's output."""
+
+
+def test_a_redirect_to_an_address_inside_is_not_followed(tmp_path: Path, refusing: str) -> None:
+    Refusing.asked.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Moving)
+    Moving.elsewhere = refusing.replace("127.0.0.1", "127.0.0.2")
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    telemetry = TelemetrySpec(mlflow=MlflowSpec(tracking_uri=f"http://127.0.0.1:{server.server_address[1]}"))
+    run, keys, objects = platform_run(tiny_training(), telemetry=telemetry, outbound_allow="127.0.0.1")
+    with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
+        assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
+        assert len(api.events("sink.failed")) == 1
+    server.shutdown()
+    server.server_close()
+    assert Refusing.asked == []
 
 
 class Slow:

@@ -22,6 +22,7 @@ def main() -> int:
     index, name = int(os.environ.get(names.NODE_INDEX, "0")), os.environ.get(names.NODE_NAME, socket.gethostname())
     address, topology = os.environ.get(names.NODE_ADDRESS, "127.0.0.1"), os.environ.get(names.NODE_TOPOLOGY, "")
     keep_only_known()
+    os.umask(0o077)  # data and models lie as plain files while a job uses them; workers inherit it
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.meeting import NodeIdentity  # noqa: PLC0415 - as below

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from trainer.agent.base_model import obtain_base
+from trainer.agent.cache import team_cache
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.generation import Generation, Outcome
 from trainer.agent.logs import LogFollower
@@ -114,7 +115,7 @@ class Supervisor:
     def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
         _, storage = self._connection.connect(run)
         begin = time.monotonic()
-        cache = self._place.cache or self._place.work / "datasets"
+        cache = team_cache(self._place.cache, run) if self._place.cache else self._place.work / "datasets"
         base = obtain_base(cache / "models", run, keys, storage)
         if base is not None:
             self._tell("phase.finished", phase="base_model", seconds=time.monotonic() - begin)

@@ -20,6 +20,11 @@ MANIFEST_NAME = "manifest.json"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+def is_file_name(text: str) -> bool:
+    """Return whether `text` names a file in a folder: one piece of a path, and neither . nor .. nor empty."""
+    return text not in ("", ".", "..") and not any(letter in text for letter in "/\\\0")
+
+
 class StoredPart(WireModel):
     """One object. `size` and `sha256` are of the ciphertext, `plaintext_size` of what is inside."""
 

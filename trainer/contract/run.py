@@ -35,7 +35,9 @@ class BaseModelSource(WireModel):
 
 class RunConfig(OneTask, WireModel):
     """GET /run. `prefix` is the only part of the store in which this attempt may write. Either `training` or `prepare`,
-    which only prepares data, is there."""
+    which only prepares data, is there. `outbound_allow`: what an administrator exempts from the rule that addresses
+    chosen by users are public (`trainer.contract.addresses`); None, of a standalone run: everything.
+    `cache_scope`: the team, whose own part of a node's cache is used; empty: the whole cache."""
 
     job_id: str
     attempt_id: str
@@ -52,6 +54,8 @@ class RunConfig(OneTask, WireModel):
     max_restarts_in_place: int = 0
     spare_nodes: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()
+    outbound_allow: str | None = ""
+    cache_scope: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}$")] = ""
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
 

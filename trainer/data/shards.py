@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, is_file_name
 
 INDEX_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer.json"
@@ -70,8 +70,12 @@ class DatasetIndex:
 
     @classmethod
     def read(cls, folder: Path) -> "DatasetIndex":
+        """Raise ValueError for an index that names a shard outside the folder."""
         fields = json.loads((folder / INDEX_NAME).read_text())
         shards = {split: [Shard(**shard) for shard in found] for split, found in fields.pop("shards").items()}
+        for shard in (shard for found in shards.values() for shard in found):
+            if not is_file_name(shard.name):
+                raise ValueError(f"{folder / INDEX_NAME}: {shard.name!r} is not the plain name of a shard's file")
         return cls(shards=shards, **fields)
 
 

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME
+from trainer.contract.manifest import is_file_name
 from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
@@ -33,10 +34,10 @@ class StoredWeights:
         self._files: dict[str, Any] = {}
         index = folder / INDEX_NAME
         if index.is_file():
-            self._where: dict[str, str] = json.loads(index.read_text())["weight_map"]
+            self._where = _weight_map(index)
         else:
             paths = sorted(path.name for path in folder.glob("*.safetensors"))
-            self._where = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
+            self._where: dict[str, str] = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
         if not self._where:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
@@ -74,10 +75,39 @@ class StoredWeights:
     def _open(self, file: str) -> Any:
         if file not in self._files:
             try:
-                self._files[file] = safe_open(self._folder / file, framework="pt")
+                self._files[file] = safe_open(_inside(self._folder, file), framework="pt")
             except (OSError, SafetensorError) as error:
                 raise user_error(f"{self._folder / file} cannot be read: {error}") from error
         return self._files[file]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Return in which file each tensor is. Raise TrainerError (USER_ERROR) naming an entry that is no file name."""
+    try:
+        found = json.loads(index.read_text())["weight_map"]
+        entries = dict(found)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise user_error(f"{index} is not an index of safetensors files: {error!r}") from error
+    for name, file in entries.items():
+        if not isinstance(file, str) or not is_file_name(file):
+            raise user_error(
+                f"{index}: weight_map names the file {file!r} for {name}; give the plain name of a file beside it"
+            )
+    return entries
+
+
+def _inside(folder: Path, file: str) -> Path:
+    """Return the path of `file`. Raise TrainerError (USER_ERROR) where a link leads out of the folder.
+
+    Links of Hugging Face's own cache lead from `snapshots/REVISION` into `blobs` beside it.
+    """
+    path, real = folder / file, (folder / file).resolve()
+    homes = [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":
+        homes.append(folder.resolve().parent.parent / "blobs")
+    if not is_file_name(file) or real.parent not in homes:
+        raise user_error(f"{path} is a link that leads out of the folder; put the file itself there")
+    return path
 
 
 def load_exported(folder: Path, sequence_length: int | None = None) -> tuple[Decoder, Tokenizer]:

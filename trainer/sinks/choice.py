@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.contract.addresses import Allowed
 from trainer.contract.run import DataKeys, RunConfig
 from trainer.contract.telemetry import MLFLOW_SECRETS
 from trainer.sinks.event_files import EventFiles
@@ -30,5 +31,6 @@ def feeds_of(run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, t
         secrets = {
             name.upper().replace("-", "_"): keys.secrets[name] for name in MLFLOW_SECRETS if name in keys.secrets
         }
-        sinks.append(MlflowRun(run.telemetry.mlflow, identity, run.training, {**local.environment, **secrets}))
+        allowed = None if run.outbound_allow is None else Allowed(run.outbound_allow)
+        sinks.append(MlflowRun(run.telemetry.mlflow, identity, run.training, {**local.environment, **secrets}, allowed))
     return [Feed(sink, tell) for sink in sinks]

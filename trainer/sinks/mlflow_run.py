@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.contract.addresses import Allowed, check
 from trainer.contract.run import EndClass, MetricPoint
 from trainer.contract.telemetry import MlflowSpec
 from trainer.contract.training import TrainingSpec
@@ -23,12 +24,20 @@ STATUS = {EndClass.COMPLETED: "FINISHED", EndClass.STOPPED: "KILLED"}
 
 class MlflowRun:
     """`identity` finds the run again that an earlier attempt began. `environment`: MLflow's own variables, credentials
-    among them, for this process alone."""
+    among them, for this process alone. `allowed`: which addresses that are not public may be reached; None: all."""
 
     name = "mlflow"
 
-    def __init__(self, spec: MlflowSpec, identity: str, training: TrainingSpec, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spec: MlflowSpec,
+        identity: str,
+        training: TrainingSpec,
+        environment: Mapping[str, str],
+        allowed: Allowed | None,
+    ) -> None:
         self._spec, self._identity, self._training, self._environment = spec, identity, training, environment
+        self._allowed = allowed
         self._client: Any = None
         self._run_id = ""
 
@@ -36,6 +45,12 @@ class MlflowRun:
         os.environ.update({**DEFAULTS, **self._environment})
         from mlflow import MlflowClient  # noqa: PLC0415 - an extra, and slow to import
 
+        if self._allowed is not None:
+            from trainer.sinks.guarded import guard_connections  # noqa: PLC0415 - urllib3 comes with the extra
+
+            check(self._spec.tracking_uri, self._allowed)
+            guard_connections(self._allowed)
+            os.environ["MLFLOW_ALLOW_HTTP_REDIRECTS"] = "false"  # credentials are for the checked address
         client = MlflowClient(tracking_uri=self._spec.tracking_uri)
         experiment = client.get_experiment_by_name(self._spec.experiment)
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._spec.experiment)

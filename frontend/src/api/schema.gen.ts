@@ -351,7 +351,7 @@ export interface paths {
         /** @description Disabled ones are listed for platform administrators alone. */
         get: operations["clusters_list"];
         put?: never;
-        /** @description Register a cluster. Its configuration holds no secrets: it names files or environment variables of the platform's own processes. It has no pools yet; its nodes propose some. */
+        /** @description Register a cluster. Its configuration holds no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR; commands are set there too, in NAME.cluster.json. It has no pools yet; its nodes propose some. */
         post: operations["clusters_create"];
         delete?: never;
         options?: never;
@@ -572,7 +572,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description A dry run: is this configuration right, and what does an examination find? Nothing is stored. May take as long as the cluster does. */
+        /** @description A dry run: is this configuration right, and what does an examination find? Nothing is stored but a record in the audit trail. With `name`, the server's own part of that cluster applies. May take as long as the cluster does. */
         post: operations["clusters_check"];
         delete?: never;
         options?: never;
@@ -1457,7 +1457,7 @@ export interface paths {
         delete: operations["secrets_delete"];
         options?: never;
         head?: never;
-        patch?: never;
+        patch: operations["secrets_change"];
         trace?: never;
     };
     "/api/v1/series": {
@@ -1733,7 +1733,7 @@ export interface paths {
         };
         get: operations["secrets_list"];
         put?: never;
-        /** @description Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. */
+        /** @description Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. MLflow's credentials are only sent to a server whose origin is among `destinations`. */
         post: operations["secrets_put"];
         delete?: never;
         options?: never;
@@ -1899,7 +1899,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description Sends an event of type `webhook.test`, once; how it went is read from the delivery. */
+        /** @description Sends an event of type `webhook.test`, once; how it went is read from the delivery. A team has six a minute. */
         post: operations["webhooks_test"];
         delete?: never;
         options?: never;
@@ -2329,6 +2329,8 @@ export interface components {
         /** @enum {string} */
         CompressionSpecKindEnum: "none" | "powersgd" | "int8" | "fp8";
         ConfigRequest: {
+            /** @description of the cluster that it is, or will be, of */
+            name?: string;
             kind: string;
             config?: {
                 [key: string]: unknown;
@@ -3525,6 +3527,8 @@ export interface components {
             name: string;
             /** @description never shown again */
             value: string;
+            /** @description scheme://host[:port] of servers it may be sent to; left out: those that are set */
+            destinations?: string[];
         };
         NewServiceAccountRequest: {
             role: components["schemas"]["RoleEnum"];
@@ -3951,6 +3955,10 @@ export interface components {
         };
         PatchedRoleRequest: {
             role?: components["schemas"]["RoleEnum"];
+        };
+        PatchedSecretChangesRequest: {
+            /** @description replaces those that are set; empty: may be sent to no server */
+            destinations?: string[];
         };
         PatchedWebhookChangesRequest: {
             url?: string;
@@ -4702,12 +4710,14 @@ export interface components {
             scopes?: components["schemas"]["ScopesEnum"][];
         };
         /** @enum {string} */
-        ScopesEnum: "read" | "submit" | "artifacts" | "admin" | "platform";
+        ScopesEnum: "read" | "submit" | "artifacts" | "admin" | "platform:clusters" | "platform:quotas" | "platform:budgets" | "platform:people" | "platform:audit" | "platform";
         /** @enum {string} */
         ScoringEnum: "softmax" | "sigmoid";
         Secret: {
             id: string;
             name: string;
+            /** @description origins of the servers that it may be sent to, such as MLflow's */
+            destinations: string[];
             updated_by?: string | null;
             /** Format: date-time */
             created_at: string;
@@ -6597,6 +6607,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6608,6 +6627,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6855,6 +6883,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -6866,6 +6903,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8258,6 +8304,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8269,6 +8324,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8378,6 +8442,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -8389,6 +8462,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11880,6 +11962,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -11891,6 +11982,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12000,6 +12100,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12011,6 +12120,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12259,6 +12377,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12270,6 +12397,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12379,6 +12515,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12390,6 +12535,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12499,6 +12653,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -12510,6 +12673,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13041,6 +13213,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13052,6 +13233,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13298,6 +13488,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13309,6 +13508,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13417,6 +13625,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -13428,6 +13645,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14115,6 +14341,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14126,6 +14361,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -14797,6 +15041,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -14808,6 +15061,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -19662,6 +19924,148 @@ export interface operations {
             };
         };
     };
+    secrets_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                secret_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedSecretChangesRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Secret"];
+                };
+            };
+            /** @description the body is not what its Content-Type says */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description no valid token or session */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description your role, or your token's scopes, do not allow it */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not there, or not yours to see */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description only JSON is answered here */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description not in the state that it is in; see detail */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description it has changed since you read it (If-Match) */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a body of this Content-Type is not taken */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the request cannot be used; see errors */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description too many requests; Retry-After says when to come back */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description a part of the platform is away; Retry-After says when to come back */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     series_list: {
         parameters: {
             query?: never;
@@ -23139,6 +23543,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -23150,6 +23563,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -23765,7 +24187,12 @@ export interface operations {
     };
     tokens_list: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `next_cursor` of the page before. */
+                cursor?: string;
+                /** @description Most items of a page. */
+                limit?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -24380,6 +24807,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description the body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description not in the state that it is in; see detail */
             409: {
                 headers: {
@@ -24391,6 +24827,15 @@ export interface operations {
             };
             /** @description it has changed since you read it (If-Match) */
             412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description the body is larger than the limit of this address */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };

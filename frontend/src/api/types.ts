@@ -53,6 +53,7 @@ export type Offer = Schemas["Offer"];
 export type MadeInvitation = Schemas["MadeInvitation"];
 export type ServiceAccount = Schemas["ServiceAccount"];
 export type Secret = Schemas["Secret"];
+export type NewSecret = Schemas["NewSecretRequest"];
 export type Project = Schemas["Project"];
 export type AuditEvent = Omit<Schemas["AuditEvent"], "before" | "after"> & { before: Json; after: Json };
 export type Webhook = Schemas["Webhook"];

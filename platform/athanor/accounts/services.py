@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import ApiToken, Team, User
-from athanor.accounts.roles import DEFAULT_SCOPES, PlatformRole, Scope
+from athanor.accounts.roles import DEFAULT_SCOPES, PLATFORM_SCOPES, PlatformRole, Scope
 from athanor.accounts.selectors import RecognisedToken
 from athanor.core.errors import Conflict, Forbidden, NotFound
 
@@ -47,15 +47,16 @@ def issue_token(
     """Return a new token's row and the token, which is shown this once.
 
     It ends at `expires_at`, but not after the longest life that the settings allow, nor after its parent. `parent_id`:
-    the token that asks for it, if one does. `actor`: who asks, if it is not `user`. Raises Forbidden for the scope
-    platform of a user without a platform role, Conflict for a user with too many tokens.
+    the token that asks for it, if one does. `actor`: who asks, if it is not `user`. Raises Forbidden for a scope
+    of the platform of a user without a platform role, Conflict for a user with too many tokens.
     """
     with transaction.atomic():
         owner = User.objects.select_for_update(no_key=True).get(pk=user.pk)
-        if Scope.PLATFORM in scopes and owner.platform_role == PlatformRole.NONE.value:
+        of_platform = next((scope for scope in scopes if scope in PLATFORM_SCOPES), None)
+        if of_platform is not None and owner.platform_role == PlatformRole.NONE.value:
             raise Forbidden(
                 "platform_role_missing",
-                f"{owner.username} has no role on the platform that the scope 'platform' could use",
+                f"{owner.username} has no role on the platform that the scope {of_platform.value!r} could use",
                 remedy="leave the scope out, or ask a platform administrator for a role first",
             )
         parent = _locked_live(parent_id) if parent_id else None

@@ -3,7 +3,7 @@
 from rest_framework.request import Request
 
 from athanor.accounts.models import Team
-from athanor.accounts.roles import TEAM_PERMISSIONS, Permission, Role, missing_for
+from athanor.accounts.roles import TEAM_PERMISSIONS, Permission, Role, missing_for, scopes_for
 from athanor.accounts.selectors import Principal, team_of
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
@@ -81,7 +81,7 @@ def check_platform(who: Principal, permission: Permission) -> None:
         raise Forbidden(
             "role_missing",
             f"this needs the permission {permission.value!r} on the platform",
-            remedy="ask a platform administrator; a token needs the scope platform",
+            remedy=f"ask a platform administrator; a token needs the scope {' or '.join(scopes_for(permission))}",
         )
 
 

@@ -36,7 +36,7 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
         return _filled(training, f"model:{row.id}", lambda name: _opened(row, name))
     if base.startswith("s3://"):
         uri = base if base.endswith("/") else f"{base}/"
-        datasets.check_bucket(uri, POINTER)
+        datasets.check_bucket(team, uri, POINTER)
         return _filled(training, uri, lambda name: storage.get(uri + name))
     raise _refused(
         "base_not_found", f"{base!r} is no model of the platform: give model:NAME, model:art_... or s3://bucket/prefix"
@@ -44,11 +44,13 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
 
 
 def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | None:
-    """What an attempt is told of its base. Lists an S3 prefix anew, so it may raise Unavailable."""
+    """Return where an attempt finds its base model. Lists an S3 prefix, so it may raise Unavailable, and Invalid for
+    one that is no longer granted to the team."""
     base = training.model.base if training else None
     if base is None:
         return None
     if base.startswith("s3://"):
+        datasets.check_bucket(team, base, POINTER)
         files = [datasets.plain_file(item) for item in storage.listing(base) if item.size]
         return BaseModelSource(name=base, origin="plain", files=files)
     row = _model(team, base.removeprefix("model:"))

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from difflib import get_close_matches
 
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team
-from athanor.artifacts import manifests, storage
+from athanor.artifacts import buckets, manifests, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
 from trainer.contract.data import DataSpec, TokenizerSpec
@@ -55,8 +54,9 @@ def resolve(team: Team, source: str) -> Dataset:
 
 
 def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> list[DatasetSource]:
-    """What an attempt is told of its data. Lists S3 prefixes anew, so it may raise Unavailable."""
-    rows = Dataset.objects.in_bulk(dataset_ids)
+    """Return where an attempt finds its data. Lists S3 prefixes, so it may raise Unavailable, and Invalid for one that
+    is no longer granted to the team."""
+    rows = Dataset.objects.select_related("team").in_bulk(dataset_ids)
     recipes = dataset_recipes(data.parts, tokenizer, dataset_ids)
     return [_source(rows[identifier], recipe) for identifier, recipe in zip(dataset_ids, recipes, strict=True)]
 
@@ -90,6 +90,7 @@ def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     if dataset.origin == Dataset.Origin.SEALED:
         files = manifests.of_upload(dataset)
     elif dataset.origin == Dataset.Origin.PLAIN:
+        check_bucket(dataset.team, dataset.name)
         files = [plain_file(item) for item in storage.listing(dataset.name) if item.size]
     return DatasetSource(
         dataset_id=dataset.id,
@@ -100,29 +101,25 @@ def _source(dataset: Dataset, recipe: str) -> DatasetSource:
     )
 
 
-def check_bucket(uri: str, pointer: str = POINTER) -> None:
-    """Raises Invalid for what jobs may not read."""
-    allowed = [prefix.strip() for prefix in settings.ATHANOR.data_buckets.split(",") if prefix.strip()]
-    if storage.split(uri)[0] == storage.bucket() or not any(_under(uri, prefix) for prefix in allowed):
-        raise _refused(
-            "bucket_not_allowed",
-            f"{uri} is not among the buckets that jobs may read ({', '.join(allowed) or 'none'}); "
-            "an administrator lists them in ATHANOR_DATA_BUCKETS",
-            pointer,
-        )
+def check_bucket(team: Team, uri: str, pointer: str = POINTER) -> None:
+    """Raise Invalid unless an administrator has granted `uri` to `team`."""
+    if storage.split(uri)[0] != storage.bucket() and buckets.is_granted(uri, team.name):
+        return
+    readable = ", ".join(buckets.readable_roots(team.name)) or "none"
+    place = uri.removeprefix(buckets.SCHEME).rstrip("/")
+    detail = (
+        f"team {team.name} may not read {uri} (granted to it: {readable}); use one of these, "
+        f"or have an administrator add {place}={team.name} to ATHANOR_DATA_BUCKETS"
+    )
+    raise _refused("bucket_not_allowed", detail, pointer)
 
 
 def _plain(team: Team, uri: str) -> Dataset:
-    check_bucket(uri)
+    check_bucket(team, uri)
     if not any(item.size for item in storage.listing(uri)):
-        raise _refused("dataset_empty", f"there is nothing under {uri}; check the prefix")
+        raise _refused("dataset_empty", f"there is nothing at {uri} or under {uri.rstrip('/')}/; check the prefix")
     row, _ = Dataset.objects.get_or_create(team=team, name=uri, defaults={"origin": Dataset.Origin.PLAIN})
     return row
-
-
-def _under(uri: str, allowed: str) -> bool:
-    root = allowed if allowed.startswith("s3://") else f"s3://{allowed}"
-    return uri == root or uri.startswith(root if root.endswith("/") else root + "/")
 
 
 def plain_file(item: storage.Listed) -> StoredFile:

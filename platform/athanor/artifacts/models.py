@@ -38,6 +38,8 @@ class TeamSecret(models.Model):
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(max_length=63)
     wrapped = models.BinaryField()
+    # Origins (scheme://host[:port]) of the servers that the platform's own clients may send the value to.
+    destinations = models.JSONField(default=list)
     updated_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

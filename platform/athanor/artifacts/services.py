@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import keys, manifests, storage
+from athanor.artifacts import buckets, datasets, keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, StoredThing
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
@@ -142,14 +142,15 @@ def sweep_retired(limit: int = 50) -> int:
 def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
     prefix = job_prefix(attempt.job_id)
     for key in keys_asked:
-        if not _is_below(key, prefix):
+        if not buckets.is_below_any(key, [prefix]):
             raise Forbidden("outside_prefix", f"{key!r} is not under {prefix}", remedy="write under your own prefix")
 
 
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
-    """Its own job's objects, and those of the data sets and the base model that the job names."""
+    """Raise Forbidden for keys that are neither its own job's objects, nor of the data sets and the base model that the
+    job names, and Invalid for those in a bucket that is no longer granted to the team."""
     prefix = job_prefix(attempt.job_id)
-    foreign = [key for key in keys_asked if not _is_below(key, prefix)]
+    foreign = [key for key in keys_asked if not buckets.is_below_any(key, [prefix])]
     if not foreign:
         return
     rows = list(Dataset.objects.filter(pk__in=attempt.job.dataset_ids))
@@ -164,9 +165,10 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     elif base:
         model = Artifact.objects.filter(pk=base.removeprefix("model:"), job__team_id=attempt.job.team_id).first()
         granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]} if model else set()
-    foreign = [key for key in foreign if not any(_is_below(key, prefix) for prefix in prefixes)]
     for key in foreign:
-        if key not in granted:
+        if buckets.is_below_any(key, prefixes):
+            datasets.check_bucket(attempt.job.team, key)
+        elif key not in granted:
             raise Forbidden("outside_prefix", f"{key!r} is not this job's", remedy="read your own job's objects")
 
 
@@ -215,7 +217,7 @@ def check_is_whole(job_id: str, manifest: Manifest) -> None:
     if not manifest.files:
         raise Invalid("empty_manifest", "the manifest names no files", remedy="store the files first")
     for part in (part for file in manifest.files for part in file.parts):
-        if not _is_below(part.key, job_prefix(job_id)):
+        if not buckets.is_below_any(part.key, [job_prefix(job_id)]):
             raise Forbidden("outside_prefix", f"{part.key!r} is not under {job_prefix(job_id)}")
         found = storage.size_of(part.key)
         if found != part.size:
@@ -223,10 +225,6 @@ def check_is_whole(job_id: str, manifest: Manifest) -> None:
             raise Invalid(
                 "part_missing", f"{part.key} {state}; the manifest says {part.size}", remedy="upload it, then register"
             )
-
-
-def _is_below(key: str, prefix: str) -> bool:
-    return key.startswith(prefix) and ".." not in key.split("/") and "//" not in key.removeprefix("s3://")
 
 
 def size_of_files(files: list[StoredFile]) -> int:

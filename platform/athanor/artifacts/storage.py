@@ -135,13 +135,22 @@ def delete(keys: list[str]) -> None:
 
 
 def listing(uri: str) -> list[Listed]:
-    """Every object under `s3://bucket/prefix`, in key order; keys come as full URIs."""
-    where, prefix = split(uri)
+    """Return the object `uri` and every object in the folder `uri/`, in key order; keys are full URIs.
+
+    A prefix ends at a `/`: `s3://corp/public` does not list `s3://corp/public-payroll`.
+    """
+    where, inner = split(uri)
+    name = inner.rstrip("/")
     with _translated():
-        pages = client().get_paginator("list_objects_v2").paginate(Bucket=where, Prefix=prefix)
-        return [
-            Listed(f"s3://{where}/{item['Key']}", item["Size"]) for page in pages for item in page.get("Contents", [])
-        ]
+        found = []
+        if name and name == inner:
+            # An object of exactly this name sorts before all others that begin with it.
+            first = client().list_objects_v2(Bucket=where, Prefix=name, MaxKeys=1).get("Contents", [])
+            found += [item for item in first if item["Key"] == name]
+        folder = f"{name}/" if name else ""
+        for page in client().get_paginator("list_objects_v2").paginate(Bucket=where, Prefix=folder):
+            found += page.get("Contents", [])
+    return [Listed(f"s3://{where}/{item['Key']}", item["Size"]) for item in found]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ FACTS = ("name", "unit", "currency", "accelerator", "period", "amount", "soft_pe
 
 
 def sees_all(who: Principal) -> bool:
-    return bool({Permission.READ_AUDIT, Permission.MANAGE_TEAMS} & who.platform)
+    return Permission.OVERSEE in who.platform
 
 
 def visible_to(who: Principal) -> QuerySet[Budget]:

@@ -14,7 +14,8 @@ from athanor.cli.render import print_json
 from athanor.cli.settings import Account, check_url, write_account
 
 DEFAULT_URL = "http://127.0.0.1:8700"
-PLATFORM_SCOPES = ["read", "submit", "artifacts", "admin", "platform"]
+TEAM_SCOPES = ["read", "submit", "artifacts", "admin"]
+PARTS = ("clusters", "quotas", "budgets", "people", "audit")
 
 
 @reports_errors
@@ -24,17 +25,26 @@ def login(
     username: Annotated[str | None, typer.Option(help="Make a token with this user's password instead.")] = None,
     team: Annotated[str | None, typer.Option(help="The new token's team; needed with several.")] = None,
     platform: Annotated[
-        bool, typer.Option("--platform", help="The new token also has your role on the platform.")
+        bool, typer.Option("--platform", help="The new token also has your role on the platform, all parts of it.")
     ] = False,
+    platform_part: Annotated[
+        list[str] | None,
+        typer.Option("--platform-part", help=f"Only this part of your role on the platform: {', '.join(PARTS)}."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Remember a server and a token in a file that only you can read."""
     url = check_url(url)
+    parts = list(PARTS) if platform else list(dict.fromkeys(platform_part or []))
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise CliError(ExitCode.USAGE, f"--platform-part {unknown[0]!r} is none of {', '.join(PARTS)}")
+    if parts and username is None:
+        raise CliError(ExitCode.USAGE, "--platform and --platform-part are for a new token: give --username too")
     if token == "-":  # noqa: S105 - means standard input
         token = sys.stdin.readline().strip()
     if token is None and username is not None:
         password = typer.prompt("Password", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
-        token = _make_token(url, username, password.rstrip("\n"), team, platform=platform)
+        token = _make_token(url, username, password.rstrip("\n"), team, parts)
     if token is None:
         token = typer.prompt("Token (dashboard, Tokens)", hide_input=True)
     account = Account(url, token)
@@ -46,7 +56,7 @@ def login(
         print(f"logged in to {url}; remembered in {path}")
 
 
-def _make_token(url: str, username: str, password: str, team: str | None, *, platform: bool) -> str:
+def _make_token(url: str, username: str, password: str, team: str | None, parts: list[str]) -> str:
     """Sign in as the dashboard does, and make a token of this machine's name."""
     try:
         with httpx.Client(base_url=f"{url}/api/v1", timeout=TIMEOUT) as session:
@@ -57,10 +67,15 @@ def _make_token(url: str, username: str, password: str, team: str | None, *, pla
             if answer.status_code == httpx.codes.UNAUTHORIZED:
                 raise CliError(ExitCode.AUTHENTICATION, f"user {username!r} and this password do not match: try again")
             signed_in = answer.raise_for_status().json()
-            asked = {"name": f"cli on {socket.gethostname()}", "team": _team(signed_in["teams"], team)}
+            asked: dict[str, object] = {
+                "name": f"cli on {socket.gethostname()}",
+                "team": _team(signed_in["teams"], team),
+            }
+            if parts:
+                asked["scopes"] = [*TEAM_SCOPES, *(f"platform:{part}" for part in parts)]
             made = session.post(
                 "/tokens",
-                json={**asked, "scopes": PLATFORM_SCOPES} if platform else asked,
+                json=asked,
                 headers=_csrf(url, signed_in["csrf_token"]),
             ).raise_for_status()
     except httpx.HTTPStatusError as error:

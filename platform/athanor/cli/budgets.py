@@ -1,6 +1,6 @@
 """budget list, show, set, statement. Amounts are slot-hours, or the budget's currency.
 
-`set` needs a token with the scope `platform`, of a platform administrator.
+`set` needs a token with the scope `platform:budgets`, of a platform administrator.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """cluster list, show, add, pool, probe, nodes, drain, quarantine and their opposites, enable, disable.
 
-All but list and show need a token with the scope `platform`, of a platform administrator.
+All but list and show need a token with the scope `platform:clusters`, of a platform administrator.
 """
 
 from pathlib import Path
@@ -79,11 +79,12 @@ def add(
     check: Annotated[bool, typer.Option("--check", help="Only examine it; nothing is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Register a cluster and examine it. Its configuration holds no secrets; it names files of the platform."""
+    """Register a cluster and examine it. Its configuration holds no secrets: it names files of the server."""
     client = connect()
     body = read_spec(file)
     if check:
-        found = client.post("/clusters:check", {name: body[name] for name in ("kind", "config") if name in body})
+        asked = {field: body[field] for field in ("name", "kind", "config") if field in body}
+        found = client.post("/clusters:check", asked)
         if as_json:
             print_json(found)
         else:

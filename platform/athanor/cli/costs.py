@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from athanor.cli.errors import reports_errors
 from athanor.cli.options import AsJson, connect
+from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, print_json
 
 MICRO, HOUR, KILOGRAM = 1_000_000, 3600, 1_000_000
@@ -40,7 +41,7 @@ def costs(
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow([*groups, "currency", *FIGURES])
-        writer.writerows([row[name] for name in (*groups, "currency", *FIGURES)] for row in found["items"])
+        writer.writerows([plain(str(row[name])) for name in (*groups, "currency", *FIGURES)] for row in found["items"])
         return
     table = columns(*groups, "slot-hours", "lost to faults", "charged", "saved by waiting", "CO2")
     for row in found["items"]:

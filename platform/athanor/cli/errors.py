@@ -8,6 +8,8 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from athanor.cli.plain import plain
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -40,9 +42,9 @@ def reports_errors(command: Callable[Parameters, Result]) -> Callable[Parameters
         try:
             return command(*args, **kwargs)
         except CliError as error:
-            print(f"athanor: {error}", file=sys.stderr)
+            print(plain(f"athanor: {error}"), file=sys.stderr)
             for line in error.details:
-                print(f"  {line}", file=sys.stderr)
+                print(plain(f"  {line}"), file=sys.stderr)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt as error:
             print("athanor: interrupted; a submitted job goes on", file=sys.stderr)

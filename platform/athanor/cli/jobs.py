@@ -9,6 +9,7 @@ import yaml
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, JobId, JobIds, connect
+from athanor.cli.plain import plain
 from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Preset
 from athanor.cli.spec_file import apply_settings, read_preset, read_spec
@@ -173,7 +174,7 @@ def presets(
         if as_json:
             print_json(chosen[0]["spec"])
         else:
-            print(chosen[0]["spec_yaml"], end="")
+            print(plain(chosen[0]["spec_yaml"]), end="")
     elif as_json:
         print_json(found)
     else:

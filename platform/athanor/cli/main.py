@@ -19,6 +19,7 @@ from athanor.cli import (
     profiles,
     quotas,
     simulate,
+    team_secrets,
 )
 
 
@@ -71,6 +72,7 @@ app.command("queue")(quotas.queue)
 app.command("costs")(costs.costs)
 app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="Who may use how much: the tree of quotas.", no_args_is_help=True)
+app.add_typer(team_secrets.app, name="secret", help="A team's secrets, where they may be sent.", no_args_is_help=True)
 app.add_typer(budgets.app, name="budget", help="What teams may spend, and what they did.", no_args_is_help=True)
 app.add_typer(clusters.app, name="cluster", help="Where jobs run: examine, drain, quarantine.", no_args_is_help=True)
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from athanor.cli.downloading import Download, choose_artifact
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
+from athanor.cli.plain import plain
 from athanor.cli.render import console, print_json, size
 
 
@@ -85,4 +86,4 @@ def generate(
     if as_json:
         print_json({"folder": str(folder), "prompt": prompt, "text": result.stdout.rstrip("\n")})
     else:
-        print(result.stdout, end="")
+        print(plain(result.stdout), end="")

@@ -1,6 +1,6 @@
 """quota show, set, preview, apply, settings; queue.
 
-Whoever changes the tree needs a token with the scope `platform`, of a platform administrator.
+Whoever changes the tree needs a token with the scope `platform:quotas`, of a platform administrator.
 """
 
 import re
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
+from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, number, print_json, size
 from athanor.cli.spec_file import read_spec
 
@@ -42,7 +43,7 @@ def show(
     """Show the tree, what of it is used, borrowed and lent; to members of teams, their path."""
     client = connect()
     if as_yaml:
-        sys.stdout.write(yaml.safe_dump(client.get("/quotas/document"), sort_keys=False, allow_unicode=True))
+        sys.stdout.write(plain(yaml.safe_dump(client.get("/quotas/document"), sort_keys=False, allow_unicode=True)))
         return
     found = client.get("/quotas")
     if as_json:

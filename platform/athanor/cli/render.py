@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from athanor.cli.plain import PlainConsole
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Progress, StartOutlook
 
-console = Console(highlight=False)
+console = PlainConsole(highlight=False)
 if not console.is_terminal:
-    console = Console(highlight=False, width=160)  # into a file or a pipe: no terminal bounds the lines
+    console = PlainConsole(highlight=False, width=160)  # into a file or a pipe: no terminal bounds the lines
 COLOURS = {
     "succeeded": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "running": "cyan",
     "starting": "cyan", "dispatching": "cyan", "stopping": "yellow",

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from athanor.cli.changes import Changes
 from athanor.cli.client import Client
 from athanor.cli.errors import ExitCode
+from athanor.cli.plain import plain
 from athanor.cli.render import console, number, print_json, progress_of
 from athanor.cli.schema_gen import Job
 
@@ -63,7 +64,7 @@ def _bar(progress: Progress, task: TaskID) -> Show:
         total = now.get("steps_total")
         progress.update(
             task,
-            description=headline(job),
+            description=plain(headline(job)),
             total=total,
             completed=now.get("step") or 0,
             step=f"{now.get('step')}/{total}" if now.get("step") is not None else "",
@@ -91,7 +92,7 @@ def _plain_lines() -> Show:
             line += f"  {number(now.get('tokens_per_second'), ',.0f')} tokens/s"
         if (left := now.get("eta_seconds")) is not None:
             line += f"  {duration(left)} left"
-        print(line, flush=True)
+        print(plain(line), flush=True)
 
     return show
 

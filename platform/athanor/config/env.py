@@ -8,6 +8,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from athanor.artifacts.buckets import parse_grants
+from athanor.clusters.server_config import allowed_urls
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 ANCHOR_PLACE = re.compile(r"file:/.+|store|s3://[^/]+(/.*)?|syslog|syslog://[^/:]+:[0-9]+")
@@ -48,6 +51,8 @@ class Environment(BaseModel):
     trusted_proxies: str = Field("", alias="ATHANOR_TRUSTED_PROXIES")
     debug: bool = Field(False, alias="ATHANOR_DEBUG")
     local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")
+    cluster_config_dir: Path = Field(REPOSITORY / ".athanor" / "clusters", alias="ATHANOR_CLUSTER_CONFIG_DIR")
+    cluster_urls: str = Field("", alias="ATHANOR_CLUSTER_URLS")
     dashboard_dir: Path = Field(REPOSITORY / "frontend" / "dist", alias="ATHANOR_DASHBOARD_DIR")
     rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
     # The longest life of an API token, and so of all that it makes.
@@ -59,6 +64,7 @@ class Environment(BaseModel):
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
     # Days for which something deleted can be restored before its objects go.
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
+    outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
     oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")
@@ -78,6 +84,18 @@ class Environment(BaseModel):
                     f"{place!r} is none of file:/PATH, store, s3://BUCKET/PREFIX, syslog, syslog://HOST:PORT"
                 )
         return value
+
+    @field_validator("data_buckets")
+    @classmethod
+    def _grants_name_teams(cls, text: str) -> str:
+        parse_grants(text)
+        return text
+
+    @field_validator("cluster_urls")
+    @classmethod
+    def _urls_are_origins(cls, text: str) -> str:
+        allowed_urls(text)
+        return text
 
 
 class EnvironmentProblem(SystemExit):

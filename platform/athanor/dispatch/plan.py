@@ -60,6 +60,8 @@ def run_config(
     base: BaseModelSource | None,
     resume: CheckpointManifest | None,
     launched_at: datetime,
+    outbound_allow: str,
+    cache_scope: str,
 ) -> RunConfig:
     return RunConfig(
         job_id=job_id,
@@ -77,5 +79,7 @@ def run_config(
         max_restarts_in_place=spec.retry.restarts_in_place,
         spare_nodes=spec.resources.spare_nodes,
         telemetry=spec.telemetry.named(spec.name),
+        outbound_allow=outbound_allow,
+        cache_scope=cache_scope,
         deadline=launched_at + timedelta(seconds=spec.time_limit_seconds),
     )

@@ -13,6 +13,7 @@ from athanor.artifacts import base_models, datasets
 from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
+from athanor.clusters import server_config
 from athanor.clusters.models import Cluster
 from athanor.clusters.services import offending_names, quarantined_names
 from athanor.core import leases
@@ -62,7 +63,8 @@ def handle_of(attempt: Attempt) -> Handle:
 
 
 def backend_of(cluster: Cluster) -> Backend:
-    config = dict(cluster.config)
+    """Return the backend of a cluster, by its row and the server's own part of the configuration. Raises ValueError."""
+    config = server_config.effective(cluster.name, cluster.kind, cluster.config)
     if cluster.kind == "local":
         config.setdefault("directory", str(settings.ATHANOR.local_backend_dir.resolve()))
     return registry.load(cluster.kind, config)
@@ -104,6 +106,8 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         base=base_models.source_for(job.team, spec.training),
         resume=artifacts.newest_checkpoint(job),
         launched_at=attempt.launched_at,
+        outbound_allow=settings.ATHANOR.outbound_allow,
+        cache_scope=job.team_id,
     )
 
 

@@ -28,7 +28,7 @@ from athanor.backends.base import (
     SyncsTeams,
 )
 from athanor.backends.facts import NodeState, Probe
-from athanor.clusters import services
+from athanor.clusters import server_config, services
 from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool, Survey
 from athanor.core import tenancy, wakeups
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
@@ -41,13 +41,18 @@ Guard = Callable[[Cluster], None]
 SLUG = re.compile(r"^[A-Za-z0-9_-]{1,63}$")
 
 
-def checked(kind: str, config: dict[str, Any]) -> Backend:
-    """The backend that this configuration makes. Raises Invalid naming each field that does not fit."""
+def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
+    """Return the backend that this configuration makes, with the server's own part for a cluster of that name.
+
+    Raises Invalid naming each field that does not fit, or that only the server may set.
+    """
     if kind not in registry.BACKENDS:
         detail = f"kind {kind!r} is none of {', '.join(registry.KINDS)}"
         raise Invalid("unknown_kind", detail, remedy=detail, problems=(FieldProblem("/kind", "choice", detail),))
     try:
-        return backend_of(Cluster(kind=kind, config=config))
+        return backend_of(Cluster(name=name, kind=kind, config=config))
+    except server_config.ConfigRefused as error:
+        problems = error.problems
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         problems = tuple(FieldProblem(_pointer(each["loc"], config), each["type"], each["msg"]) for each in found)
@@ -58,10 +63,13 @@ def checked(kind: str, config: dict[str, Any]) -> Backend:
     raise Invalid("invalid_config", f"the configuration does not fit: {first}", remedy=remedy, problems=problems)
 
 
-def check(kind: str, config: dict[str, Any]) -> Probe | None:
-    """Examine what a configuration leads to; nothing is stored. None: such a backend cannot be examined."""
-    checked(kind, config)
-    return surveys.look(Cluster(kind=kind, config=config))
+def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> Probe | None:
+    """Examine what a configuration leads to. It is not stored, but recorded in the audit trail, since the server
+    connects to what it names. None: such a backend cannot be examined."""
+    checked(kind, config, name)
+    row = Cluster(name=name, kind=kind, config=config)
+    audit.record_alone("cluster.check", actor=actor, target=("cluster", name or "unregistered"), after=_facts(row))
+    return surveys.look(row)
 
 
 def capabilities(cluster: Cluster) -> list[str]:
@@ -77,7 +85,7 @@ def capabilities(cluster: Cluster) -> list[str]:
 def config_problems(cluster: Cluster) -> tuple[FieldProblem, ...]:
     """Where a stored configuration no longer fits, as after an upgrade."""
     try:
-        checked(cluster.kind, cluster.config)
+        checked(cluster.kind, cluster.config, cluster.name)
     except Invalid as error:
         return error.problems
     return ()
@@ -91,7 +99,7 @@ def find(cluster_id: str) -> Cluster:
 
 
 def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, actor: User) -> Cluster:
-    checked(kind, config)
+    checked(kind, config, name)
     try:
         with transaction.atomic():
             row = Cluster.objects.create(name=name, kind=kind, config=config, enabled=enabled)
@@ -108,9 +116,9 @@ def change(
     cluster_id: str, actor: User, guard: Guard, *, config: dict[str, Any] | None = None, enabled: bool | None = None
 ) -> Cluster:
     """What is None stays. A disabled cluster is drained: what runs goes on, nothing new is admitted."""
-    kind = find(cluster_id).kind
+    known = find(cluster_id)
     if config is not None:
-        checked(kind, config)
+        checked(known.kind, config, known.name)
     with transaction.atomic():
         row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
         guard(row)
@@ -145,7 +153,7 @@ def remove(cluster_id: str, actor: User) -> None:
 def probe(cluster_id: str, actor: User) -> ClusterProbe:
     """Examine it now, and list its nodes. Takes as long as the backend does, 15 seconds a call at most."""
     row = find(cluster_id)
-    checked(row.kind, row.config)
+    checked(row.kind, row.config, row.name)
     found = surveys.look(row)
     if found is None:
         detail = f"a cluster of kind {row.kind!r} cannot be examined"
@@ -166,7 +174,7 @@ def probe(cluster_id: str, actor: User) -> ClusterProbe:
 def sync_teams(cluster_id: str, actor: User) -> list[str]:
     """Give every team its counterpart there; what was changed, a line each."""
     row = find(cluster_id)
-    backend = checked(row.kind, row.config)
+    backend = checked(row.kind, row.config, row.name)
     if not isinstance(backend, SyncsTeams):
         raise Conflict(
             "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no counterpart of teams", remedy="none"
@@ -266,7 +274,7 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
     node = _of(cluster, name)
     if not drained and node.quarantined_at is not None:
         raise Conflict("quarantined", f"node {name} is in quarantine", remedy="release it instead")
-    backend = checked(cluster.kind, cluster.config)
+    backend = checked(cluster.kind, cluster.config, cluster.name)
     if not isinstance(backend, DrainsNodes):
         detail = f"a cluster of kind {cluster.kind!r} cannot drain a node"
         raise Conflict("cannot_drain", detail, remedy="quarantine it: new attempts then avoid it")
@@ -291,7 +299,7 @@ def away(cluster: Cluster, error: Exception) -> Unavailable:
 def _follow(cluster: Cluster, node: Node, reason: str, *, drained: bool) -> tuple[Node, str]:
     """Let the cluster itself drain or take back what was quarantined or released."""
     try:
-        backend = checked(cluster.kind, cluster.config)
+        backend = checked(cluster.kind, cluster.config, cluster.name)
         if not isinstance(backend, DrainsNodes) or not node.listed:
             return node, ""
         _drain(backend, node.name, reason, drained=drained)

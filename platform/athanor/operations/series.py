@@ -3,17 +3,15 @@
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from athanor.budgets import series as points
 from athanor.budgets.models import Series
+from athanor.core import outbound
 from athanor.core.errors import AthanorError
 from athanor.core.leases import isolated
-from athanor.webhooks import sender
-from athanor.webhooks.guard import Allowed
 
 MOST_BYTES = 4 * 2**20
 AGAIN_SECONDS = 300  # after a failure, at most
@@ -40,7 +38,7 @@ def fetch(series_id: str) -> str:
         now = timezone.now()
         row.fetch_at = now + timedelta(seconds=min(row.fetch_seconds, AGAIN_SECONDS))
         row.save(update_fields=["fetch_at"])
-    answer = sender.get(row.url, Allowed(settings.ATHANOR.webhook_allow), most=MOST_BYTES)
+    answer = outbound.get(row.url, outbound.allowed_for_webhooks(), most=MOST_BYTES)
     problem = answer.error
     if not problem:
         try:

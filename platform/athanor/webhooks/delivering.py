@@ -11,18 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from athanor.accounts import audit
+from athanor.core import outbound
 from athanor.core.leases import Lease, applying, claim, isolated
-from athanor.webhooks import envelope, schedule, secrets, sender
-from athanor.webhooks.guard import Allowed
+from athanor.core.outbound import Outcome
+from athanor.webhooks import envelope, schedule, secrets
 from athanor.webhooks.models import Delivery, Webhook
-from athanor.webhooks.sender import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +93,7 @@ def deliver(lease: Lease) -> None:
         "Athanor-Webhook": delivery.webhook_id,
         envelope.SIGNATURE: envelope.signature(secrets.opened(delivery.webhook), timestamp, delivery.body),
     }
-    outcome = sender.post(
-        delivery.webhook.url, delivery.body.encode(), headers, Allowed(settings.ATHANOR.webhook_allow)
-    )
+    outcome = outbound.post(delivery.webhook.url, delivery.body.encode(), headers, outbound.allowed_for_webhooks())
     with applying(Delivery, lease) as row:
         if row is None:
             log.warning("%s was sent, but its lease is over: it may be sent again", lease.pk)

@@ -9,20 +9,22 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.core import wakeups
-from athanor.core.errors import Conflict, NotFound
+from athanor.core import outbound, wakeups
+from athanor.core.errors import Conflict, NotFound, TooManyRequests
 from athanor.jobs import feed
-from athanor.webhooks import envelope, guard, secrets
+from athanor.webhooks import envelope, secrets
 from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.schedule import GIVE_UP_AFTER
 
 MOST_OF_A_TEAM = 20
 DELETE_TRIES = 5
+MOST_TESTS = 6  # of a team, within TEST_WINDOW
+TEST_WINDOW = timedelta(minutes=1)
 
 
 def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
     """A new webhook, told of what happens from now on, and its secret, which is shown this once."""
-    guard.check_url(url, guard.Allowed(settings.ATHANOR.webhook_allow))
+    outbound.check_webhook_url(url)
     feed.number()
     with transaction.atomic():
         Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # so that two at once do not both find room
@@ -41,7 +43,7 @@ def create(team: Team, *, url: str, name: str, types: list[str], actor: User) ->
 def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
     """`changes`: url, name, types, enabled. Switched on again, it is told of what happens from then on."""
     if "url" in changes:
-        guard.check_url(changes["url"], guard.Allowed(settings.ATHANOR.webhook_allow))
+        outbound.check_webhook_url(changes["url"])
     feed.number()
     with transaction.atomic():
         row = _locked(webhook)
@@ -90,11 +92,24 @@ def rotate_secret(webhook: Webhook, overlap: timedelta, actor: User) -> str:
     return secret
 
 
-def test(webhook: Webhook) -> Delivery:
-    """A delivery that tells of nothing, to see whether one arrives."""
+def test(webhook: Webhook, actor: User) -> Delivery:
+    """Queue a delivery of a test event. Raise TooManyRequests beyond MOST_TESTS in TEST_WINDOW for a team."""
     _refuse_if_off(webhook)
     now = timezone.now()
     with transaction.atomic():
+        Team.objects.select_for_update(no_key=True).get(pk=webhook.team_id)  # parallel requests are counted one by one
+        recent = Delivery.objects.filter(
+            team_id=webhook.team_id, event_type=envelope.TEST, created_at__gt=now - TEST_WINDOW
+        ).order_by("created_at")
+        times = list(recent.values_list("created_at", flat=True))
+        if len(times) >= MOST_TESTS:
+            wait = int((times[-MOST_TESTS] + TEST_WINDOW - now).total_seconds()) + 1
+            raise TooManyRequests(
+                "too_many_webhook_tests",
+                f"team {webhook.team.name} has sent {len(times)} test events in a minute; {MOST_TESTS} are allowed",
+                remedy=f"try again in {wait} seconds",
+                retry_after_seconds=wait,
+            )
         delivery = Delivery(
             team_id=webhook.team_id,
             webhook=webhook,
@@ -106,6 +121,7 @@ def test(webhook: Webhook) -> Delivery:
         delivery.save(force_insert=True)
         _try_now(webhook)
         wakeups.hint_after_commit(wakeups.DELIVER)
+        _record("webhook.test", webhook, actor, after={"delivery": delivery.id})
     return delivery
 
 

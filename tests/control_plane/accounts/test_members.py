@@ -8,7 +8,15 @@ import pytest
 from django.utils import timezone
 
 from athanor.accounts.models import ApiToken, AuditEvent, Invitation, Membership, Team, User
-from athanor.accounts.roles import Permission, PlatformRole, Role, Scope, permissions, platform_permissions
+from athanor.accounts.roles import (
+    PLATFORM_SCOPES,
+    Permission,
+    PlatformRole,
+    Role,
+    Scope,
+    permissions,
+    platform_permissions,
+)
 from athanor.accounts.services import issue_token
 from tests.control_plane.conftest import Api
 
@@ -35,7 +43,7 @@ def test_a_scope_only_narrows() -> None:
     assert permissions(Role.ADMIN, frozenset({Scope.READ})) == {Permission.VIEW}
     for platform_role in PlatformRole:
         assert Permission.VIEW not in platform_permissions(platform_role), "it opens nobody's jobs"
-        assert platform_permissions(platform_role, frozenset(Scope) - {Scope.PLATFORM}) == frozenset()
+        assert platform_permissions(platform_role, frozenset(Scope) - PLATFORM_SCOPES) == frozenset()
 
 
 @pytest.mark.parametrize("role", ["viewer", "member"])

@@ -47,7 +47,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
         "project_id": Project.objects.get(team=job.team).id,
         "webhook_id": webhook.id,
-        "delivery_id": webhooks.test(webhook).id,
+        "delivery_id": webhooks.test(webhook, job.created_by).id,
         "simulation_id": Simulation.objects.create(created_by=job.created_by, request={"history_days": 1}).id,
         "decision_id": str(AdmissionCycle.objects.latest("id").pk),
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,

@@ -97,7 +97,7 @@ def test_the_attempt_can_open_the_model_and_nothing_else_of_that_job(
     [
         ("model:nowhere", {}, "base_not_found", "has no model 'nowhere'"),
         ("/home/me/model", {}, "base_not_found", "is no model of the platform"),
-        ("s3://elsewhere/model", {}, "bucket_not_allowed", "is not among the buckets"),
+        ("s3://elsewhere/model", {}, "bucket_not_allowed", "team red may not read s3://elsewhere/model"),
         ("model:first", {"model": {"base": "model:first", "shape": MODELS["llama-10m"].model_dump()}},
          "base_not_usable", "model.shape is not that of model.base"),
     ],

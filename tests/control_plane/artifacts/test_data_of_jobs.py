@@ -47,6 +47,7 @@ def test_an_attempt_is_told_every_part_of_a_mixture_and_given_its_key(
     attempt = drive.start(job)
     run = run_config_of(attempt)
     assert [source.name for source in run.datasets] == ["two", "builtin:python-stdlib", "one"]
+    assert run.cache_scope == job.team_id, "each team has its own part of a node's cache"
     assert [run.datasets[0].dataset_id, run.datasets[2].dataset_id] == ids[::-1]
     agent = AgentClient(attempt)
     told = DataKeys.model_validate(agent("GET", "keys").json())

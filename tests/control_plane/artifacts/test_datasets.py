@@ -153,7 +153,7 @@ def test_a_misspelt_data_set_is_answered_with_the_nearest(api: Any, spec: dict, 
 @pytest.fixture
 def own_bucket(settings: Any, bucket: str) -> Iterator[str]:
     storage.client().create_bucket(Bucket="userdata")
-    settings.ATHANOR = settings.ATHANOR.model_copy(update={"data_buckets": "userdata/public"})
+    settings.ATHANOR = settings.ATHANOR.model_copy(update={"data_buckets": "userdata/public=red"})
     yield "userdata"
     for item in storage.listing("s3://userdata/"):
         storage.client().delete_object(Bucket="userdata", Key=storage.split(item.key)[1])

@@ -80,7 +80,7 @@ def test_a_sealed_value_that_is_moved_to_another_name_does_not_open(admin: Api, 
     TeamSecret.objects.update(name="moved")
     job.resolved_spec["secrets"] = ["moved"]
     with pytest.raises(Misconfigured):
-        team_secrets.delivered(job)
+        team_secrets.deliver(job)
 
 
 def test_a_planted_canary_is_seen_nowhere(

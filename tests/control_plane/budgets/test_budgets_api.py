@@ -81,7 +81,9 @@ def test_a_budget_is_made_seen_lowered_and_stops_the_run(
     assert (job.status, job.reason) == ("pausing", "budget_exhausted")
     assert "Budget 'b' carries it only until" in job.reason_detail
     assert ledger.check() == []
-    actions = list(AuditEvent.objects.filter(action__startswith="budget").values_list("action", flat=True))
+    actions = list(
+        AuditEvent.objects.filter(action__startswith="budget").order_by("seq").values_list("action", flat=True)
+    )
     assert actions == ["budget.create", "budget.change"]
 
 

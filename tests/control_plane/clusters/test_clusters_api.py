@@ -85,7 +85,7 @@ def test_a_configuration_is_refused_field_by_field(operator: Api) -> None:
         ({"pools": {"a/b": {"gres": "no gres"}}, "profile": {"fabric": 1}}, {
             "/config/pools/a~1b/gres", "/config/profile/fabric",
         }),
-        ({"command": ["fine", 7]}, {"/config/command/1"}),
+        ({"qos_by_priority": {"high": 7}}, {"/config/qos_by_priority/high"}),
     ],
 )  # fmt: skip
 def test_a_pointer_leads_to_what_was_written(operator: Api, config: dict[str, Any], pointers: set[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import PlatformRole
+from athanor.clusters import server_config
 from athanor.clusters.models import Cluster, Node
 from athanor.clusters.services import quarantined_names
 from athanor.operations import surveys
@@ -24,7 +25,9 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     User.objects.filter(pk=user.pk).update(platform_role=PlatformRole.PLATFORM_ADMIN.value)
     operator = Api()
     operator.force_login(User.objects.get(pk=user.pk))
-    made = operator.send("POST", "clusters", {"name": "iron", "kind": "slurm", "config": slurm.config()})
+    open_part, server_part = server_config.split("slurm", slurm.config())
+    server_config.write("iron", "slurm", server_part)
+    made = operator.send("POST", "clusters", {"name": "iron", "kind": "slurm", "config": open_part})
     assert made.status_code == 201, made.content
     path = f"clusters/{made.json()['id']}"
     surveys.survey_due()

@@ -363,3 +363,18 @@ def test_what_one_address_did_not_take_is_not_held_against_another(
     mended = admin.send("PATCH", f"webhooks/{webhook['id']}", {"url": f"{receiver.url}-new"}).json()
     assert (mended["consecutive_failures"], mended["failing_since"]) == (0, None)
     assert failing.get().paused_until is None
+
+
+def test_test_events_are_limited_and_audited(made: Callable, admin: Api, team: Team) -> None:
+    first, second = made(), made()
+    answers = [admin.send("POST", f"webhooks/{each['id']}:test") for each in (first, second) * 4]
+    assert [answer.status_code for answer in answers] == [202] * 6 + [429] * 2
+    refused = answers[-1].json()
+    assert refused["code"] == "too_many_webhook_tests"
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 61
+    assert Delivery.objects.filter(event_type="webhook.test").count() == 6
+    tested = AuditEvent.objects.filter(action="webhook.test").values_list("target_id", flat=True)
+    assert sorted(tested) == sorted([first["id"], second["id"]] * 3)
+    long_ago = timezone.now() - services.TEST_WINDOW
+    Delivery.objects.update(created_at=long_ago)
+    assert admin.send("POST", f"webhooks/{first['id']}:test").status_code == 202

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from athanor.core import outbound
 from athanor.core.errors import Invalid
-from athanor.webhooks import envelope, schedule, sender
-from athanor.webhooks.guard import Allowed, Refused, check_url, resolve
+from athanor.webhooks import envelope, schedule
 from tests.control_plane.conftest import Api
 from tests.control_plane.webhooks.receiver import Receiver
+from trainer.contract.addresses import Allowed, Refused, check, origin_of, resolve
 
 NONE = Allowed("")
 
@@ -27,6 +28,9 @@ NONE = Allowed("")
         "https://127.0.0.1:443/",
         "https://[::1]/",
         "https://10.0.0.5/",
+        "https://168.63.129.16/machine",
+        "https://192.0.0.192/opc/v2/",
+        "https://[::ffff:168.63.129.16]/",
         "https://172.16.0.1/",
         "https://192.168.1.1/",
         "https://169.254.169.254/latest/meta-data/",
@@ -53,14 +57,14 @@ NONE = Allowed("")
 )
 def test_an_address_that_leads_inside_is_refused(url: str) -> None:
     with pytest.raises(Invalid) as refused:
-        check_url(url, NONE)
+        outbound.check_webhook_url(url)
     assert refused.value.code == "invalid_webhook_url"
     assert refused.value.problems[0].pointer == "/url"
 
 
 @pytest.mark.parametrize("url", ["https://example.org/hook?a=b", "https://1.1.1.1:8443/", "https://[2606:4700::1]/"])
 def test_a_public_address_is_taken(url: str) -> None:
-    check_url(url, NONE)
+    check(url, NONE)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_a_public_address_is_taken(url: str) -> None:
     ],
 )
 def test_what_an_administrator_lists_is_taken(url: str, allowed: str) -> None:
-    check_url(url, Allowed(allowed))
+    check(url, Allowed(allowed))
 
 
 @pytest.mark.parametrize("addresses", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::1"], ["fe80::1%eth0"]])
@@ -82,12 +86,43 @@ def test_a_public_name_of_a_private_address_is_refused(addresses: list[str], mon
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
-    with pytest.raises(Refused, match="not a public address") as refused:
+    with pytest.raises(Refused, match="does not lead to a public address") as refused:
         resolve("https://rebinding.example.org/", NONE)
     assert not any(address in str(refused.value) for address in addresses), "an address inside is told to nobody"
-    outcome = sender.post("https://rebinding.example.org/", b"{}", {}, NONE)
+    outcome = outbound.post("https://rebinding.example.org/", b"{}", {}, NONE)
     assert (outcome.status, outcome.is_success) == (0, False)
     assert outcome.error.startswith("not sent: ")
+
+
+def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the error tells which names exist in the platform's network."""
+
+    def inside(*_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
+
+    def unknown(*_: Any, **__: Any) -> list[Any]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    errors = []
+    for answer in (inside, unknown):
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        errors.append(outbound.post("https://db.internal/", b"{}", {}, NONE).error)
+    assert errors[0] == errors[1] == "not sent: db.internal does not lead to a public address"
+    told = outbound.post("https://db.internal/", b"{}", {}, Allowed("db.internal")).error
+    assert "Name or service not known" in told, "what an administrator has allowed is explained"
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://Example.org/path?x", "https://example.org"),
+        ("https://example.org:443", "https://example.org"),
+        ("http://example.org:8080/", "http://example.org:8080"),
+        ("https://[2606:4700::1]:8443/", "https://[2606:4700::1]:8443"),
+    ],
+)
+def test_an_origin_has_one_form(url: str, origin: str) -> None:
+    assert origin_of(url) == origin
 
 
 def test_the_connection_goes_to_the_address_that_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,15 +139,15 @@ def test_the_connection_goes_to_the_address_that_was_judged(monkeypatch: pytest.
     target = resolve(f"http://hooks.internal:{port}/hook", allowed)
     assert (target.address, asked) == ("127.0.0.1", ["hooks.internal"])
     monkeypatch.undo()
-    monkeypatch.setattr(sender, "resolve", lambda *_: target)
-    outcome = sender.post(f"http://hooks.internal:{port}/hook", b"{}", {"Content-Type": "text/plain"}, allowed)
+    monkeypatch.setattr(outbound, "resolve", lambda *_: target)
+    outcome = outbound.post(f"http://hooks.internal:{port}/hook", b"{}", {"Content-Type": "text/plain"}, allowed)
     receiver.close()
     assert outcome.status == 200
     assert receiver.received[0].headers["Host"] == f"hooks.internal:{port}"
 
 
 def test_whoever_drips_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "WHOLE_SECONDS", 0.3)
+    monkeypatch.setattr(outbound, "WHOLE_SECONDS", 0.3)
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -128,7 +163,7 @@ def test_whoever_drips_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         thread = threading.Thread(target=drip)
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        outcome = sender.post(url, b"{}", {}, Allowed("127.0.0.1"))
+        outcome = outbound.post(url, b"{}", {}, Allowed("127.0.0.1"))
         stop.set()
         thread.join()
     assert (outcome.status, outcome.is_success) == (0, False)
@@ -137,9 +172,9 @@ def test_whoever_drips_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 def test_nobody_there_and_no_tls_there_are_failures_like_others() -> None:
     receiver = Receiver()
     plain = receiver.url.replace("http://", "https://")
-    assert "SSL" in sender.post(plain, b"{}", {}, Allowed("127.0.0.1")).error
+    assert "SSL" in outbound.post(plain, b"{}", {}, Allowed("127.0.0.1")).error
     receiver.close()
-    assert "refused" in sender.post(receiver.url, b"{}", {}, Allowed("127.0.0.1")).error
+    assert "refused" in outbound.post(receiver.url, b"{}", {}, Allowed("127.0.0.1")).error
 
 
 def test_tries_become_rarer_and_end_after_72_hours() -> None:

@@ -93,7 +93,7 @@ class KeysView(AgentView):
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
             base=keys.data_key(owner, job.team) if owner else "",
-            secrets=team_secrets.delivered(job),
+            secrets=team_secrets.deliver(job),
         )
         return Response(answer.model_dump(mode="json"))
 

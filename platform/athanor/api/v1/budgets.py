@@ -242,7 +242,7 @@ def _sight(who: Principal) -> AbstractContextManager[None]:
 
 def _operator(request: Request) -> Principal:
     who = principal(request)
-    check_platform(who, Permission.MANAGE_TEAMS)
+    check_platform(who, Permission.MANAGE_BUDGETS)
     return who
 
 

@@ -137,6 +137,9 @@ class ClusterChangeSerializer(serializers.Serializer[Any]):
 
 
 class ConfigSerializer(serializers.Serializer[Any]):
+    name = serializers.RegexField(
+        r"^[a-z0-9][a-z0-9-]*$", max_length=63, required=False, help_text="of the cluster that it is, or will be, of"
+    )
     kind = serializers.CharField(max_length=20)
     config = serializers.DictField(required=False, default=dict)
 

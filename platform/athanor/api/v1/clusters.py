@@ -42,6 +42,7 @@ from athanor.api.v1.teams import read
 from athanor.backends import registry
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
 from athanor.clusters.selectors import enabled_clusters
+from athanor.clusters.server_config import schema_for_http
 from athanor.core import tenancy
 from athanor.core.errors import NotFound
 from athanor.operations import clusters
@@ -66,8 +67,9 @@ class ClustersView(APIView):
         operation_id="clusters_create",
         request=NewClusterSerializer,
         responses={201: FullClusterSerializer, **PROBLEMS},
-        description="Register a cluster. Its configuration holds no secrets: it names files or environment variables "
-        "of the platform's own processes. It has no pools yet; its nodes propose some.",
+        description="Register a cluster. Its configuration holds no secrets: it names files in the server's "
+        "ATHANOR_CLUSTER_CONFIG_DIR; commands are set there too, in NAME.cluster.json. It has no "
+        "pools yet; its nodes propose some.",
     )
     def post(self, request: Request) -> Response:
         who = operator(request)
@@ -80,12 +82,13 @@ class ClusterCheckView(APIView):
         operation_id="clusters_check",
         request=ConfigSerializer,
         responses={200: CheckSerializer, **PROBLEMS},
-        description="A dry run: is this configuration right, and what does an examination find? Nothing is stored. "
-        "May take as long as the cluster does.",
+        description="A dry run: is this configuration right, and what does an examination find? Nothing is "
+        "stored but a record in the audit trail. With `name`, the server's own part of that "
+        "cluster applies. May take as long as the cluster does.",
     )
     def post(self, request: Request) -> Response:
-        operator(request)
-        found = clusters.check(**read(ConfigSerializer, request))
+        who = operator(request)
+        found = clusters.check(**read(ConfigSerializer, request), actor=who.user)
         if found is None:
             return Response({"usable": None, "version": "", "facts": {}, "findings": []})
         return Response(
@@ -114,7 +117,7 @@ class ClusterKindsView(APIView):
                     {
                         "kind": kind,
                         "title": TITLES.get(kind, kind),
-                        "configuration": registry.configuration(kind).model_json_schema(),
+                        "configuration": schema_for_http(kind, registry.configuration(kind).model_json_schema()),
                     }
                     for kind in registry.KINDS
                 ]

@@ -5,7 +5,6 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -30,8 +29,8 @@ from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
+from athanor.core import outbound
 from athanor.operations import series as fetching
-from athanor.webhooks.guard import Allowed, check_url
 
 MOST_BYTES = 8 * 2**20
 MOST_POINTS = 5000
@@ -169,7 +168,7 @@ class SeriesListView(APIView):
         who = _operator(request)
         wanted = read(NewPriceSeriesSerializer, request)
         if wanted.get("url"):
-            check_url(wanted["url"], Allowed(settings.ATHANOR.webhook_allow))
+            outbound.check_webhook_url(wanted["url"])
         row = terms.connect(who.user, **wanted)
         return Response(PriceSeriesSerializer(row).data, status=201)
 
@@ -237,7 +236,7 @@ class SeriesPointsView(APIView):
 
 def _operator(request: Request) -> Principal:
     who = principal(request)
-    check_platform(who, Permission.OPERATE)
+    check_platform(who, Permission.MANAGE_BUDGETS)
     return who
 
 

@@ -62,7 +62,7 @@ class QueueView(APIView):
         who = principal(request)
         found = queues(
             who,
-            whole=Permission.READ_AUDIT in who.platform,
+            whole=Permission.OVERSEE in who.platform,
             most=number(request, "limit", 100, lowest=1, highest=MOST),
             pool=request.query_params.get("pool", ""),
         )

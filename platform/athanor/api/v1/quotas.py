@@ -248,12 +248,12 @@ class AdmissionSettingsView(APIView):
 
 def manager(request: Request) -> Principal:
     who = principal(request)
-    check_platform(who, Permission.MANAGE_TEAMS)
+    check_platform(who, Permission.MANAGE_QUOTAS)
     return who
 
 
 def sees_all(who: Principal) -> bool:
-    return Permission.READ_AUDIT in who.platform
+    return Permission.OVERSEE in who.platform
 
 
 def proposed(data: Any) -> Any:
@@ -303,7 +303,7 @@ def _shown(request: Request) -> Response:
         {
             "version": version,
             "whole": sees_all(who),
-            "may_change": Permission.MANAGE_TEAMS in who.platform,
+            "may_change": Permission.MANAGE_QUOTAS in who.platform,
             "nodes": [node_data(row) for row in rows],
         }
     ).data

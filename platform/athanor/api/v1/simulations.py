@@ -79,7 +79,7 @@ class SimulationView(APIView):
 
 def overseer(request: Request) -> Principal:
     who = principal(request)
-    check_platform(who, Permission.READ_AUDIT)
+    check_platform(who, Permission.OVERSEE)
     return who
 
 

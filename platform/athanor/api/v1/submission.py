@@ -34,6 +34,7 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     for name in team_secrets.missing(team, spec.secrets) if spec.secrets else []:
         detail = f"team {team.name} has no secret {name!r}; an administrator of the team sets it"
         problems.append(FieldProblem(f"/secrets/{spec.secrets.index(name)}", "unknown_secret", detail))
+    problems += team_secrets.telemetry_problems(team, spec)
     try:
         pool = pool_for(spec.resources.cluster, spec.resources.accelerator)
     except Invalid as error:

@@ -17,14 +17,27 @@ from athanor.artifacts import team_secrets
 from athanor.artifacts.models import TeamSecret
 
 LONGEST_VALUE = 16_384
+MOST_DESTINATIONS = 20
 
 
 class SecretSerializer(serializers.Serializer[TeamSecret]):
     id = serializers.CharField()
     name = serializers.CharField()
+    destinations = serializers.ListField(
+        child=serializers.CharField(), help_text="origins of the servers that it may be sent to, such as MLflow's"
+    )
     updated_by = serializers.CharField(source="updated_by.username", allow_null=True, default=None)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
+
+
+class DestinationsField(serializers.ListField):
+    """Origins, `scheme://host[:port]`. The service checks them one by one, so that its messages name the entry."""
+
+    child = serializers.CharField(max_length=300)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=MOST_DESTINATIONS, **options)
 
 
 class NewSecretSerializer(serializers.Serializer[Any]):
@@ -32,6 +45,13 @@ class NewSecretSerializer(serializers.Serializer[Any]):
     value = serializers.CharField(
         max_length=LONGEST_VALUE, trim_whitespace=False, write_only=True, help_text="never shown again"
     )
+    destinations = DestinationsField(
+        required=False, help_text="scheme://host[:port] of servers it may be sent to; left out: those that are set"
+    )
+
+
+class SecretChangesSerializer(serializers.Serializer[Any]):
+    destinations = DestinationsField(help_text="replaces those that are set; empty: may be sent to no server")
 
 
 class SecretsView(APIView):
@@ -44,17 +64,28 @@ class SecretsView(APIView):
         operation_id="secrets_put",
         request=NewSecretSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer, **PROBLEMS},
-        description="Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`.",
+        description="Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. MLflow's credentials "
+        "are only sent to a server whose origin is among `destinations`.",
     )
     def post(self, request: Request, team_id: str) -> Response:
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewSecretSerializer, request)
-        row, created = team_secrets.put(team, asked["name"], asked["value"], who.user)
+        row, created = team_secrets.put(team, asked["name"], asked["value"], who.user, asked.get("destinations"))
         return Response(SecretSerializer(row).data, status=201 if created else 200)
 
 
 class SecretView(APIView):
+    @extend_schema(
+        operation_id="secrets_change", request=SecretChangesSerializer, responses={200: SecretSerializer, **PROBLEMS}
+    )
+    def patch(self, request: Request, secret_id: str) -> Response:
+        who = principal(request)
+        row = team_secrets.secret_of(who, secret_id)
+        check(who, Permission.MANAGE, row.team_id)
+        asked = read(SecretChangesSerializer, request)
+        return Response(SecretSerializer(team_secrets.set_destinations(row, asked["destinations"], who.user)).data)
+
     @extend_schema(operation_id="secrets_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, secret_id: str) -> Response:
         who = principal(request)

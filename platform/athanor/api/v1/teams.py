@@ -133,6 +133,8 @@ class TeamsView(APIView):
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
         asked = read(TeamSerializer, request)
+        if asked.keys() - {"name"}:
+            check_platform(who, Permission.MANAGE_QUOTAS)
         team = members.create_team(asked.pop("name"), who.user)
         if asked:
             team = quotas.change_limits(team, asked, who.user).team
@@ -153,7 +155,7 @@ class TeamView(APIView):
     def patch(self, request: Request, team_id: str) -> Response:
         who = principal(request)
         team = _seen(who, team_id)
-        check_platform(who, Permission.MANAGE_TEAMS)
+        check_platform(who, Permission.MANAGE_QUOTAS)
         unchanged = guard(request, lambda row, tag: tag == tag_of(TeamSerializer(row).data))
         leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, lambda leaf: unchanged(leaf.team))
         return tagged(request, TeamSerializer(leaf.team).data)

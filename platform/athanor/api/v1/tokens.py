@@ -13,10 +13,10 @@ from rest_framework.views import APIView
 
 from athanor.accounts import services
 from athanor.accounts.models import ApiToken
-from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope
+from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope, includes
 from athanor.accounts.selectors import Principal, tokens_of
 from athanor.api.access import principal, team_named
-from athanor.api.pagination import listed, page
+from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
 
@@ -73,6 +73,7 @@ class TokenRequestSerializer(ScopedSerializer):
 class TokensView(APIView):
     @extend_schema(
         operation_id="tokens_list",
+        parameters=PAGED,
         responses={
             200: page_of("TokenPage", TokenSerializer),
             **PROBLEMS,
@@ -177,7 +178,7 @@ def issued(row: ApiToken, token: str) -> Response:
 
 
 def _refuse_wider(who: Principal, scopes: list[Scope]) -> None:
-    wider = [scope.value for scope in scopes if who.scopes is not None and scope not in who.scopes]
+    wider = [scope.value for scope in scopes if who.scopes is not None and not includes(who.scopes, scope)]
     if wider:
         raise Forbidden(
             "scope_missing",

@@ -148,10 +148,12 @@ class WebhookTestView(APIView):
         operation_id="webhooks_test",
         request=None,
         responses={202: DeliverySerializer, **PROBLEMS},
-        description="Sends an event of type `webhook.test`, once; how it went is read from the delivery.",
+        description="Sends an event of type `webhook.test`, once; how it went is read from the delivery. A team has "
+        "six a minute.",
     )
     def post(self, request: Request, webhook_id: str) -> Response:
-        delivery = services.test(_managed(principal(request), webhook_id))
+        who = principal(request)
+        delivery = services.test(_managed(who, webhook_id), who.user)
         return Response(DeliverySerializer(delivery).data, status=202)
 
 

@@ -51,7 +51,7 @@ class RemoteWorld:
         try:
             said = self._ask("probe", {})
         except BackendUnavailable as error:
-            remedy = "start the world that answers at /config/address"
+            remedy = "start the world that answers at `address`"
             return Probe("", (Finding("answer", Level.ERROR, str(error), remedy),))
         findings = (Finding(**{**each, "level": Level(each["level"])}) for each in said["findings"])
         return Probe(said["version"], tuple(findings), said["facts"])

@@ -71,7 +71,9 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             (place / "work").mkdir(exist_ok=True)
-            (self._root / "cache").mkdir(exist_ok=True)
+            cache = self._root / "cache"
+            cache.mkdir(exist_ok=True, mode=0o700)
+            cache.chmod(0o700)  # one of an older version was readable by all users of this machine
             if (place / folder.STARTED).exists():
                 return handle
             # The keeper detaches itself and takes the lock before its parent returns; a second one gives way.

@@ -50,7 +50,7 @@ def _folder(config: LocalConfig) -> Iterator[Finding]:
         place.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(place).free
     except OSError as error:
-        remedy = "let the platform's user make it, or set /config/directory to one that it may write to"
+        remedy = "let the platform's user make it, or set ATHANOR_LOCAL_BACKEND_DIR to one that it may write"
         yield Finding("directory", Level.ERROR, f"{place} cannot be used: {error.strerror or error}", remedy)
         return
     if not os.access(place, os.W_OK | os.X_OK):
@@ -67,7 +67,7 @@ def _agent(config: LocalConfig, environment: Mapping[str, str]) -> Iterator[Find
     program = shutil.which(config.command[0], path=environment.get("PATH"))
     if program is None:
         detail = f"{config.command[0]} is not found"
-        yield Finding("agent", Level.ERROR, detail, "install it, or mend /config/command")
+        yield Finding("agent", Level.ERROR, detail, "install it, or correct `command` in NAME.cluster.json")
         return
     if config.command[1:2] != ("-m",) or len(config.command) < 3:
         yield Finding("agent", Level.OK, f"{program} is there")
@@ -80,7 +80,9 @@ def _agent(config: LocalConfig, environment: Mapping[str, str]) -> Iterator[Find
         )  # fmt: skip
         found = json.loads(said.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        yield Finding("agent", Level.ERROR, f"{program} does not run: {error}", "mend /config/command")
+        yield Finding(
+            "agent", Level.ERROR, f"{program} does not run: {error}", "correct `command` in NAME.cluster.json"
+        )
         return
     for check, name in (("agent", module), ("torch", "torch")):
         if name in found:

@@ -120,8 +120,10 @@ export function registerCluster(cluster: NewCluster): Promise<FullCluster> {
   return request<FullCluster>("/clusters", { method: "POST", json: cluster });
 }
 
-export function checkConfig(kind: string, config: JsonObject): Promise<ClusterCheck> {
-  return request<ClusterCheck>("/clusters:check", { method: "POST", json: { kind, config } });
+/** With a name, the server's own part of that cluster's configuration applies. */
+export function checkConfig(name: string, kind: string, config: JsonObject): Promise<ClusterCheck> {
+  const named = name === "" ? {} : { name };
+  return request<ClusterCheck>("/clusters:check", { method: "POST", json: { ...named, kind, config } });
 }
 
 export async function changeCluster(

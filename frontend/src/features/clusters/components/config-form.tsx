@@ -14,6 +14,8 @@ import { FindingsTable } from "@/features/clusters/components/findings-table";
 import { configRemarks, parseConfig } from "@/features/clusters/lib/config-yaml";
 
 interface ConfigFormProps {
+  /** Of the cluster; empty while it has none. */
+  name: string;
   kind: string;
   start: string;
   /** Above the editor. */
@@ -27,10 +29,10 @@ interface ConfigFormProps {
 }
 
 /** A configuration as YAML, with what the server says of it at its place, and a dry run of it. */
-export function ConfigForm({ kind, start, children, yes, busy, error, onSave, onEdit }: ConfigFormProps) {
+export function ConfigForm({ name, kind, start, children, yes, busy, error, onSave, onEdit }: ConfigFormProps) {
   const [text, setText] = useState(start);
   const parsed = parseConfig(text);
-  const check = useMutation({ mutationFn: (config: JsonObject) => checkConfig(kind, config) });
+  const check = useMutation({ mutationFn: (config: JsonObject) => checkConfig(name, kind, config) });
   const edit = (next: string) => {
     setText(next);
     check.reset();
@@ -59,7 +61,8 @@ export function ConfigForm({ kind, start, children, yes, busy, error, onSave, on
           />
         </Panel>
         <Text size="sm" c="dimmed">
-          It holds no secrets: name files or environment variables of the platform&apos;s own processes.
+          It holds no secrets, commands or paths of the server: name files of <code>ATHANOR_CLUSTER_CONFIG_DIR</code>. The
+          server&apos;s operator sets the rest in <code>{name || "NAME"}.cluster.json</code> there.
         </Text>
         {failure ? <ProblemNotice error={failure} /> : null}
         {check.data ? (

@@ -36,6 +36,7 @@ export function ConfigTab({ cluster, tag, setup }: ConfigTabProps) {
       ) : null}
       {save.isSuccess ? <Notice tone="good" title="Saved. It is examined anew in a moment." urgent /> : null}
       <ConfigForm
+        name={cluster.name}
         kind={cluster.kind}
         start={configText(setup.config)}
         yes="Save"

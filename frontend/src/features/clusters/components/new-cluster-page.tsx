@@ -36,6 +36,7 @@ export function NewClusterPage() {
       {kind ? (
         <ConfigForm
           key={kind.kind}
+          name={name}
           kind={kind.kind}
           start={configTemplate(kind.configuration)}
           yes="Register"

@@ -75,6 +75,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return told(`Model exported in ${duration(number("seconds"))}`);
     case "checkpoint.registered":
       return told(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
+    case "secret.withheld":
+      return told(`Secret withheld: ${event.message}`, "waiting");
     case "profile.requested":
       return told(`Profile of ${number("steps") ?? "?"} steps requested`);
     case "profile.ready":

@@ -5,6 +5,7 @@ import type {
   Invitation,
   MadeInvitation,
   Member,
+  NewSecret,
   NewToken,
   Offer,
   Page,
@@ -91,8 +92,13 @@ export function retireServiceAccount(id: string): Promise<void> {
 }
 
 /** Sets a new secret or replaces one; no answer holds a value. */
-export function putSecret(teamId: string, name: string, value: string): Promise<Secret> {
-  return request(path(teamId, "secrets"), { method: "POST", json: { name, value } });
+export function putSecret(teamId: string, secret: NewSecret): Promise<Secret> {
+  return request(path(teamId, "secrets"), { method: "POST", json: secret });
+}
+
+/** Replaces the servers that a secret may be sent to; its value stays. */
+export function setDestinations(id: string, destinations: string[]): Promise<Secret> {
+  return request(`/secrets/${encodeURIComponent(id)}`, { method: "PATCH", json: { destinations } });
 }
 
 export function deleteSecret(id: string): Promise<void> {

@@ -4,7 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
-import type { Secret } from "@/api/types";
+import type { NewSecret, Secret } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
@@ -12,6 +12,7 @@ import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { deleteSecret, putSecret, secretsQuery, teamKeys } from "@/features/team/api/team";
+import { DestinationsDialog, DestinationsInput } from "@/features/team/components/destinations-dialog";
 import { fieldsOf } from "@/lib/form";
 import { moment } from "@/lib/format";
 
@@ -22,14 +23,21 @@ function variableOf(name: string): string {
 export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boolean }) {
   const client = useQueryClient();
   const secrets = useQuery(secretsQuery(teamId));
-  const [setting, { open, close }] = useDisclosure(false);
+  const [setting, { open, close: closeDialog }] = useDisclosure(false);
+  const [destinations, setDestinations] = useState<string[]>([]);
+  const [changed, setChanged] = useState<Secret | null>(null);
   const [doomed, setDoomed] = useState<Secret | null>(null);
   const refresh = () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "secrets") });
   const put = useMutation({
-    mutationFn: ({ name, value }: { name: string; value: string }) => putSecret(teamId, name, value),
-    onSuccess: close,
+    mutationFn: (secret: NewSecret) => putSecret(teamId, secret),
+    onSuccess: () => close(),
     onSettled: refresh,
   });
+  const close = () => {
+    put.reset();
+    setDestinations([]);
+    closeDialog();
+  };
   const remove = useMutation({
     mutationFn: (secret: Secret) => deleteSecret(secret.id),
     onSuccess: () => setDoomed(null),
@@ -37,15 +45,34 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
     const field = fieldsOf(event);
-    put.mutate({ name: field("name"), value: field("value") });
+    const chosen = destinations.length > 0 ? { destinations } : {}; // of a secret that is replaced, they stay
+    put.mutate({ name: field("name"), value: field("value"), ...chosen });
   };
   const columns: Column<Secret>[] = [
     { name: "Name", cell: (secret) => <span className="mono">{secret.name}</span> },
     { name: "In a job", quiet: true, cell: (secret) => <span className="mono">{variableOf(secret.name)}</span> },
+    {
+      name: "May be sent to",
+      cell: (secret) => <span className="mono">{secret.destinations.join(", ") || "no server"}</span>,
+    },
     { name: "Set by", quiet: true, cell: (secret) => secret.updated_by ?? "somebody who is gone" },
     { name: "Set", quiet: true, cell: (secret) => moment(secret.updated_at) },
     ...(manages
       ? [
+          {
+            name: "(Destinations)",
+            end: true,
+            cell: (secret: Secret) => (
+              <Button
+                size="compact-sm"
+                variant="subtle"
+                onClick={() => setChanged(secret)}
+                aria-label={`Destinations of ${secret.name}`}
+              >
+                Destinations
+              </Button>
+            ),
+          },
           {
             name: "(Delete)",
             end: true,
@@ -93,6 +120,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
               data-autofocus
             />
             <PasswordInput name="value" label="Value" required withAsterisk={false} autoComplete="new-password" />
+            <DestinationsInput value={destinations} onChange={setDestinations} error={put.error} />
             {put.error ? <ProblemNotice error={put.error} /> : null}
             <Group justify="flex-end">
               <Button variant="default" onClick={close}>
@@ -105,6 +133,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
           </Stack>
         </form>
       </Modal>
+      {changed ? <DestinationsDialog teamId={teamId} secret={changed} onClose={() => setChanged(null)} /> : null}
       <Confirm
         opened={doomed !== null}
         title={`Delete ${doomed?.name ?? ""}?`}

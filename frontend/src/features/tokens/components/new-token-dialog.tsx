@@ -1,9 +1,10 @@
-import { Button, Group, Modal, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
+import { Button, Group, Modal, MultiSelect, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
+import { useState } from "react";
 
 import { Problem } from "@/api/problem";
-import type { Team } from "@/api/types";
+import type { Team, TokenRequest } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { ShownOnce } from "@/components/shown-once";
 import { createToken, tokensKey } from "@/features/tokens/api/tokens";
@@ -16,14 +17,28 @@ const LIFETIMES = [
   { value: "", label: "As long as allowed" },
 ];
 
+type Scope = NonNullable<TokenRequest["scopes"]>[number];
+
+const TEAM_SCOPES: Scope[] = ["read", "submit", "artifacts", "admin"];
+const PLATFORM_PARTS: { value: Scope; label: string }[] = [
+  { value: "platform:clusters", label: "Clusters and operations" },
+  { value: "platform:quotas", label: "Quotas" },
+  { value: "platform:budgets", label: "Budgets and prices" },
+  { value: "platform:people", label: "Teams and people" },
+  { value: "platform:audit", label: "Audit trail and usage" },
+];
+
 interface NewTokenDialogProps {
   opened: boolean;
   teams: Team[];
+  /** Whether the user has a role on the platform, parts of which a token can have. */
+  hasPlatformRole: boolean;
   onClose: () => void;
 }
 
-export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) {
+export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewTokenDialogProps) {
   const client = useQueryClient();
+  const [parts, setParts] = useState<Scope[]>([]);
   const create = useMutation({
     mutationFn: createToken,
     onSuccess: () => client.invalidateQueries({ queryKey: tokensKey }),
@@ -34,12 +49,14 @@ export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) 
     create.mutate({
       name: field("name"),
       team: field("team"),
+      ...(parts.length === 0 ? {} : { scopes: [...TEAM_SCOPES, ...parts] }),
       ...(days === "" ? {} : { expires_in_days: Number(days) }),
     });
   };
   // The secret leaves the memory of the page with the dialog.
   const close = () => {
     create.reset();
+    setParts([]);
     onClose();
   };
   const errorAt = (pointer: string) =>
@@ -81,6 +98,17 @@ export function NewTokenDialog({ opened, teams, onClose }: NewTokenDialogProps) 
               withAsterisk={false}
             />
             <NativeSelect name="days" label="Lifetime" error={errorAt("/expires_in_days")} data={LIFETIMES} />
+            {hasPlatformRole ? (
+              <MultiSelect
+                label="Platform role"
+                description="Parts of your role on the platform that the token has too"
+                placeholder={parts.length === 0 ? "None" : ""}
+                data={PLATFORM_PARTS}
+                value={parts}
+                onChange={setParts}
+                error={errorAt("/scopes")}
+              />
+            ) : null}
             {create.error ? <ProblemNotice error={create.error} /> : null}
             {teams.length === 0 ? (
               <Text size="sm" c="dimmed">

@@ -117,7 +117,12 @@ export function TokensPage() {
           )}
         </Panel>
       ) : null}
-      <NewTokenDialog opened={creating} teams={session.data?.teams ?? []} onClose={close} />
+      <NewTokenDialog
+        opened={creating}
+        teams={session.data?.teams ?? []}
+        hasPlatformRole={(session.data?.user?.platform_role ?? "none") !== "none"}
+        onClose={close}
+      />
       <Confirm
         opened={doomed !== null}
         title={`Revoke ${doomed?.name ?? ""}?`}

@@ -12,7 +12,7 @@ DELETION = models.ForeignKey(
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("artifacts", "0020_manifests_are_authenticated"),
+        ("artifacts", "0008_manifests_are_authenticated"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

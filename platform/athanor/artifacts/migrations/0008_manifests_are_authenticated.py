@@ -45,6 +45,6 @@ def add_tags(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("artifacts", "0006_sizes_of_preparations")]
+    dependencies = [("artifacts", "0007_teamsecret_destinations")]
 
     operations = [migrations.RunPython(add_tags, migrations.RunPython.noop)]

@@ -31,6 +31,6 @@ def add_tags(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("artifacts", "0021_deletions")]
+    dependencies = [("artifacts", "0009_deletions")]
 
     operations = [migrations.RunPython(add_tags, migrations.RunPython.noop)]

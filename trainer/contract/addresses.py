@@ -1,8 +1,8 @@
-"""Which addresses may be told: no request that a user names may reach into the platform's own network.
+"""Which addresses chosen by users may be connected to: none may lead into the network of the platform or of a node.
 
-A name is resolved once, every address it has is judged, and the connection goes to one that was judged: a name that
-answers otherwise the next time gains nothing. What an administrator lists in ATHANOR_WEBHOOK_ALLOW (names, addresses,
-networks) is allowed as it is, and only there is plain http.
+A name is resolved once, every address it has is checked, and the connection goes to a checked one, so a name that
+resolves differently the next time gains nothing. What an administrator allows (names, addresses, networks) is
+exempt, and only there is plain http allowed.
 """
 
 import ipaddress
@@ -10,15 +10,15 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from athanor.core.errors import FieldProblem, Invalid
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
 DEFAULT_PORTS = {"http": 80, "https": 443}
+# Services of clouds that answer on addresses which count as public: Azure's agent, Oracle's metadata.
+CLOUD_SERVICES = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
 
 
 class Refused(Exception):
-    """The address may not be told; the text says why."""
+    """The address may not be connected to; the text says why, and never what a name resolves to."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Target:
 
 
 class Allowed:
-    """What ATHANOR_WEBHOOK_ALLOW lists, comma-separated."""
+    """Names, addresses and networks that an administrator exempts, comma-separated."""
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
@@ -49,33 +49,44 @@ class Allowed:
         return any(host.version == network.version and host in network for network in self.networks)
 
 
-def check_url(url: str, allowed: Allowed) -> None:
-    """What can be said without asking anybody. Raises Invalid."""
-    try:
-        _judge(_parsed(url), allowed)
-    except Refused as refused:
-        detail = f"url={url!r}: {refused}"
-        raise Invalid(
-            "invalid_webhook_url",
-            detail,
-            remedy="name a public https address; others must be listed in ATHANOR_WEBHOOK_ALLOW by an administrator",
-            problems=(FieldProblem("/url", "url", detail),),
-        ) from refused
+def check(url: str, allowed: Allowed) -> None:
+    """Raise Refused for what can be seen without resolving the name."""
+    _judge(_parsed(url), allowed)
+
+
+def origin_of(url: str) -> str:
+    """Return `scheme://host[:port]` in lower case, without the port that the scheme implies. Raise Refused."""
+    parts = _parsed(url)
+    host = str(parts.hostname)
+    shown = f"[{host}]" if ":" in host else host
+    implied = parts.port is None or parts.port == DEFAULT_PORTS[parts.scheme]
+    return f"{parts.scheme}://{shown}" if implied else f"{parts.scheme}://{shown}:{parts.port}"
 
 
 def resolve(url: str, allowed: Allowed) -> Target:
-    """The address to connect to. Raises Refused; OSError when the name is not known. Asks the network."""
+    """Return the address to connect to. Raise Refused, and OSError when an allowed name does not resolve."""
     parts = _parsed(url)
     _judge(parts, allowed)
     host, port = str(parts.hostname), parts.port or DEFAULT_PORTS[parts.scheme]
-    found = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    addresses = [ipaddress.ip_address(str(text).partition("%")[0]) for text in found]
-    for address in addresses:
-        if host not in allowed and address not in allowed and not is_public(address):
-            # Without the address: what names mean inside the platform's network is not for who reads this.
-            raise Refused(f"{host} leads to what is not a public address")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(parts.scheme, host, port, path, str(addresses[0]))
+    return Target(parts.scheme, host, port, path, resolve_host(host, port, allowed)[0])
+
+
+def resolve_host(host: str, port: int, allowed: Allowed) -> list[str]:
+    """Return the addresses of a name, each of which may be connected to. Raise Refused, and OSError when an allowed
+    name does not resolve."""
+    refusal = f"{host} does not lead to a public address"
+    try:
+        found = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except OSError as error:
+        if host in allowed:
+            raise
+        # The same text as below: whether a name exists in an internal network must not be visible.
+        raise Refused(refusal) from error
+    addresses = [ipaddress.ip_address(str(text).partition("%")[0]) for text in found]
+    if any(host not in allowed and address not in allowed and not is_public(address) for address in addresses):
+        raise Refused(refusal)
+    return list(dict.fromkeys(map(str, addresses)))
 
 
 def is_public(address: Address) -> bool:
@@ -86,7 +97,8 @@ def is_public(address: Address) -> bool:
         if address.is_site_local:
             return False
     return address.is_global and not (
-        address.is_multicast
+        address in CLOUD_SERVICES
+        or address.is_multicast
         or address.is_private
         or address.is_loopback
         or address.is_link_local

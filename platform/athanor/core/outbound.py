@@ -1,4 +1,5 @@
-"""One request to a checked address: no redirect is followed, no proxy asked, only so much read, by a deadline."""
+"""The client for addresses that users choose: one request to a checked address, without redirects and proxies, bounded
+in bytes and in time. Which addresses are allowed: `trainer.contract.addresses`."""
 
 import http.client
 import socket
@@ -8,7 +9,10 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from athanor.webhooks.guard import Allowed, Refused, Target, resolve
+from django.conf import settings
+
+from athanor.core.errors import FieldProblem, Invalid
+from trainer.contract.addresses import Allowed, Refused, Target, check, resolve
 
 CONNECT_SECONDS = 5.0
 WHOLE_SECONDS = 15.0
@@ -29,25 +33,48 @@ class Outcome:
         return 200 <= self.status < 300
 
 
-def post(url: str, body: bytes, headers: dict[str, str], allowed: Allowed) -> Outcome:
-    return _request("POST", url, body, headers, allowed, MOST_OF_ANSWER)
+def allowed() -> Allowed:
+    """Return what ATHANOR_OUTBOUND_ALLOW exempts for every use."""
+    return Allowed(settings.ATHANOR.outbound_allow)
 
 
-def get(url: str, allowed: Allowed, *, most: int) -> Outcome:
+def allowed_for_webhooks() -> Allowed:
+    """Return what is exempt for webhooks and providers of series: ATHANOR_WEBHOOK_ALLOW too."""
+    return Allowed(f"{settings.ATHANOR.outbound_allow},{settings.ATHANOR.webhook_allow}")
+
+
+def check_url(url: str, exempt: Allowed, *, pointer: str = "/url", code: str, setting: str) -> None:
+    """Raise Invalid for what can be seen without resolving the name."""
+    try:
+        check(url, exempt)
+    except Refused as refused:
+        detail = f"{pointer.rpartition('/')[2]}={url!r}: {refused}"
+        remedy = f"name a public https address; others must be listed in {setting} by an administrator"
+        raise Invalid(code, detail, remedy=remedy, problems=(FieldProblem(pointer, "url", detail),)) from refused
+
+
+def check_webhook_url(url: str) -> None:
+    """Raise Invalid unless webhooks and providers of series may have this address."""
+    check_url(url, allowed_for_webhooks(), code="invalid_webhook_url", setting="ATHANOR_WEBHOOK_ALLOW")
+
+
+def post(url: str, body: bytes, headers: dict[str, str], exempt: Allowed) -> Outcome:
+    return _request("POST", url, body, headers, exempt, MOST_OF_ANSWER)
+
+
+def get(url: str, exempt: Allowed, *, most: int) -> Outcome:
     """An answer of more than `most` bytes is an error."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-    outcome = _request("GET", url, None, headers, allowed, most + 1)
+    outcome = _request("GET", url, None, headers, exempt, most + 1)
     if len(outcome.answer) > most:
         return Outcome(outcome.status, outcome.seconds, f"answered more than {most} bytes")
     return outcome
 
 
-def _request(
-    method: str, url: str, body: bytes | None, headers: dict[str, str], allowed: Allowed, most: int
-) -> Outcome:
+def _request(method: str, url: str, body: bytes | None, headers: dict[str, str], exempt: Allowed, most: int) -> Outcome:
     began = time.monotonic()
     try:
-        status, answer = _exchange(method, resolve(url, allowed), body, headers, most)
+        status, answer = _exchange(method, resolve(url, exempt), body, headers, most)
     except Refused as refused:
         return Outcome(0, time.monotonic() - began, f"not sent: {refused}")
     except (OSError, http.client.HTTPException, ValueError) as error:
