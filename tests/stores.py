@@ -18,12 +18,24 @@ from django.conf import settings
 from athanor.core.encryption import new_wrapping_keyset
 from deploy.local.handle import StackHandle
 
+RUNNING = "ATHANOR_TEST_STORES"
+
 
 def start() -> None:
     """Start them once, tell the settings by the environment, and set Django up."""
     if _started:
         return
     _started.append(True)
+    if RUNNING not in os.environ:  # else the main process of pytest-xdist has started them for its workers
+        _start_processes()
+    # The tests' database is made by the owner of its tables; each test then runs as the role of web and workers
+    # (`runtime_role` in tests/control_plane/conftest.py).
+    owner = dj_database_url.parse(os.environ["ATHANOR_MIGRATION_DATABASE_URL"])
+    settings.DATABASES["default"].update(USER=owner["USER"], PASSWORD=owner["PASSWORD"])
+    django.setup()
+
+
+def _start_processes() -> None:
     folder = Path(tempfile.mkdtemp(prefix="athanor-test-stores-"))
     folder.chmod(0o755)  # PostgreSQL may run as another user
     stack = StackHandle(folder / "data")
@@ -39,11 +51,7 @@ def start() -> None:
     os.environ["ATHANOR_SECRET_KEY"] = "tests"
     os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings"
     os.environ["ATHANOR_MASTER_KEY"] = new_wrapping_keyset()
-    # The tests' database is made by the owner of its tables; each test then runs as the role of web and workers
-    # (`runtime_role` in tests/control_plane/conftest.py).
-    owner = dj_database_url.parse(os.environ["ATHANOR_MIGRATION_DATABASE_URL"])
-    settings.DATABASES["default"].update(USER=owner["USER"], PASSWORD=owner["PASSWORD"])
-    django.setup()
+    os.environ[RUNNING] = "1"
 
 
 _started: list[bool] = []
