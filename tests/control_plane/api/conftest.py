@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from django.utils import timezone
 
 from athanor.accounts import members
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Profile
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, Profile
 from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
@@ -42,6 +43,9 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
         "team_id": job.team_id,
         "dataset_id": Dataset.objects.create(team=job.team, name="books", origin=Dataset.Origin.SEALED).id,
+        "deletion_id": Deletion.objects.create(
+            team=job.team, kind="dataset", target_id="dset_1", name="old", size_bytes=1, purge_after=timezone.now()
+        ).id,
         "user_id": job.created_by_id,
         "invitation_id": members.invite(job.team, Role.MEMBER, 1, "", job.created_by)[0].id,
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
