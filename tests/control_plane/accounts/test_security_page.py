@@ -1,0 +1,72 @@
+"""docs/security.md says what the code does."""
+
+import re
+from pathlib import Path
+
+from athanor.accounts import roles, throttling
+from athanor.api import limits
+from athanor.config import protocol
+from athanor.core import documents
+from athanor.specs.validation import LARGEST_SPEC_BYTES
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PAGE = (REPOSITORY / "docs" / "security.md").read_text()
+
+
+def table(heading: str) -> dict[str, str]:
+    """First and second column of the table with this heading."""
+    _, _, rest = PAGE.partition(f"| {heading} |")
+    rows = rest.split("\n\n")[0].splitlines()[2:]
+    return {cells[1].strip(): cells[2].strip() for cells in (row.split("|") for row in rows)}
+
+
+def names(permissions: frozenset[roles.Permission]) -> str:
+    return ", ".join(sorted(permission.value for permission in permissions))
+
+
+def test_roles_have_the_permissions_of_the_page() -> None:
+    assert table("role in a team") == {role.value: names(given) for role, given in roles.TEAM_PERMISSIONS.items()}
+    of_platform = {role.value: names(given) for role, given in roles.PLATFORM_PERMISSIONS.items() if given}
+    assert table("role on the platform") == of_platform
+
+
+def test_scopes_leave_what_the_page_says() -> None:
+    given = {**roles.SCOPE_PERMISSIONS, **roles.PLATFORM_SCOPE_PERMISSIONS}
+    assert table("scope") == {scope.value: names(permissions) for scope, permissions in given.items()}
+    assert set(given) | {roles.Scope.PLATFORM} == set(roles.Scope)
+
+
+def test_limits_are_those_of_the_page() -> None:
+    said = table("what")
+    assert said["headers"] == f"{protocol.HEAD_BYTES // 1024} KiB, within {protocol.HEAD_SECONDS:.0f} s"
+    mib = limits.MIB
+    assert said["body"] == (
+        f"{limits.DEFAULT_BODY_BYTES // mib} MiB; signing in {limits.SIGN_IN_BODY_BYTES // 1024} KiB; "
+        f"series {limits.SERIES_BODY_BYTES // mib} MiB; compute nodes {limits.AGENT_BODY_BYTES // mib} MiB; "
+        "uploads by the team's quota"
+    )
+    assert f"{limits.GRACE_SECONDS:.0f} s" in said["time of a body"]
+    assert f"{limits.BYTES_PER_SECOND // 1024} KiB/s" in said["time of a body"]
+    assert said["a client that takes nothing of its answer"] == f"{protocol.STALL_SECONDS:.0f} s"
+    assert said["JSON, YAML"] == (
+        f"{documents.MOST_LEVELS} levels; YAML {LARGEST_SPEC_BYTES // 1024} KiB and {documents.MOST_VALUES:,} values "
+        "with its aliases written out"
+    )
+
+
+def test_delays_are_those_of_the_page() -> None:
+    allowances = [throttling.ALLOWANCES[kind][0] for kind in ("pair", "name", "address")]
+    assert f"After {allowances[0]} ({allowances[1]}, {allowances[2]}) failures" in PAGE
+    assert throttling.ALLOWANCES["pair"][1] == throttling.ALLOWANCES["address"][1] == 15 * 60
+    assert throttling.ALLOWANCES["name"][1] == 60
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    tests = REPOSITORY / "tests" / "control_plane"
+    for name in re.findall(r"`([\w/]+\.py)`", PAGE):
+        found = (
+            [*tests.rglob(name)]
+            if "/" not in name
+            else [path for path in (tests / name, REPOSITORY / name) if path.exists()]
+        )
+        assert found, name
