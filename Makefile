@@ -30,7 +30,7 @@ help:
 	@echo 'make test     set everything up and run all checks and tests'
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
-	@echo 'make chaos    kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
+	@echo 'make chaos    attack and kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
 	@echo '              before that, a thousand random histories of admission (CHAOS_SEEDS=1000)'
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
@@ -77,6 +77,7 @@ bench: setup-dev
 chaos: setup-dev
 	@$(VENV)/python -m tests.chaos.policies --seeds $(or $(CHAOS_SEEDS),1000)
 	@$(VENV)/python -m tests.chaos.contention --seeds $(or $(CHAOS_SEEDS),1000) --minutes $(or $(CHAOS_MINUTES),10)
+	@$(VENV)/python -m tests.chaos.attacks
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
 
 matrix: setup-dev
