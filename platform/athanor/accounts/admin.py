@@ -36,9 +36,8 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
         ("Dates", {"fields": ("last_login", "date_joined")}),
     )
     filter_horizontal = ()
-    actions = ("revoke_tokens",)
     autocomplete_fields = ("service_team",)
-    actions = ("end_sign_in_delays",)
+    actions = ("revoke_tokens", "end_sign_in_delays")
 
     @admin.action(description="End sign-in delays", permissions=("change",))
     def end_sign_in_delays(self, request: Any, queryset: QuerySet[User]) -> None:

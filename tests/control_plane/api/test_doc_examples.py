@@ -22,6 +22,7 @@ from athanor.backends.registry import configuration
 from athanor.cli.main import app
 from athanor.clusters.models import Pool
 from athanor.core.documents import load_yaml
+from athanor.operations import clusters
 from athanor.scheduling.scenario import Scenario
 from athanor.specs.v1 import JobSpec
 from tests.control_plane.conftest import SPEC, Api
@@ -34,6 +35,7 @@ FENCE = re.compile(r"^([ ]*)```(\w*)\n(.*?)^\1```", re.M | re.S)
 COMMAND = re.compile(r"^[ ]*(?:\$ )?((?:athanor|make|curl|python|\S*/python|torchrun) .*)$")
 # What an example names and a new installation does not have: its errors are the right ones.
 NOT_HERE = {"dataset_missing", "base_not_found", "unknown_secret"}
+SERVER_PART = {"kind": "slurm", "config": {"command": ["python", "-m", "trainer.agent"]}}  # as docs/slurm.md has it
 MESH_RANKS = 16  # of the meshes that are shown
 
 
@@ -89,12 +91,18 @@ def test_the_pages_have_examples() -> None:
 
 
 @pytest.mark.parametrize("example", DOCUMENTS, ids=lambda each: each.place)
-def test_a_document_is_taken_as_it_stands(example: Example, admin: Api, world: Any) -> None:
+def test_a_document_is_taken_as_it_stands(
+    example: Example, admin: Api, world: Any, tmp_path: Path, settings: Any
+) -> None:
     data = json.loads(example.text) if example.language == "json" else load_yaml(example.text)
-    if "transport" in data:  # a Slurm cluster's configuration
-        configuration("slurm").model_validate(data)
+    if example.language == "json" and "config" in data:  # the server's own part
+        assert set(data["config"]) <= set(configuration(data["kind"]).model_fields)
     elif "config" in data:
-        configuration(data["kind"]).model_validate(data["config"])
+        settings.ATHANOR = settings.ATHANOR.model_copy(update={"cluster_config_dir": tmp_path})
+        for name in ("slurm_key", "slurm_hosts", "training.kubeconfig"):
+            (tmp_path / name).write_text("")
+        (tmp_path / "hpc.cluster.json").write_text(json.dumps(SERVER_PART))
+        clusters.checked(data["kind"], data["config"], data["name"])
     elif "organisation" in data:
         for name in re.findall(r"teams:\n\s+([a-z]+):", example.text):
             Team.objects.get_or_create(name=name)
