@@ -36,3 +36,9 @@ export async function acceptInvitation(
 export async function signOut(): Promise<void> {
   await request("/session", { method: "DELETE" });
 }
+
+/** Sets a new password by the token of a link; afterwards one signs in with it. */
+export async function resetPassword(token: string, password: string): Promise<void> {
+  rememberCsrfToken((await request<Session>("/session")).csrf_token);
+  await request("/session:reset-password", { method: "POST", json: { token, new_password: password } });
+}

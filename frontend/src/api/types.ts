@@ -44,6 +44,7 @@ export type Checkpoint = Schemas["Checkpoint"];
 export type Artifact = Schemas["Artifact"];
 export type Profile = Schemas["Profile"];
 export type ApiToken = Schemas["Token"];
+export type SignIn = Schemas["SignIn"];
 export type NewToken = Schemas["NewToken"];
 export type TokenRequest = Schemas["TokenRequestRequest"];
 export type Role = Schemas["RoleEnum"];

@@ -1,6 +1,6 @@
 import { ActionIcon, Menu, Text, useMantineColorScheme } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useNavigate } from "react-router";
+import { Link, useNavigate } from "react-router";
 
 import { signOut } from "@/api/session";
 import type { Team, User } from "@/api/types";
@@ -56,6 +56,9 @@ export function AccountMenu({ user, teams }: { user: User; teams: Team[] }) {
           </Menu.Item>
         ))}
         <Menu.Divider />
+        <Menu.Item component={Link} to="/account">
+          Password and sessions
+        </Menu.Item>
         <Menu.Item component="a" href="/api/docs/">
           API reference
         </Menu.Item>

@@ -22,6 +22,10 @@ export const router = createBrowserRouter([
         ...page(async () => (await import("@/features/session/components/invitation-page")).InvitationPage),
       },
       {
+        path: "/reset-password",
+        ...page(async () => (await import("@/features/session/components/reset-password-page")).ResetPasswordPage),
+      },
+      {
         Component: Shell,
         children: [
           {
@@ -47,6 +51,10 @@ export const router = createBrowserRouter([
               {
                 path: "/datasets",
                 ...page(async () => (await import("@/features/datasets/components/datasets-page")).DatasetsPage),
+              },
+              {
+                path: "/account",
+                ...page(async () => (await import("@/features/account/components/account-page")).AccountPage),
               },
               {
                 path: "/tokens",

@@ -1,14 +1,15 @@
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
 
-from athanor.accounts import members, services, throttling
+from athanor.accounts import members, passwords, services, throttling
 from athanor.accounts.admin_tools import SeenInline, SeenOnly, act_on_each, link, pretty
 from athanor.accounts.models import ApiToken, AuditEvent, Invitation, Membership, Team, User
 from athanor.accounts.roles import Role
+from athanor.core.errors import AthanorError
 
 
 class MembershipInline(SeenInline):
@@ -37,7 +38,20 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
     )
     filter_horizontal = ()
     autocomplete_fields = ("service_team",)
-    actions = ("revoke_tokens", "end_sign_in_delays")
+    actions = ("revoke_tokens", "end_sign_in_delays", "make_password_reset_link")
+
+    @admin.action(description="Make a link to set a new password", permissions=("change",))
+    def make_password_reset_link(self, request: Any, queryset: QuerySet[User]) -> None:
+        for user in queryset:
+            if user.is_superuser and not request.user.is_superuser:
+                self.message_user(request, f"{user}: only a superuser resets a superuser's password", messages.ERROR)
+                continue
+            try:
+                address = passwords.reset_link(user, request.user)
+            except AthanorError as error:
+                self.message_user(request, f"{user}: {error.message}; {error.remedy}", messages.ERROR)
+            else:
+                self.message_user(request, f"{user}, for 24 hours, once: {address}", messages.SUCCESS)
 
     @admin.action(description="End sign-in delays", permissions=("change",))
     def end_sign_in_delays(self, request: Any, queryset: QuerySet[User]) -> None:

@@ -31,13 +31,13 @@ def device_of(request: HttpRequest, username: str) -> str:
     except signing.BadSignature:
         return ""
     user = User.objects.filter(username__iexact=username.strip(), pk=facts["user"], is_active=True).first()
-    return str(facts["device"]) if user is not None and facts["password"] == _password_version(user) else ""
+    return str(facts["device"]) if user is not None and facts["password"] == user.password_version else ""
 
 
 def remember(request: HttpRequest, user: User) -> None:
     """Let the answer to a sign-in carry the cookie: the id that the browser had, or a new one."""
     device = device_of(request, user.username) or secrets.token_urlsafe(16)
-    facts = {"user": user.pk, "device": device, "password": _password_version(user)}
+    facts = {"user": user.pk, "device": device, "password": user.password_version}
     request.META[_ISSUED] = (_cookie_name(user.username), signing.dumps(facts, salt=_SALT))
 
 
@@ -59,7 +59,3 @@ class DeviceCookieMiddleware:
 
 def _cookie_name(username: str) -> str:
     return f"athanor_device_{hashlib.sha256(username.strip().lower().encode()).hexdigest()[:12]}"
-
-
-def _password_version(user: User) -> str:
-    return user.get_session_auth_hash()[:16]

@@ -24,6 +24,11 @@ class User(AbstractUser):
         "Team", null=True, blank=True, on_delete=models.PROTECT, related_name="service_accounts"
     )
 
+    @property
+    def password_version(self) -> str:
+        """Changes with the password, and says nothing about it."""
+        return self.get_session_auth_hash()[:16]
+
 
 class Team(models.Model):
     """Owner of jobs, data and keys. Its limits are in its leaf of the quota tree (quotas/models.py)."""

@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.http import HttpRequest
 
-from athanor.accounts import audit, devices
+from athanor.accounts import audit, devices, sessions
 
 
 def connect() -> None:
@@ -17,6 +17,8 @@ def connect() -> None:
 def _signed_in(sender: Any, user: Any, request: HttpRequest | None = None, **_: Any) -> None:
     if request is not None:
         devices.remember(request, user)
+        if hasattr(request, "user"):  # not in a command, which has no browser
+            sessions.begin(request, user)
     audit.record_alone("session.begin", actor=user, target=("user", user.id))
 
 

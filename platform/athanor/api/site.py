@@ -25,8 +25,8 @@ FRESH_SECONDS = 1.0
 NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts puts it into the page
 # First segments of the routes of frontend/src/app/router.tsx; a test holds the two against each other.
 DASHBOARD_PAGES = (
-    "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs", "operations", "prices",
-    "queue", "quotas", "sign-in", "simulator", "team", "tokens", "webhooks",
+    "account", "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs", "operations",
+    "prices", "queue", "quotas", "reset-password", "sign-in", "simulator", "team", "tokens", "webhooks",
 )  # fmt: skip
 DASHBOARD_ROUTES = rf"^(?:(?:{'|'.join(DASHBOARD_PAGES)})(?:/.*)?)?$"
 

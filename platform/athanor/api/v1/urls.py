@@ -1,6 +1,7 @@
 from django.urls import path, register_converter
 
 from athanor.api.v1 import (
+    account,
     artifacts,
     audit,
     budgets,
@@ -53,6 +54,11 @@ register_converter(Name, "name")
 
 urlpatterns = [
     path("session", session.SessionView.as_view()),
+    path("session:change-password", account.PasswordView.as_view()),
+    path("session:reset-password", account.PasswordResetView.as_view()),
+    path("sessions", account.SignInsView.as_view()),
+    path("sessions/<int:session_id>", account.SignInView.as_view()),
+    path("sessions:end-others", account.OtherSignInsView.as_view()),
     path("tokens", tokens.TokensView.as_view()),
     path("tokens:revoke-all", tokens.TokensRevokeAllView.as_view()),
     path("tokens/<id:token_id>", tokens.TokenView.as_view()),

@@ -25,6 +25,7 @@ INSTALLED_APPS = [
     "allauth.account",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
     "athanor.accounts",
     "athanor.clusters",
     "athanor.jobs",

@@ -1,0 +1,132 @@
+"""/session and /sessions beyond signing in: the own password, and where one is signed in."""
+
+from typing import Any
+
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_protect
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.accounts import passwords, sessions
+from athanor.accounts.models import User
+from athanor.api.authentication import DashboardSessionAuthentication
+from athanor.api.pagination import listed
+from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.teams import read
+
+LONGEST_PASSWORD = 200
+
+
+class SignInSerializer(serializers.Serializer[Any]):
+    """A session of the user: a browser in which they are signed in."""
+
+    id = serializers.CharField()
+    current = serializers.BooleanField(help_text="Whether this request came by it.")
+    address = serializers.CharField(help_text="From where it was begun.")
+    browser = serializers.CharField(help_text="The browser's User-Agent.", allow_blank=True)
+    created_at = serializers.DateTimeField()
+
+
+class EndedSerializer(serializers.Serializer[Any]):
+    ended = serializers.IntegerField(help_text="How many sessions were ended.")
+
+
+class PasswordChangeSerializer(serializers.Serializer[Any]):
+    current_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
+    new_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
+
+
+class PasswordResetSerializer(serializers.Serializer[Any]):
+    token = serializers.CharField(max_length=500, help_text="What follows the # in the link.")
+    new_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
+
+
+class AccountView(APIView):
+    """For the dashboard's session alone: a token must not take over the account that it is of."""
+
+    authentication_classes = (DashboardSessionAuthentication,)
+
+
+class PasswordView(AccountView):
+    @extend_schema(
+        operation_id="session_change_password",
+        description="Changes the own password. The user's other sessions end.",
+        request=PasswordChangeSerializer,
+        responses={204: None, **PROBLEMS},
+    )
+    def post(self, request: Request) -> Response:
+        asked = read(PasswordChangeSerializer, request)
+        passwords.change(request._request, _user(request), asked["current_password"], asked["new_password"])
+        return Response(status=204)
+
+
+class PasswordResetView(APIView):
+    """Open to whoever has the link: its token is what lets them in."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    @extend_schema(
+        operation_id="session_reset_password",
+        description="Sets a new password by a link that an administrator has made. All the user's sessions end.",
+        request=PasswordResetSerializer,
+        responses={204: None, **PROBLEMS},
+    )
+    @method_decorator(csrf_protect)
+    def post(self, request: Request) -> Response:
+        asked = read(PasswordResetSerializer, request)
+        passwords.reset(asked["token"], asked["new_password"])
+        return Response(status=204)
+
+
+class SignInsView(AccountView):
+    @extend_schema(
+        operation_id="sessions_list",
+        description="Where the user is signed in, newest first.",
+        responses={200: page_of("SignInPage", SignInSerializer), **PROBLEMS},
+    )
+    def get(self, request: Request) -> Response:
+        current = request._request.session.session_key
+        rows = [
+            {
+                "id": str(session.pk),
+                "current": session.session_key == current,
+                "address": session.ip,
+                "browser": session.user_agent,
+                "created_at": session.created_at,
+            }
+            for session in sessions.sessions_of(_user(request))
+        ]
+        return Response(listed(SignInSerializer(rows, many=True).data))
+
+
+class SignInView(AccountView):
+    @extend_schema(
+        operation_id="sessions_end",
+        description="Signs the user out of one browser.",
+        responses={204: None, **PROBLEMS},
+    )
+    def delete(self, request: Request, session_id: int) -> Response:
+        sessions.end(_user(request), session_id)
+        return Response(status=204)
+
+
+class OtherSignInsView(AccountView):
+    @extend_schema(
+        operation_id="sessions_end_others",
+        description="Signs the user out of every browser but this one.",
+        request=None,
+        responses={200: EndedSerializer, **PROBLEMS},
+    )
+    def post(self, request: Request) -> Response:
+        ended = sessions.end_others(_user(request), request._request.session.session_key or "")
+        return Response({"ended": ended})
+
+
+def _user(request: Request) -> User:
+    assert isinstance(request.user, User)
+    return request.user
