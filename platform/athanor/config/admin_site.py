@@ -17,8 +17,9 @@ from athanor.accounts.roles import PlatformRole
 from athanor.core import tenancy
 from athanor.core.errors import AthanorError, TooManyRequests
 
-# What other packages would show: groups of rights that mean nothing here, and an identity provider's secrets.
-OTHERS = frozenset({"auth", "account", "socialaccount"})
+# What other packages would show: groups of rights that mean nothing here, an identity provider's secrets, keys of
+# sessions.
+OTHERS = frozenset({"auth", "account", "socialaccount", "usersessions"})
 
 
 class Audited(ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only

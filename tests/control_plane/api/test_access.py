@@ -20,7 +20,7 @@ from tests.control_plane.conftest import SPEC, Api
 pytestmark = pytest.mark.django_db
 
 MANAGED = ("teams/", "invitations/", "service-accounts/")
-OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id", "simulation_id"}
+OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id", "simulation_id", "session_id"}
 # Of no team: what whom may see of them is in tests/control_plane/clusters, budgets and scheduling.
 SHARED = ("clusters/", "prices/", "series/", "simulations/")
 OVERSEEN = "budgets/"  # whoever has a role on the platform sees what teams may spend
@@ -99,6 +99,10 @@ def test_a_platform_role_opens_no_teams_work(
 BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST session": lambda ids: {"username": ids["user_id"], "password": "x"},
     "DELETE session": lambda ids: None,
+    "POST session:change-password": lambda ids: {"current_password": "x", "new_password": ids["user_id"]},
+    "POST session:reset-password": lambda ids: {"token": ids["user_id"], "new_password": "x"},
+    "DELETE sessions/<int:session_id>": lambda ids: None,
+    "POST sessions:end-others": lambda ids: None,
     "POST tokens": lambda ids: {"name": "t", "team": ids["team_id"]},
     "POST tokens:revoke-all": lambda ids: None,
     "POST teams": lambda ids: {"name": "red"},
@@ -144,9 +148,12 @@ def test_what_names_no_object_tells_and_changes_nothing_of_another_team(
     assert method == "GET" or f"{method} {template}" in BODIES, "give this test a body that refers to red's things"
     body = None if method == "GET" else BODIES[f"{method} {template}"](foreign)
     before = list(Job.objects.values("id", "version", "desired"))
-    path = f"{template}?team={foreign['team_id']}"
-    text = b"".join(stranger.send(method, path, body)).decode()
-    quoted = json.dumps(body) + path
+    path = template.replace("<int:decision_id>", "1").replace("<int:session_id>", "1")
+    named = f"{path}?team={foreign['team_id']}"
+    # A parameter that the operation does not have would be refused before the view is asked.
+    asked = [path, named] if method == "GET" or template == "datasets" else [path]
+    text = "".join(b"".join(stranger.send(method, each, body)).decode() for each in asked)
+    quoted = json.dumps(body) + named
     of_red = [value for name, value in foreign.items() if name not in OF_NO_TEAM]
     leaked = [value for value in of_red if value in text and value not in quoted]
     assert not leaked, (method, template, text)

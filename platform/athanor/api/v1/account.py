@@ -17,6 +17,7 @@ from athanor.api.authentication import DashboardSessionAuthentication
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.teams import read
+from athanor.core.errors import Unauthenticated
 
 LONGEST_PASSWORD = 200
 
@@ -78,6 +79,9 @@ class PasswordResetView(APIView):
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:
+        given = request.data if isinstance(request.data, dict) else {}
+        if not given.get("token"):
+            raise Unauthenticated("invalid_reset_link", "no token was given", remedy="send the token of the link")
         asked = read(PasswordResetSerializer, request)
         passwords.reset(asked["token"], asked["new_password"])
         return Response(status=204)
