@@ -320,7 +320,7 @@ def test_every_page_fits_a_phone_and_every_control_has_a_name(
         "/queue",
         job,
         *tabs,
-        "/nowhere",
+        "/jobs/no/such/page",
     ):
         page.goto(path)
         page.get_by_role("heading", level=1).wait_for()
