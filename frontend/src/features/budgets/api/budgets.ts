@@ -119,6 +119,8 @@ export function seriesQuery() {
   return queryOptions({
     queryKey: budgetKeys.series,
     queryFn: ({ signal }) => request<Page<PriceSeries>>("/series", { signal }),
+    // A worker may be fetching when the dialog asks for it: what it brings is shown when it is there.
+    refetchInterval: POLL_MS,
   });
 }
 
