@@ -4,8 +4,7 @@ import copy
 import json
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,12 @@ from athanor.core.documents import load_yaml
 from athanor.operations import clusters
 from athanor.scheduling.scenario import Scenario
 from athanor.specs.v1 import JobSpec
+from athanor.webhooks.envelope import signature
 from tests.control_plane.conftest import SPEC, Api
+from tests.pages import EXAMPLES, PAGES, REPOSITORY, Example
 from trainer.contract.training import TrainingSpec
 
 pytestmark = pytest.mark.django_db
-REPOSITORY = Path(__file__).resolve().parents[3]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-FENCE = re.compile(r"^([ ]*)```(\w*)\n(.*?)^\1```", re.M | re.S)
 COMMAND = re.compile(r"^[ ]*(?:\$ )?((?:athanor|make|curl|python|\S*/python|torchrun) .*)$")
 # What an example names and a new installation does not have: its errors are the right ones.
 NOT_HERE = {"dataset_missing", "base_not_found", "unknown_secret"}
@@ -39,24 +37,6 @@ SERVER_PART = {"kind": "slurm", "config": {"command": ["python", "-m", "trainer.
 MESH_RANKS = 16  # of the meshes that are shown
 
 
-@dataclass(frozen=True)
-class Example:
-    place: str
-    language: str
-    text: str
-
-
-def examples() -> Iterator[Example]:
-    for page in PAGES:
-        source = page.read_text()
-        for found in FENCE.finditer(source):
-            indent, language, text = found.groups()
-            line = source[: found.start()].count("\n") + 1
-            dedented = re.sub(rf"^{indent}", "", text, flags=re.M)
-            yield Example(f"{page.relative_to(REPOSITORY)}:{line}", language, dedented)
-
-
-EXAMPLES = list(examples())
 DOCUMENTS = [each for each in EXAMPLES if each.language in ("yaml", "json")]
 
 
@@ -199,3 +179,16 @@ def _wholes(fragment: dict[str, Any]) -> list[dict[str, Any]]:
             base["training"]["model"] = {"preset": "moe-1m"}
         wholes.append({**base, "resources": resources, "training": {**base["training"], **fragment}})
     return wholes
+
+
+def test_the_receiver_of_webhooks_that_is_shown_tells_genuine_deliveries_from_others() -> None:
+    (shown,) = [each for each in EXAMPLES if each.language == "python" and "is_genuine" in each.text]
+    receiver: dict[str, Any] = {}
+    exec(shown.text, receiver)
+    is_genuine, now = receiver["is_genuine"], int(time.time())
+    sent = signature(["old", "new"], now, '{"id": "1"}')
+    assert is_genuine("new", sent, b'{"id": "1"}')
+    assert is_genuine("old", sent, b'{"id": "1"}')
+    assert not is_genuine("another", sent, b'{"id": "1"}')
+    assert not is_genuine("new", sent, b'{"id": "2"}')
+    assert not is_genuine("new", signature(["new"], now - 3600, '{"id": "1"}'), b'{"id": "1"}')

@@ -42,9 +42,15 @@ class Command(BaseCommand):
                 "recorded after it could have been replaced by an older copy of the database"
             )
         else:
+            configured = audit_anchors.places()
+            remedy = (
+                f"None is at {', '.join(configured)} yet; a worker writes the first within five minutes"
+                if configured
+                else "Set ATHANOR_AUDIT_ANCHORS, or give --anchors FILE"
+            )
             self.stdout.write(
                 "no anchor: this check cannot know whether all of the trail, or its end, was removed together with its "
-                "head or replaced by an older copy. Set ATHANOR_AUDIT_ANCHORS, or give --anchors FILE"
+                f"head or replaced by an older copy. {remedy}"
             )
         if excess := database_roles.excess_rights():
             self.stdout.write(

@@ -1,0 +1,267 @@
+"""Every shell command of README and docs is run as it stands, in the order of its page, on a new stack.
+
+A block marked `console` also shows output: each line of it must be in what the command prints.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
+from athanor.backends.fake.backend import World
+from tests.bench.platform_stack import settings_of
+from tests.e2e.administration import write_server_part
+from tests.e2e.conftest import FINAL, TINY, Stack
+from tests.pages import EXAMPLES, REPOSITORY, Example
+from tests.worlds import ServedWorld
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
+LANGUAGES = ("sh", "console")
+PROGRAMS = ("athanor ", "make ", "curl ", "python ", "manage.py ", "kubectl ", ". ", "$ ")
+# What is not run here, by the place of its block, and why.
+NOT_RUN = {
+    "make demo": "the first half of README's own commands: `make bench BENCH=--demo` runs it",
+    "make test": "it is what runs this test",
+    "make quota-demo": "tests/e2e/test_quota_demo.py runs it",
+    "TOKEN=$(kubectl": "needs a Kubernetes cluster",
+    "kubectl config view": "needs a Kubernetes cluster",
+    'chmod 600 "$ATHANOR_CLUSTER_CONFIG_DIR/training.kubeconfig"': "needs the file of the command before it",
+    "athanor cluster add training.yaml": "needs a Kubernetes cluster; README's iron.yaml runs the same command",
+    "export ATHANOR_TEST_KUBECONFIG": "needs a Kubernetes cluster",
+    ".venv/bin/python -m pytest tests/backends tests/kubernetes/test_real.py": "needs a Kubernetes cluster",
+}
+ANY_ID = re.compile(r"[a-z]{3,4}_[0-9A-Z]{26}")
+
+
+@dataclass(frozen=True)
+class Command:
+    place: str
+    text: str
+    shown: list[str]
+    """Lines of output that the page shows."""
+
+    @property
+    def is_refused(self) -> bool:
+        return any(line.startswith("athanor: ") for line in self.shown)
+
+    @property
+    def reason_not_run(self) -> str | None:
+        return next((reason for start, reason in NOT_RUN.items() if self.text.startswith(start)), None)
+
+
+def commands_of(example: Example) -> list[Command]:
+    lines = [line.strip() for line in re.sub(r"\\\n\s*(?:\| )?", " ", example.text).splitlines() if line.strip()]
+    if example.language == "sh":
+        texts = [line.partition(" #")[0].strip() for line in lines]
+        return [Command(example.place, text, []) for text in texts]
+    found: list[Command] = []
+    for line in lines:
+        if line.startswith("$ "):
+            found.append(Command(example.place, line[2:], []))
+        else:
+            found[-1].shown.append(line)
+    return found
+
+
+COMMANDS = [command for each in EXAMPLES if each.language in LANGUAGES for command in commands_of(each)]
+
+
+def page(name: str) -> list[Command]:
+    found = [each for each in COMMANDS if each.place.startswith(f"{name}:") and not each.reason_not_run]
+    assert found, name
+    return found
+
+
+@dataclass
+class Reader:
+    """Follows the pages in a shell of their own."""
+
+    stack: Stack
+    folder: Path
+    replaced: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "home").mkdir()
+        local = Path(sys.executable).parent
+        self.replaced = {
+            "http://127.0.0.1:8700": self.stack.url,
+            "https://athanor.example": self.stack.url,
+            ". .venv/bin/activate": f". {local}/activate" if (local / "activate").exists() else "true",
+            "curl -N": "curl --max-time 3 -N",
+        }
+        self.environment = {
+            **self.stack.environment,
+            **settings_of(self.stack),
+            "HOME": str(self.folder / "home"),
+            "PATH": f"{local}{os.pathsep}{os.environ['PATH']}",
+            "ATHANOR_TOKEN": self.stack.token,
+            "ATHANOR_URL": self.stack.url,
+            "PYTHONPATH": str(REPOSITORY / "platform"),
+        }
+        (self.folder / "manage.py").symlink_to(REPOSITORY / "manage.py")
+
+    def follow(self, command: Command) -> str:
+        """Run it. AssertionError when it fails, or prints something else than the page shows."""
+        text = command.text
+        for shown, real in self.replaced.items():
+            text = text.replace(shown, real)
+        environment = dict(self.environment)
+        asked = ""
+        if command.text.startswith("athanor login"):
+            asked = f"{self.stack.password if '--username' in text else self.stack.token}\n"
+        elif command.text.startswith("athanor"):  # who has logged in needs no variables
+            environment = {n: v for n, v in environment.items() if n not in ("ATHANOR_TOKEN", "ATHANOR_URL")}
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", text],
+            cwd=self.folder, env=environment, input=asked, capture_output=True, text=True, check=False, timeout=240,
+        )  # fmt: skip
+        said = f"{command.place}: {text}\n{done.stdout}{done.stderr}"
+        stream_cut_off = "--max-time" in text and done.returncode == 28
+        assert (done.returncode != 0) == command.is_refused or stream_cut_off, said
+        for line in command.shown:
+            pattern = ANY_ID.sub("[a-z]+_[0-9A-Z]+", re.escape(line).replace(re.escape("..."), ".*"))
+            assert re.search(pattern, done.stdout + done.stderr), f"the page shows {line!r}\n{said}"
+        return done.stdout + done.stderr
+
+    def log_in_as_administrator(self) -> None:
+        url, name = self.stack.url, self.stack.username
+        self.follow(Command("setup", f"athanor login {url} --username {name} --platform", []))
+
+    def follow_page(self, name: str) -> dict[str, str]:
+        return {command.text: self.follow(command) for command in page(name)}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    running = Stack(tmp_path_factory.mktemp("docs") / "data")
+    running.up()
+    yield running
+    running.down()
+    for process in running.job_processes():
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def iron(stack: Stack) -> Iterator[ServedWorld]:
+    """The cluster of README: its operator has written the server's part."""
+    world = World()
+    world.nodes = {
+        name: NodeFacts(name, NodeState.READY, pools=("gpu",), accelerator="h100", slots=8, cpus=96, memory_bytes=2**40)
+        for name in ("n6", "n7")
+    }
+    world.findings = [Finding("answer", Level.OK, "it answers")]
+    served = ServedWorld(world)
+    write_server_part(stack.data_dir, "iron", "fake_cluster", {"address": served.address})
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def reader(stack: Stack, tmp_path: Path) -> Reader:
+    made = Reader(stack, tmp_path)
+    made.log_in_as_administrator()
+    return made
+
+
+def example_with(start: str) -> str:
+    return next(each.text for each in EXAMPLES if each.text.startswith(start))
+
+
+def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
+    unmarked = [
+        each.place
+        for each in EXAMPLES
+        if each.language not in LANGUAGES and any(line.startswith(PROGRAMS) for line in each.text.splitlines())
+    ]
+    assert unmarked == []
+    used = {reason for each in COMMANDS if (reason := each.reason_not_run)}
+    assert used == set(NOT_RUN.values())
+    pages = {each.place.partition(":")[0] for each in COMMANDS if not each.reason_not_run}
+    assert pages == {"README.md", "docs/audit.md", "docs/budgets.md", "docs/events.md", "docs/quotas.md"}
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_the_commands_of_the_readme(stack: Stack, reader: Reader, iron: ServedWorld) -> None:
+    folder = reader.folder
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(2000)))
+    (folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
+    (folder / "iron.yaml").write_text("name: iron\nkind: fake_cluster\n")
+    (folder / "scenario.yaml").write_text(example_with("nodes:"))
+    for command in page("README.md"):
+        if command.text.startswith(("athanor cluster add", "athanor quota set")):
+            reader.log_in_as_administrator()
+        if command.text.startswith("athanor quota set red"):
+            reader.follow(Command("setup", "athanor quota set red --create", []))
+        said = reader.follow(command)
+        if command.text.startswith("athanor submit --preset demo"):
+            job = ANY_ID.findall(said)[0]
+            reader.replaced["JOB_ID"] = job
+            stack.wait_for_step(job, 1)
+        elif command.text.startswith("curl"):
+            made = json.loads(said)
+            assert made["name"] == "my-first-run"
+            stack.athanor("cancel", made["id"])
+        elif command.text.startswith("athanor generate"):
+            assert said.startswith("def ")
+    assert (folder / "model" / "model.safetensors").exists()
+
+
+def test_the_commands_of_quotas(stack: Stack, reader: Reader) -> None:
+    for job in stack.get("/jobs", limit=200)["items"]:
+        if job["status"] not in FINAL:
+            stack.athanor("cancel", job["id"])
+            stack.wait_for_end(job["id"])
+    (reader.folder / "long.json").write_text(
+        json.dumps({**TINY, "resources": {"processes_per_node": 1}, "training": {**TINY["training"], "steps": 10**6}})
+    )
+    jobs: list[str] = []
+    for command in page("docs/quotas.md"):
+        if command.text.startswith("athanor quota set demo --grant cpu=1:1"):  # one runs on demo's own slot, one waits
+            jobs = [ANY_ID.findall(stack.athanor("submit", str(reader.folder / "long.json")).stdout)[0] for _ in "12"]
+            stack.wait_for_step(jobs[0], 1)
+        reader.follow(command)
+    tree: Any = json.loads(reader.follow(Command("tree", "athanor quota show --json", [])))
+    assert {node["path"] for node in tree["nodes"]} >= {"research", "research/demo"}
+    for job in reversed(jobs):
+        stack.athanor("cancel", job)
+        stack.wait_for_end(job)
+
+
+def test_the_commands_of_budgets_which_follow_those_of_quotas(reader: Reader) -> None:
+    said = reader.follow_page("docs/budgets.md")
+    assert "research/spring" in next(
+        text for command, text in said.items() if command.startswith("athanor budget list")
+    )
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_the_commands_of_events(stack: Stack, reader: Reader) -> None:
+    (command,) = page("docs/events.md")
+    said = reader.follow(command)
+    assert "HTTP" not in said
+    assert said.startswith((":", "id:", "event:", "retry:")), said
+
+
+def test_the_commands_of_the_audit_trail(stack: Stack, reader: Reader) -> None:
+    anchored = "from workers.tasks import anchor_audit; anchor_audit()"
+    reader.follow(Command("setup", f'python manage.py shell -c "{anchored}"', []))
+    (anchors,) = [Path(place.removeprefix("file:")) for place in reader.environment["ATHANOR_AUDIT_ANCHORS"].split(",")]
+    lines = anchors.read_text().splitlines()
+    (reader.folder / "syslog.txt").write_text("".join(f"<110>1 host athanor - - - {line}\n" for line in lines))
+    with httpx.Client(base_url=stack.url, timeout=60) as client:
+        token = json.loads(next(reader.folder.glob("home/**/config.json")).read_text())["token"]
+        answer = client.get("/api/v1/audit:export", headers={"Authorization": f"Bearer {token}"}).raise_for_status()
+    (reader.folder / "trail.jsonl").write_bytes(answer.content)
+    said = reader.follow_page("docs/audit.md")
+    assert all("is whole" in text or "an intact export" in text for text in said.values()), said
+    assert "anchors agree" in said["python manage.py verify_audit --anchors syslog.txt"]
