@@ -8,18 +8,20 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
 import httpx
 import psutil
 import psycopg
 
 from deploy.local.environment import REPOSITORY
-from deploy.local.handle import StackHandle
+from deploy.local.handle import StackHandle, wait_until
 from tests.bench.platform_stack import api, made_attempts, private_stack, settings_of, small_job
 
 SLOW_SECONDS = 25
@@ -226,6 +228,110 @@ def audit_trail(target: Target) -> None:
     target.holds(verified.returncode == 0, f"verify_audit: {verified.stdout}{verified.stderr[-500:]}")
 
 
+def manifests_and_objects(target: Target) -> None:
+    """Somebody with the database role rewrites manifests, and somebody with the store's keys its objects; what a member
+    downloads is whole and of this job, or refused."""
+    (job, mine), (_, other) = (_trained(target, steps) for steps in (4, 5))
+    rows: dict[str, dict[str, Any]] = {}
+    with psycopg.connect(settings_of(target.stack)["DATABASE_URL"], autocommit=True) as connection:
+        connection.execute("SELECT set_config('athanor.teams', '*', false)")
+        for artifact in (mine, other):
+            found = connection.execute("SELECT manifest FROM artifacts_artifact WHERE id = %s", [artifact]).fetchone()
+            assert found is not None
+            rows[artifact] = found[0]
+
+        def rewrite(manifest: dict[str, Any]) -> None:
+            changed = "UPDATE artifacts_artifact SET manifest = %s WHERE id = %s"
+            count = connection.execute(changed, [json.dumps(manifest), mine]).rowcount
+            assert count == 1, "the attack itself did not work"
+
+        for name, forgery in _forgeries(rows[mine], rows[other]).items():
+            rewrite(forgery)
+            for method, path in (("POST", ":download"), ("GET", "/archive")):
+                answer = target.member.request(method, f"/artifacts/{mine}{path}")
+                target.refused(answer, f"{path} with {name}", 409)
+            target.holds(not _downloads(target, job), f"athanor download took {name}")
+        rewrite(rows[mine])
+    target.holds(_downloads(target, job), "the right manifest is not taken any more")
+
+    store, bucket = _store(target.stack)
+    parts = [part["key"] for file in rows[mine]["files"] for part in file["parts"]]
+    foreign = [part["key"] for file in rows[other]["files"] for part in file["parts"]]
+    contents = {key: store.get_object(Bucket=bucket, Key=key)["Body"].read() for key in (*parts, *foreign)}
+    first, last = contents[parts[0]], contents[parts[-1]]
+    damage = {
+        "a flipped bit": (parts[0], bytes([first[0] ^ 1]) + first[1:]),
+        "a cut": (parts[-1], last[:-1]),
+        "nothing": (parts[0], b""),
+        "another part of the model": (parts[0], last),
+        "the same file of another job": (parts[0], contents[foreign[0]]),
+    }
+    for name, (key, content) in damage.items():
+        store.put_object(Bucket=bucket, Key=key, Body=content)
+        target.holds(not _downloads(target, job), f"athanor download took {name} in place of an object")
+        store.put_object(Bucket=bucket, Key=key, Body=contents[key])
+    target.holds(_downloads(target, job), "the right objects are not taken any more")
+
+
+def _forgeries(right: dict[str, Any], other: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    files = right["files"]
+    swapped = [dict(each) for each in files]
+    swapped[0]["parts"], swapped[1]["parts"] = files[1]["parts"], files[0]["parts"]
+    renamed = [dict(each) for each in files]
+    renamed[0]["path"], renamed[1]["path"] = files[1]["path"], files[0]["path"]
+    climbing = [{**files[0], "path": "../../evil"}, *files[1:]]
+    return {
+        "swapped files": {**right, "files": swapped},
+        "swapped names": {**right, "files": renamed},
+        "a path outside the folder": {**right, "files": climbing},
+        "a dropped file": {**right, "files": files[1:]},
+        "a file twice": {**right, "files": [*files, files[0]]},
+        "an earlier step": {**right, "step": right["step"] - 1},
+        "no tag": {**right, "tag": ""},
+        "the tag of another job": {**right, "tag": other["tag"]},
+        "the manifest of another job": other,
+        "that manifest under this job's name": {**other, "job_id": right["job_id"], "attempt_id": right["attempt_id"]},
+    }
+
+
+def _trained(target: Target, steps: int) -> tuple[str, str]:
+    """Run a small job of the member. Return its id and the artifact's id of its model."""
+    made = target.member.post("/jobs", json=small_job(steps=steps)).raise_for_status().json()["id"]
+    target.stack.resume("worker")
+    try:
+        wait_until(
+            lambda: target.member.get(f"/jobs/{made}").json()["status"] in ("succeeded", "failed"), f"{made} ends", 240
+        )
+    finally:
+        target.stack.suspend("worker")
+    artifacts = target.member.get(f"/jobs/{made}/artifacts").raise_for_status().json()["items"]
+    return made, next(row["id"] for row in artifacts if row["kind"] == "model")
+
+
+def _downloads(target: Target, job: str) -> bool:
+    """Whether `athanor download` ends with a model under its final name."""
+    with tempfile.TemporaryDirectory() as folder:
+        token = target.member.headers["Authorization"].removeprefix("Bearer ")
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("athanor")), "download", job, "--output", f"{folder}/model"],
+            env={**target.stack.environment, "HOME": folder, "ATHANOR_URL": target.url, "ATHANOR_TOKEN": token},
+            check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.returncode == 0
+
+
+def _store(stack: StackHandle) -> tuple[Any, str]:
+    known = settings_of(stack)
+    client = boto3.client(
+        "s3",
+        endpoint_url=known["ATHANOR_S3_ENDPOINT"],
+        region_name=known["ATHANOR_S3_REGION"],
+        aws_access_key_id=known["ATHANOR_S3_ACCESS_KEY"],
+        aws_secret_access_key=known["ATHANOR_S3_SECRET_KEY"],
+    )
+    return client, known["ATHANOR_S3_BUCKET"]
+
+
 def sign_in(target: Target) -> None:
     """One machine guesses the administrator's password; the administrator's own browser is not held up."""
     name, password = target.stack.credentials["username"], target.stack.credentials["password"]
@@ -241,16 +347,17 @@ def sign_in(target: Target) -> None:
 
 
 ATTACKS: list[Callable[[Target], None]] = [
-    slow_clients, bombs, tokens, forged_events, paths_and_addresses, audit_trail, sign_in,
+    slow_clients, bombs, tokens, forged_events, paths_and_addresses,
+    manifests_and_objects, audit_trail, sign_in,
 ]  # fmt: skip
 
 
-def carry_out() -> Iterator[dict[str, Any]]:
+def carry_out(attacks: list[Callable[[Target], None]]) -> Iterator[dict[str, Any]]:
     with private_stack() as stack:
         stack.suspend("worker")  # it would run the attacked job
         try:
             target = _target(stack)
-            for attack in ATTACKS:
+            for attack in attacks:
                 target.tries, target.problems = 0, []
                 attack(target)
                 yield {"attack": attack.__name__, "tries": target.tries, "problems": target.problems}
@@ -280,9 +387,11 @@ def _web_bytes(stack: StackHandle) -> int:
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="tests.chaos.attacks").parse_args()
+    parser = argparse.ArgumentParser(prog="tests.chaos.attacks")
+    parser.add_argument("--only", choices=[attack.__name__ for attack in ATTACKS], help="carry out one of them")
+    only = parser.parse_args().only
     outcomes = []
-    for outcome in carry_out():
+    for outcome in carry_out([attack for attack in ATTACKS if only in (None, attack.__name__)]):
         outcomes.append(outcome)
         print(
             f"{outcome['attack']:<20} {outcome['tries']:>5} tries, {len(outcome['problems'])} got somewhere", flush=True

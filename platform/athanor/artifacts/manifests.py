@@ -39,15 +39,18 @@ def sealer_of(job: Job) -> Sealer:
 
 def of_checkpoint(row: Checkpoint) -> CheckpointManifest:
     """Return a checkpoint's manifest. Raises Conflict unless it is the one that was registered as this row."""
-    return _of_row(row, CheckpointManifest, step=row.step, generation=row.generation)
+    return _of_row(row, CheckpointManifest, None, step=row.step, generation=row.generation)
 
 
-def of_stored(row: Checkpoint | Artifact) -> Manifest:
-    """Return the manifest of a checkpoint or artifact. Raises Conflict as `of_checkpoint` does."""
+def of_stored(row: Checkpoint | Artifact, sealer: Sealer | None = None) -> Manifest:
+    """Return the manifest of a checkpoint or artifact. Raises Conflict as `of_checkpoint` does.
+
+    `sealer` is that of the row's job, when the caller has it already.
+    """
     if isinstance(row, Checkpoint):
-        return of_checkpoint(row)
+        return _of_row(row, CheckpointManifest, sealer, step=row.step, generation=row.generation)
     kind, step = OF_ARTIFACTS[row.kind]
-    return _of_row(row, kind, **{step: row.step})
+    return _of_row(row, kind, sealer, **{step: row.step})
 
 
 def of_preparation(row: PreparedDataset) -> DatasetManifest:
@@ -102,10 +105,10 @@ def tagged(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
     return manifest
 
 
-def _of_row(row: Checkpoint | Artifact, kind: type[AnyManifest], **expected: Any) -> AnyManifest:
+def _of_row(row: Checkpoint | Artifact, kind: type[AnyManifest], sealer: Sealer | None, **expected: Any) -> AnyManifest:
     try:
         manifest = kind.model_validate(row.manifest)
-        check_manifest(manifest, sealer_of(row.job), job_id=row.job_id, attempt_id=row.attempt_id, **expected)
+        check_manifest(manifest, sealer or sealer_of(row.job), job_id=row.job_id, attempt_id=row.attempt_id, **expected)
     except ValueError as error:
         raise _not_authentic(row.pk, error) from error
     return manifest

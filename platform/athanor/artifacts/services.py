@@ -10,7 +10,7 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.artifacts import buckets, datasets, keys, manifests, storage
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, StoredThing
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core import wakeups
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
@@ -188,11 +188,6 @@ def hand_out(row: Checkpoint | Artifact, user: User) -> None:
     kind = "artifact" if isinstance(row, Artifact) else "checkpoint"
     facts = {"job": row.job_id, "step": row.step}
     audit.record_alone(f"{kind}.download", actor=user, target=(kind, row.pk), team_id=row.job.team_id, after=facts)
-
-
-def files_of(row: StoredThing) -> list[StoredFile]:
-    """Return the files that a row lists, for display: they are not verified."""
-    return [StoredFile.model_validate(file) for file in row.manifest["files"]]
 
 
 def _fetched(part: StoredPart) -> bytes:

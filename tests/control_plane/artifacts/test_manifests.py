@@ -63,7 +63,25 @@ def without_tag(manifest: dict[str, Any]) -> None:
     del manifest["tag"]
 
 
-FORGERIES = [swap_files, swap_paths, reorder, drop_file, drop_parts, change_metrics, without_tag]
+def climb_out(manifest: dict[str, Any]) -> None:
+    manifest["files"][0]["path"] = "../../evil"
+
+
+def forget_files(manifest: dict[str, Any]) -> None:
+    del manifest["files"]
+
+
+FORGERIES = [
+    climb_out,
+    forget_files,
+    swap_files,
+    swap_paths,
+    reorder,
+    drop_file,
+    drop_parts,
+    change_metrics,
+    without_tag,
+]
 
 
 def rewrite(table: str, row_id: str, manifest: dict[str, Any]) -> None:
@@ -83,6 +101,11 @@ def test_a_forged_model_is_neither_downloaded_nor_archived(
     for answer in (api.send("POST", f"artifacts/{row.id}:download"), api.send("GET", f"artifacts/{row.id}/archive")):
         assert (answer.status_code, answer.json()["code"]) == (409, "manifest_not_authentic"), answer.content
         assert "data_key" not in answer.json()
+    (shown,) = api.send("GET", f"jobs/{row.job_id}/artifacts").json()["items"]
+    assert (shown["id"], shown["authentic"], shown["files"]) == (row.id, False, [])
+    rewrite("artifacts_artifact", row.id, row.manifest)
+    shown = api.send("GET", f"artifacts/{row.id}").json()
+    assert (shown["authentic"], len(shown["files"])) == (True, len(row.manifest["files"]))
 
 
 def test_the_manifest_of_another_job_is_refused(api: Any, submit: Callable[..., Job], bucket: str) -> None:
@@ -119,6 +142,13 @@ def registered(attempt: Attempt, step: int) -> Checkpoint:
     files = [StoredFile(path=name, parts=[part]) for name, part in zip(("rank0", "layout"), parts, strict=True)]
     manifest = manifest_of(attempt, step, []).model_copy(update={"files": files})
     return services.register_checkpoint(attempt, manifest)
+
+
+def test_a_checkpoint_with_a_forged_manifest_is_listed_as_such(api: Any, attempt: Attempt) -> None:
+    row = registered(attempt, 10)
+    rewrite("artifacts_checkpoint", row.id, {"world_size": 512})
+    (shown,) = api.send("GET", f"jobs/{row.job_id}/checkpoints").json()["items"]
+    assert (shown["authentic"], shown["files"], shown["world_size"]) == (False, [], None)
 
 
 @pytest.mark.parametrize("forge", [swap_files, drop_file, without_tag])

@@ -20,9 +20,10 @@ from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import keys, manifests, selectors, services, storage
-from athanor.artifacts.models import Artifact, Checkpoint, StoredThing
+from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.core.errors import Conflict
 from athanor.jobs.selectors import job_of
-from trainer.contract.manifest import StoredFile
+from trainer.contract.manifest import CheckpointManifest, Manifest, StoredFile
 
 TAR_BLOCK = 512
 
@@ -38,13 +39,33 @@ class StoredSerializer(serializers.Serializer[Any]):
     attempt = serializers.CharField(source="attempt_id")
     step = serializers.IntegerField()
     size_bytes = serializers.IntegerField()
-    files = serializers.SerializerMethodField()
+    files = serializers.SerializerMethodField(help_text="none unless `authentic`")
+    authentic = serializers.SerializerMethodField(
+        help_text="Whether the list of files is the one that the job registered. One that is not is never handed out."
+    )
     metrics = serializers.DictField(child=serializers.FloatField())
     created_at = serializers.DateTimeField()
 
     @extend_schema_field(StoredFileSerializer(many=True))
-    def get_files(self, row: StoredThing) -> list[dict[str, Any]]:
-        return [{"path": file.path, "size": file.size} for file in services.files_of(row)]
+    def get_files(self, row: Checkpoint | Artifact) -> list[dict[str, Any]]:
+        manifest = self._manifest(row)
+        return [{"path": file.path, "size": file.size} for file in manifest.files] if manifest else []
+
+    def get_authentic(self, row: Checkpoint | Artifact) -> bool:
+        return self._manifest(row) is not None
+
+    def _manifest(self, row: Checkpoint | Artifact) -> Manifest | None:
+        """Return the row's manifest, None when it is not authentic. Each is verified once in an answer."""
+        known = self.context.setdefault("manifests", {})
+        sealers = self.context.setdefault("sealers", {})
+        if row.pk not in known:
+            if row.job_id not in sealers:
+                sealers[row.job_id] = manifests.sealer_of(row.job)
+            try:
+                known[row.pk] = manifests.of_stored(row, sealers[row.job_id])
+            except Conflict:
+                known[row.pk] = None
+        return known[row.pk]
 
 
 class ArtifactSerializer(StoredSerializer):
@@ -53,8 +74,12 @@ class ArtifactSerializer(StoredSerializer):
 
 
 class CheckpointSerializer(StoredSerializer):
-    world_size = serializers.IntegerField(source="manifest.world_size")
+    world_size = serializers.SerializerMethodField(help_text="number of ranks; null unless `authentic`")
     generation = serializers.IntegerField()
+
+    def get_world_size(self, row: Checkpoint) -> int | None:
+        manifest = self._manifest(row)
+        return manifest.world_size if isinstance(manifest, CheckpointManifest) else None
 
 
 class PartSerializer(serializers.Serializer[Any]):

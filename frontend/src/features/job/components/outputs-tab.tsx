@@ -16,6 +16,8 @@ import { ProfilesPanel } from "@/features/job/components/profiles-panel";
 import { bytes, loss, moment, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
 
+const NOT_AUTHENTIC = "Not authentic: its record was changed. It cannot be downloaded or used.";
+
 const ARTIFACT_COLUMNS: Column<Artifact>[] = [
   {
     name: "Name",
@@ -31,7 +33,7 @@ const ARTIFACT_COLUMNS: Column<Artifact>[] = [
     ),
   },
   { name: "Step", end: true, cell: (artifact) => artifact.step.toLocaleString("en") },
-  { name: "Files", end: true, cell: (artifact) => artifact.files.length },
+  { name: "Files", end: true, cell: (artifact) => (artifact.authentic ? artifact.files.length : NOT_AUTHENTIC) },
   { name: "Size", end: true, cell: (artifact) => bytes(artifact.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (artifact) => moment(artifact.created_at) },
   {
@@ -75,7 +77,7 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
     end: true,
     cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"] ?? checkpoint.metrics["train/loss"]),
   },
-  { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size },
+  { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => moment(checkpoint.created_at) },
 ];
