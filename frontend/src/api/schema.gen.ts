@@ -2059,7 +2059,10 @@ export interface components {
             attempt: string;
             step: number;
             size_bytes: number;
+            /** @description none unless `authentic` */
             readonly files: components["schemas"]["StoredFile"][];
+            /** @description Whether the list of files is the one that the job registered. One that is not is never handed out. */
+            readonly authentic: boolean;
             metrics: {
                 [key: string]: number;
             };
@@ -2315,13 +2318,17 @@ export interface components {
             attempt: string;
             step: number;
             size_bytes: number;
+            /** @description none unless `authentic` */
             readonly files: components["schemas"]["StoredFile"][];
+            /** @description Whether the list of files is the one that the job registered. One that is not is never handed out. */
+            readonly authentic: boolean;
             metrics: {
                 [key: string]: number;
             };
             /** Format: date-time */
             created_at: string;
-            world_size: number;
+            /** @description number of ranks; null unless `authentic` */
+            readonly world_size: number | null;
             generation: number;
         };
         CheckpointDownload: {

@@ -296,6 +296,7 @@ class Artifact(TypedDict):
     step: int
     size_bytes: int
     files: list[StoredFile]
+    authentic: bool
     metrics: dict[str, float]
     created_at: str
     kind: ArtifactKindEnum
