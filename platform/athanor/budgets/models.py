@@ -246,6 +246,7 @@ class Series(models.Model):
     mapping = models.JSONField(default=dict)
     fetch_seconds = models.PositiveIntegerField(default=3600)
     fetch_at = models.DateTimeField(null=True)
+    asked_at = models.DateTimeField(null=True)
     fetched_at = models.DateTimeField(null=True)
     problem = models.TextField(blank=True, default="")
     created_at = models.DateTimeField(default=timezone.now)

@@ -85,7 +85,11 @@ def connect(actor: User, **wanted: Any) -> Series:
         if cluster is None:
             raise NotFound("cluster", cluster_id)
         of = {"pool": None, "cluster": cluster}
-    source = {"fetch_at": None, "problem": ""} if wanted.keys() & {"url", "mapping", "fetch_seconds"} else {}
+    source = (
+        {"fetch_at": None, "asked_at": None, "problem": ""}
+        if wanted.keys() & {"url", "mapping", "fetch_seconds"}
+        else {}
+    )
     with transaction.atomic():
         row, _ = Series.objects.update_or_create(
             **{name: value for name, value in of.items() if value}, defaults={**wanted, **source}

@@ -5,7 +5,8 @@ a configuration that HTTP writes (`Cluster.config`)
 
 - files of the server are plain names of files in ATHANOR_CLUSTER_CONFIG_DIR,
 - addresses that the server connects to are in ATHANOR_CLUSTER_URLS,
-- commands, and what decides which programs a process of this host loads, are not there at all.
+- commands, and what decides which programs a process of this host loads, are not there at all,
+- nor is what lets pods reach the nodes of a Kubernetes cluster: host paths and the Pod Security level.
 
 The operator of the host sets any field, with any value, in `NAME.cluster.json` of that directory:
 `{"kind": "slurm", "config": {"command": [...]}}`, which wins over the row. Both rules apply whenever a backend is made,
@@ -32,14 +33,15 @@ CLUSTER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 SUFFIX = ".cluster.json"
 DIRECTORY_SETTING = "ATHANOR_CLUSTER_CONFIG_DIR"
 URLS_SETTING = "ATHANOR_CLUSTER_URLS"
-# Of the local kind everything that this host's processes load or write; elsewhere the program that is started.
+# Of the local kind everything that this host's processes load or write; elsewhere the program that is started, and what
+# leads out of a pod.
 SERVER_ALONE: dict[str, tuple[Field, ...]] = {
     "local": (
         ("directory",), ("command",), ("profile", "environment"), ("profile", "cache_directory"),
         ("profile", "interruption_notice"),
     ),
     "slurm": (("command",),),
-    "kubernetes": (("command",),),
+    "kubernetes": (("command",), ("security", "level"), ("cache", "host_path")),
 }  # fmt: skip
 FILES: dict[str, tuple[Field, ...]] = {
     "slurm": (

@@ -7,6 +7,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from athanor.accounts import audit
+from athanor.accounts.models import User
 from athanor.budgets import series as points
 from athanor.budgets.models import Series
 from athanor.core import outbound
@@ -15,6 +17,7 @@ from athanor.core.leases import isolated
 
 MOST_BYTES = 4 * 2**20
 AGAIN_SECONDS = 300  # after a failure, at most
+APART_SECONDS = 10  # between two requests to a provider that users ask for
 
 
 def due() -> QuerySet[Series]:
@@ -27,17 +30,24 @@ def fetch_due() -> None:
             fetch(series_id)
 
 
-def fetch(series_id: str) -> str:
-    """Ask its provider now. Returns the problem, empty when there was none."""
-    with transaction.atomic():  # who takes it moves its time on: nobody else asks meanwhile
-        row = (
-            Series.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=series_id).exclude(url="").first()
-        )
+def fetch(series_id: str, user: User | None = None) -> str:
+    """Ask the provider of a series now. Return the problem, empty when there was none.
+
+    With `user`, who asked for it, the request is audited, and left out when the provider was asked within the last
+    APART_SECONDS: what it answered then is stored.
+    """
+    now = timezone.now()
+    wanted = Series.objects.filter(pk=series_id).exclude(url="")
+    if user is not None:
+        wanted = wanted.filter(Q(asked_at=None) | Q(asked_at__lte=now - timedelta(seconds=APART_SECONDS)))
+    with transaction.atomic():  # the time of the next request is set first: no other worker asks meanwhile
+        row = wanted.select_for_update(no_key=True, skip_locked=True).first()
         if row is None:
             return ""
-        now = timezone.now()
-        row.fetch_at = now + timedelta(seconds=min(row.fetch_seconds, AGAIN_SECONDS))
-        row.save(update_fields=["fetch_at"])
+        row.asked_at, row.fetch_at = now, now + timedelta(seconds=min(row.fetch_seconds, AGAIN_SECONDS))
+        row.save(update_fields=["asked_at", "fetch_at"])
+        if user is not None:
+            audit.record("series.fetch", actor=user, target=("series", row.id), after=audit.address(row.url))
     answer = outbound.get(row.url, outbound.allowed_for_webhooks(), most=MOST_BYTES)
     problem = answer.error
     if not problem:

@@ -9,6 +9,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from athanor.accounts.models import AuditEvent, User
 from athanor.budgets import meter, rounds, series, windows
 from athanor.budgets.models import Meter, PoolTerms, Series, SeriesPoint, UsageHour
 from athanor.clusters.models import Pool
@@ -142,6 +143,20 @@ def test_a_provider_is_asked_when_it_is_due(provider: Provider, pool: Pool, sett
         provider.status, provider.body = status, body
         assert problem in fetching.fetch(row.pk)
     assert SeriesPoint.objects.count() == 24
+
+
+def test_a_user_asks_a_provider_at_most_every_ten_seconds_and_is_on_record(
+    provider: Provider, pool: Pool, settings: Any, user: User
+) -> None:
+    settings.ATHANOR = settings.ATHANOR.model_copy(update={"webhook_allow": "127.0.0.1"})
+    provider.status, provider.body = 500, b""
+    row = Series.objects.create(kind="carbon", cluster=pool.cluster, url=provider.url, mapping={})
+    assert "answered 500" in fetching.fetch(row.pk, user)
+    assert fetching.fetch(row.pk, user) == "", "not asked again"
+    assert AuditEvent.objects.filter(action="series.fetch", target_id=row.pk, actor_id=user.id).count() == 1
+    Series.objects.update(asked_at=timezone.now() - timedelta(seconds=11))
+    assert "answered 500" in fetching.fetch(row.pk, user)
+    assert AuditEvent.objects.filter(action="series.fetch").count() == 2
 
 
 def test_the_meter_closes_an_attempt_that_never_ran(submit: Callable[..., Job]) -> None:

@@ -84,6 +84,9 @@ def listener() -> Iterator[tuple[str, list[dict[str, str]]]]:
          "identity_file": "../id", "known_hosts_file": "known"}}, "/config/transport/identity_file"),
         ("kubernetes", {"image": "x", "kubeconfig_file": "/tmp/evil.yaml"}, "/config/kubeconfig_file"),
         ("kubernetes", {"image": "x", "command": ["sh"]}, "/config/command"),
+        ("kubernetes", {"image": "x", "security": {"level": "privileged"}}, "/config/security/level"),
+        ("kubernetes", {"image": "x", "cache": {"host_path": "/"}, "profile": {"cache_directory": "/c"}},
+         "/config/cache/host_path"),
         ("fake_cluster", {"address": "127.0.0.1:80"}, "/config/address"),
     ],
 )  # fmt: skip
@@ -177,6 +180,8 @@ def test_the_schema_says_what_http_may_write(operator: Api) -> None:
     assert "environment" not in kinds["local"]["$defs"]["ClusterProfile"]["properties"]
     assert "ATHANOR_CLUSTER_CONFIG_DIR" in kinds["kubernetes"]["properties"]["kubeconfig_file"]["description"]
     assert "command" not in kinds["slurm"]["properties"]
+    assert set(kinds["kubernetes"]["$defs"]["CacheVolume"]["properties"]) == {"claim"}
+    assert {"level"} == {"level", "run_as_user"} - set(kinds["kubernetes"]["$defs"]["Security"]["properties"])
     assert "environment" in kinds["slurm"]["$defs"]["ClusterProfile"]["properties"]
 
 

@@ -190,11 +190,12 @@ class SeriesFetchView(APIView):
         operation_id="series_fetch",
         request=None,
         responses={200: PriceSeriesSerializer, **PROBLEMS},
-        description="Ask its provider now.",
+        description="Ask its provider now. Within 10 seconds of the last request the provider is not asked again; the "
+        "answer is what is stored.",
     )
     def post(self, request: Request, series_id: str) -> Response:
-        _operator(request)
-        fetching.fetch(terms.series_of(series_id).pk)
+        who = _operator(request)
+        fetching.fetch(terms.series_of(series_id).pk, who.user)
         return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
 
 
