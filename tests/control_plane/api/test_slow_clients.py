@@ -7,14 +7,18 @@ from typing import Any
 
 import httpx
 import pytest
+from django.http import StreamingHttpResponse
 
 from athanor.accounts.models import Team, User
 from athanor.accounts.services import issue_token
-from athanor.api import limits
+from athanor.api import limits, transfers
+from athanor.api.gateway.application import TRANSFER_THREADS
 from athanor.api.gateway.body import BodyReader, BodyTooSlow
 from athanor.artifacts.models import Dataset
 from athanor.config import protocol
+from athanor.core.errors import TooManyRequests
 from athanor.dispatch import tokens
+from deploy.local.handle import wait_until
 from tests.control_plane.api.live import LiveServer
 from tests.raw_http import raw_connections
 
@@ -63,6 +67,47 @@ def test_answers_that_nobody_reads_hold_no_view_thread(live: LiveServer, token: 
         for connection in slow:
             assert b"200 OK" in connection.receive(512)
         assert_served(live, token)
+
+
+def test_slow_uploads_of_one_user_do_not_hold_up_those_of_others(
+    live: LiveServer, token: str, team: Team, make_user: Any
+) -> None:
+    other = {"Authorization": f"Bearer {issue_token(make_user('grace', team), team, 'other')[1]}"}
+    upload = f"{live.url}/datasets?name=mine&format=text"
+    with raw_connections(live.origin, TRANSFER_THREADS + 4) as slow:
+        for number, connection in enumerate(slow):
+            connection.send_head(
+                "POST", f"/api/v1/datasets?name=slow-{number}&format=text", Authorization=f"Bearer {token}",
+                Content_Type="text/plain", Content_Length="1000",
+            )  # fmt: skip
+            connection.send(b"x")
+        refused = httpx.post(upload, content=b"text", headers={"Authorization": f"Bearer {token}"}, timeout=10)
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_transfers")
+        assert int(refused.headers["Retry-After"]) > 0
+        kind = {"Content-Type": "text/plain"}
+        assert httpx.post(upload, content=b"text", headers={**other, **kind}, timeout=10).status_code == 201
+
+    def is_free() -> bool:
+        again = httpx.post(upload, content=b"text", headers={"Authorization": f"Bearer {token}", **kind}, timeout=10)
+        return again.status_code == 409  # the name is taken, by the other one's
+
+    wait_until(is_free, "the places of the broken uploads are free again", 20)
+
+
+def test_downloads_that_are_not_read_count_until_their_clients_are_gone(make_user: Any, team: Team) -> None:
+    user = make_user("grace", team)
+    running = [transfers.Download(user, iter([b""])) for _ in range(transfers.MOST_OF_ONE_USER)]
+    with pytest.raises(TooManyRequests):
+        transfers.Download(user, iter([b""]))
+    response = StreamingHttpResponse(running[0])
+    response.close()
+    response.close()
+    with transfers.transfer(user), pytest.raises(TooManyRequests):
+        transfers.Download(user, iter([b""]))
+    for download in running[1:]:
+        download.close()
+    with transfers.transfer(user):
+        assert transfers.Download(user, iter([b"a"])).close() is None
 
 
 def test_a_broken_upload_is_no_dataset(live: LiveServer, token: str, team: Team) -> None:

@@ -17,6 +17,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal
 from athanor.api.pagination import listed
 from athanor.api.sparse import FIELDS, shown
+from athanor.api.transfers import Download
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import keys, manifests, selectors, services, storage
@@ -188,7 +189,7 @@ class ArchiveView(APIView):
         row = selectors.artifact_of(who, artifact_id)
         _hand_out(who, row)
         files = manifests.of_stored(row).files
-        response = StreamingHttpResponse(_tar(row, files), content_type="application/x-tar")
+        response = StreamingHttpResponse(Download(who.user, _tar(row, files)), content_type="application/x-tar")
         response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{row.kind}.tar"'
         response["Content-Length"] = str(sum(_tar_size(file.size) for file in files) + 2 * TAR_BLOCK)
         return response

@@ -14,6 +14,7 @@ from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
 from athanor.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT, listed, number, time
+from athanor.api.transfers import Download
 from athanor.api.v1.shapes import PROBLEMS, page_of
 
 FILTERS = [
@@ -72,7 +73,7 @@ class AuditExportView(APIView):
     def get(self, request: Request) -> StreamingHttpResponse:
         everything = Permission.READ_AUDIT in principal(request).platform and not _is_filtered(request)
         lines = audit_export.lines(_asked(request), lambda row: AuditEventSerializer(row).data, is_complete=everything)
-        response = StreamingHttpResponse(lines, content_type="application/x-ndjson")
+        response = StreamingHttpResponse(Download(principal(request).user, lines), content_type="application/x-ndjson")
         response["Content-Disposition"] = 'attachment; filename="athanor-audit.jsonl"'
         return response
 

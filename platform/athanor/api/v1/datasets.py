@@ -17,6 +17,7 @@ from athanor.api.access import check_may_write, principal, team_to_write
 from athanor.api.pagination import listed, page
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, shown
+from athanor.api.transfers import transfer
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import uploads
 from athanor.artifacts.datasets import forget_preparations
@@ -88,7 +89,8 @@ class DatasetsView(APIView):
         name = request.query_params.get("name", "")
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
-        row = uploads.upload(team, who.user, name, _files(request, _format(request)))
+        with transfer(who.user):
+            row = uploads.upload(team, who.user, name, _files(request, _format(request)))
         return Response(DatasetSerializer(row).data, status=201)
 
 

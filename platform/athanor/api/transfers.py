@@ -1,0 +1,69 @@
+"""How many uploads and downloads through the server a user may have at a time, in each of its processes.
+
+Their threads wait for the client, at a least rate (gateway/application.py has TRANSFER_THREADS): without a limit
+one signed-in user with slow connections would hold up everybody else's.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from athanor.accounts.models import User
+from athanor.core.errors import TooManyRequests
+
+MOST_OF_ONE_USER = 4
+RETRY_SECONDS = 10
+
+_lock = threading.Lock()
+_running: Counter[str] = Counter()
+
+
+@contextmanager
+def transfer(user: User) -> Iterator[None]:
+    """Count a transfer of the user until the block ends. Raises TooManyRequests for one too many."""
+    _begin(user.id)
+    try:
+        yield
+    finally:
+        _end(user.id)
+
+
+class Download:
+    """Content of an answer that counts as a transfer of the user until the answer is closed.
+
+    Raises TooManyRequests for one too many.
+    """
+
+    def __init__(self, user: User, content: Iterator[bytes] | Iterator[str]) -> None:
+        _begin(user.id)
+        self._user_id: str | None = user.id
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes] | Iterator[str]:
+        return iter(self._content)
+
+    def close(self) -> None:
+        """Called by the server when the answer is complete or its client has gone."""
+        if self._user_id is not None:
+            _end(self._user_id)
+            self._user_id = None
+
+
+def _begin(user_id: str) -> None:
+    with _lock:
+        if _running[user_id] >= MOST_OF_ONE_USER:
+            raise TooManyRequests(
+                "too_many_transfers",
+                f"this user has {MOST_OF_ONE_USER} uploads and downloads running here, the limit",
+                remedy="wait until one of them has ended, or cancel one",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        _running[user_id] += 1
+
+
+def _end(user_id: str) -> None:
+    with _lock:
+        _running[user_id] -= 1
+        if not _running[user_id]:
+            del _running[user_id]
