@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +25,6 @@ WRITERS = 4
 SECONDS = 5.0
 LONG = 1_000_000
 RUNS, SERIES, STEPS = 50, 5, 2_000
-START = datetime(2026, 1, 1, tzinfo=UTC)
 TABLE = """
 CREATE TABLE bare_metrics (key varchar(250), value double precision, timestamp bigint, run_uuid varchar(32),
   step bigint, is_nan boolean, PRIMARY KEY (key, timestamp, step, run_uuid, value, is_nan));
@@ -63,7 +62,7 @@ def batches(first_step: int, steps: int, names: list[str], writer: str) -> Itera
         points = [
             {
                 "step": step,
-                "time": (START + timedelta(seconds=step / 4)).isoformat(),
+                "time": datetime.now(UTC).isoformat(),  # one of another day would be replaced by that of its arrival
                 "values": {name: 10 / (1 + step / 1000) + random.random() / 10 for name in names},
             }
             for step in range(first_step + sequence * steps, first_step + (sequence + 1) * steps)
