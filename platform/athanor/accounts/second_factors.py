@@ -20,13 +20,14 @@ from allauth.mfa.adapter import DefaultMFAAdapter, get_adapter
 from allauth.mfa.models import Authenticator
 from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
 from allauth.mfa.totp.internal.auth import TOTP, format_hotp_value, generate_totp_secret, hotp_value
+from django.conf import settings
 from django.contrib.auth import login
 from django.db import transaction
 from django.http import HttpRequest
 from qrcode.image.svg import SvgPathImage
 
 from athanor.accounts import audit, devices, passwords, sessions, throttling
-from athanor.accounts.models import User
+from athanor.accounts.models import PlatformRole, User
 from athanor.core import encryption
 from athanor.core.errors import Conflict, Forbidden, NotFound, SecondFactorRequired, Unauthenticated
 
@@ -93,6 +94,18 @@ def overview(user: User) -> Overview:
         authenticator_app_since=app.created_at if app else None,
         recovery_codes_left=len(RecoveryCodes(codes).get_unused_codes()) if codes else None,
     )
+
+
+def must_set_up(user: User) -> bool:
+    """Whether ATHANOR_REQUIRE_SECOND_FACTOR demands a second factor that this user lacks.
+
+    Users without a password sign in at a provider, which asks for its own.
+    """
+    demand = settings.ATHANOR.require_second_factor
+    is_admin = user.is_staff or user.is_superuser or user.platform_role != PlatformRole.NONE
+    if demand == "off" or (demand == "admins" and not is_admin):
+        return False
+    return user.has_usable_password() and not kinds_of(user)
 
 
 # Signing in

@@ -72,6 +72,12 @@ class SignInForm(AdminAuthenticationForm):
                 format_html("This account has a second factor: sign in on {}, which leads back here.", page),
                 code="second_factor_required",
             )
+        if second_factors.must_set_up(user):
+            page = format_html('<a href="/account">{}</a>', "the dashboard's page Account")
+            raise ValidationError(
+                format_html("This account needs a second factor: set one up on {}.", page),
+                code="second_factor_setup_required",
+            )
 
     def clean(self) -> Any:
         try:
@@ -89,7 +95,8 @@ class AuditedAdminSite(AdminSite):
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Staff, and who has a role on the platform; what they see there, accounts/backends.py says."""
-        return super().has_permission(request) or may_enter(request.user)
+        user: Any = request.user
+        return (super().has_permission(request) or may_enter(user)) and not second_factors.must_set_up(user)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         inner = super().admin_view(view, cacheable)

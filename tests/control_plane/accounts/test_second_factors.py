@@ -389,6 +389,46 @@ def test_who_has_no_password_adds_none(ada: User) -> None:
     assert browser.get("/api/v1/second-factors").json()["has_password"] is False
 
 
+# Where the platform demands one
+
+
+@pytest.fixture
+def demand(settings: Any) -> Any:
+    def make(value: str) -> None:
+        settings.ATHANOR = settings.ATHANOR.model_copy(update={"require_second_factor": value})
+
+    return make
+
+
+def test_where_everyone_needs_one_who_has_none_can_only_set_one_up(browser: Browser, demand: Any, api: Any) -> None:
+    assert browser.send("GET", "jobs").status_code == 200
+    demand("everyone")
+    refused = browser.send("GET", "jobs")
+    assert (refused.status_code, refused.json()["code"]) == (403, "second_factor_setup_required")
+    assert browser.send("POST", "tokens", {"name": "t"}).json()["code"] == "second_factor_setup_required"
+    assert browser.get("/api/v1/session").json()["second_factor_setup_required"] is True
+    assert browser.send("GET", "sessions").status_code == 200
+    assert api.send("GET", "jobs").status_code == 200, "tokens work as before"
+    add_app(browser)
+    assert browser.send("GET", "jobs").status_code == 200
+    assert browser.get("/api/v1/session").json()["second_factor_setup_required"] is False
+
+
+def test_where_administrators_need_one_others_do_not(browser: Browser, demand: Any, ada: User) -> None:
+    demand("admins")
+    assert browser.send("GET", "jobs").status_code == 200
+    User.objects.update(platform_role=PlatformRole.AUDITOR.value)
+    assert browser.send("GET", "jobs").status_code == 403
+    assert browser.get("/admin/").status_code == 302
+    page = Browser().post("/admin/login/", {"username": "ada", "password": PASSWORD}).content.decode()
+    assert '<a href="/account">' in page
+    ada.set_unusable_password()
+    ada.save()
+    fresh = Browser()
+    fresh.force_login(ada)
+    assert fresh.send("GET", "jobs").status_code == 200, "the provider asks for its own"
+
+
 # Passkeys
 
 

@@ -58,6 +58,9 @@ class SessionSerializer(serializers.Serializer[Any]):
     second_factor = PendingSecondFactorSerializer(
         allow_null=True, help_text="Set while a sign-in waits for POST /session:second-factor."
     )
+    second_factor_setup_required = serializers.BooleanField(
+        help_text="The platform demands a second factor and the user has none: only the account's endpoints answer."
+    )
 
 
 class SecondFactorSerializer(serializers.Serializer[Any]):
@@ -90,6 +93,7 @@ class CredentialsSerializer(serializers.Serializer[Any]):
 
 class SessionView(APIView):
     authentication_classes = (DashboardSessionAuthentication,)
+    answers_without_second_factor = True
     permission_classes = (AllowAny,)
 
     @extend_schema(operation_id="session_show", responses={200: SessionSerializer})
@@ -131,6 +135,7 @@ class SecondFactorView(APIView):
     """The second step of signing in."""
 
     authentication_classes = (DashboardSessionAuthentication,)
+    answers_without_second_factor = True
     permission_classes = (AllowAny,)
 
     @extend_schema(
@@ -155,6 +160,7 @@ class PasskeyChallengeView(APIView):
     """The challenge for a passkey in the second step of signing in."""
 
     authentication_classes = (DashboardSessionAuthentication,)
+    answers_without_second_factor = True
     permission_classes = (AllowAny,)
 
     @extend_schema(
@@ -191,5 +197,6 @@ def _answer(request: Request) -> Response:
         "csrf_token": get_token(request._request),
         "sign_on": _sign_on() if settings.SIGN_ON else None,
         "second_factor": _pending(request) if user is None else None,
+        "second_factor_setup_required": user is not None and second_factors.must_set_up(user),
     }
     return Response(SessionSerializer(body).data)

@@ -1,6 +1,8 @@
+import type { QueryClient } from "@tanstack/react-query";
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
+import { sessionKey } from "@/api/session";
 import type { AppSetup, Page, Passkey, RecoveryCodes, SecondFactors, SignIn } from "@/api/types";
 import type { PasskeyOptions } from "@/lib/passkeys";
 import { createPasskey } from "@/lib/passkeys";
@@ -29,6 +31,13 @@ export function secondFactorsQuery() {
     queryKey: secondFactorsKey,
     queryFn: ({ signal }) => request<SecondFactors>("/second-factors", { signal }),
   });
+}
+
+/** After a change: other sessions have ended, and a demanded second factor may be there now. */
+export async function refreshSecondFactors(client: QueryClient): Promise<void> {
+  await Promise.all(
+    [secondFactorsKey, signInsKey, sessionKey].map((queryKey) => client.invalidateQueries({ queryKey })),
+  );
 }
 
 function confirmed<T>(path: string, password: string): Promise<T> {

@@ -5,7 +5,7 @@ import type { SubmitEvent } from "react";
 import type { AppSetup } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import { ProblemNotice } from "@/components/problem-notice";
-import { beginApp, confirmApp, secondFactorsKey, signInsKey } from "@/features/account/api/account";
+import { beginApp, confirmApp, refreshSecondFactors } from "@/features/account/api/account";
 import { PasswordForm } from "@/features/account/components/password-form";
 import { NewCodes } from "@/features/account/components/recovery-codes";
 import { fieldsOf } from "@/lib/form";
@@ -19,8 +19,7 @@ export function AppDialog({ opened, onClose }: { opened: boolean; onClose: () =>
   const confirm = useMutation({
     mutationFn: confirmApp,
     onSuccess: async ({ recovery_codes }) => {
-      await client.invalidateQueries({ queryKey: secondFactorsKey });
-      await client.invalidateQueries({ queryKey: signInsKey });
+      await refreshSecondFactors(client);
       if (recovery_codes.length === 0) close();
     },
   });

@@ -10,7 +10,7 @@ import { DataTable } from "@/components/data-table";
 import { PlusIcon } from "@/components/icons";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { addPasskey, removePasskey, renamePasskey, secondFactorsKey, signInsKey } from "@/features/account/api/account";
+import { addPasskey, refreshSecondFactors, removePasskey, renamePasskey } from "@/features/account/api/account";
 import { PasswordForm } from "@/features/account/components/password-form";
 import { NewCodes } from "@/features/account/components/recovery-codes";
 import { fieldsOf } from "@/lib/form";
@@ -72,8 +72,7 @@ function useChange<V, T>(change: (given: V) => Promise<T>, done: (result: T) => 
   return useMutation({
     mutationFn: change,
     onSuccess: async (result) => {
-      await client.invalidateQueries({ queryKey: secondFactorsKey });
-      await client.invalidateQueries({ queryKey: signInsKey });
+      await refreshSecondFactors(client);
       done(result);
     },
   });

@@ -7,10 +7,9 @@ import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import {
   newRecoveryCodes,
+  refreshSecondFactors,
   removeApp,
-  secondFactorsKey,
   secondFactorsQuery,
-  signInsKey,
 } from "@/features/account/api/account";
 import { AppDialog } from "@/features/account/components/app-dialog";
 import { PasskeysPanel } from "@/features/account/components/passkeys-panel";
@@ -47,8 +46,7 @@ function AppPanel({ since }: { since: string | null }) {
   const remove = useMutation({
     mutationFn: removeApp,
     onSuccess: async () => {
-      await client.invalidateQueries({ queryKey: secondFactorsKey });
-      await client.invalidateQueries({ queryKey: signInsKey });
+      await refreshSecondFactors(client);
       removal.close();
     },
   });
@@ -92,7 +90,7 @@ function CodesPanel({ left }: { left: number }) {
   const [opened, dialog] = useDisclosure(false);
   const generate = useMutation({
     mutationFn: newRecoveryCodes,
-    onSuccess: () => client.invalidateQueries({ queryKey: secondFactorsKey }),
+    onSuccess: () => refreshSecondFactors(client),
   });
   const close = () => {
     generate.reset();
