@@ -5118,6 +5118,8 @@ export interface components {
             sign_on: components["schemas"]["SignOn"] | null;
             /** @description Set while a sign-in waits for POST /session:second-factor. */
             second_factor: components["schemas"]["PendingSecondFactor"] | null;
+            /** @description The platform demands a second factor and the user has none: only the account's endpoints answer. */
+            second_factor_setup_required: boolean;
         };
         /** @description What those see who operate the platform. */
         Setup: {
