@@ -19,11 +19,15 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Browsers have passkeys for localhost, and none for 127.0.0.1."""
+    """Browsers have passkeys for localhost, and none for 127.0.0.1. Everyone with a password needs a second factor."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    settings = {"ATHANOR_PORT": port, "ATHANOR_PUBLIC_URL": f"http://localhost:{port}"}
+    settings = {
+        "ATHANOR_PORT": port,
+        "ATHANOR_PUBLIC_URL": f"http://localhost:{port}",
+        "ATHANOR_REQUIRE_SECOND_FACTOR": "everyone",
+    }
     running = Stack(tmp_path_factory.mktemp("factors") / "data", settings)
     running.up()
     yield running
@@ -66,6 +70,10 @@ def sign_out(page: Page, name: str) -> None:
 
 def test_an_authenticator_app_is_set_up_and_used(page: Page, browser: Browser, stack: Stack, join: Callable) -> None:
     join("pat")
+    demanded = page.get_by_text("Set up a second factor to continue")
+    page.goto("/jobs")
+    expect(page).to_have_url(re.compile("/account$"))
+    expect(demanded).to_be_visible()
     app = page.get_by_role("region", name="Authenticator app")
     app.get_by_role("button", name="Set up").click()
     dialog = page.get_by_role("dialog", name="Set up authenticator app")
@@ -89,6 +97,10 @@ def test_an_authenticator_app_is_set_up_and_used(page: Page, browser: Browser, s
     dialog.get_by_role("button", name="Done").click()
     expect(dialog).to_have_count(0)
     expect(app.get_by_text("On", exact=True)).to_be_visible()
+    expect(demanded).to_have_count(0)
+    page.goto("/jobs")
+    expect(page.get_by_role("heading", level=1, name="Jobs")).to_be_visible()
+    page.goto("/account")
     expect(page.get_by_text("10 codes left")).to_be_visible()
 
     sign_out(page, "pat")

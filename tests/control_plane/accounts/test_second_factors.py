@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from allauth.mfa.models import Authenticator
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -135,6 +137,24 @@ def test_a_code_works_once_whichever_process_sees_it(browser: Browser) -> None:
     assert second.code(app.code(-1)).status_code == 401, "nor an older one"
     assert second.code(app.code(1)).status_code == 200
     assert Authenticator.objects.get(type="totp").data["last_step"] >= int(time.time()) // 30
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["authenticator_app", "recovery_code"])
+def test_of_many_processes_at_once_one_takes_a_code(browser: Browser, ada: User, kind: str) -> None:
+    app, codes = add_app(browser)
+    code = app.code() if kind == "authenticator_app" else codes[0]
+
+    def use(_: int) -> str:
+        try:
+            with transaction.atomic():
+                return second_factors._use_code(ada, code)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(6) as threads:
+        used = list(threads.map(use, range(12)))
+    assert sorted(used) == [""] * 11 + [kind]
 
 
 def test_codes_of_other_minutes_are_wrong(browser: Browser) -> None:
