@@ -69,10 +69,13 @@ function Confirmation({ setup, busy, error, onCode }: ConfirmationProps) {
           src={`data:image/svg+xml,${encodeURIComponent(setup.qr_svg)}`}
           alt="QR code for the authenticator app"
         />
-        <Group gap="xs" justify="center" wrap="nowrap">
-          <code aria-label="Key for the authenticator app">{setup.secret}</code>
-          <CopyButton value={setup.secret} label="Copy the key" />
-        </Group>
+        <TextInput
+          label="Key"
+          value={setup.secret}
+          readOnly
+          classNames={{ input: "mono" }}
+          rightSection={<CopyButton value={setup.secret} label="Copy the key" />}
+        />
         <TextInput
           name="code"
           label="Code from the app"

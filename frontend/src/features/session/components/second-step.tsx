@@ -3,19 +3,30 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useEffect, useRef } from "react";
 
+import { Problem } from "@/api/problem";
 import { sendCode, sendPasskey, sessionKey, signOut } from "@/api/session";
 import type { SecondFactorKind, Session } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { fieldsOf } from "@/lib/form";
 
+interface SecondStepProps {
+  kinds: SecondFactorKind[];
+  /** It took too long: the first step is needed again. */
+  onExpired: (problem: Problem) => void;
+}
+
 /** The second step of signing in, by what the account has. */
-export function SecondStep({ kinds }: { kinds: SecondFactorKind[] }) {
+export function SecondStep({ kinds, onExpired }: SecondStepProps) {
   const client = useQueryClient();
   const field = useRef<HTMLInputElement>(null);
   // The form of the first step, which had the focus, is gone.
   useEffect(() => field.current?.focus(), []);
   const onSuccess = (session: Session) => client.setQueryData(sessionKey, session);
-  const onError = () => client.invalidateQueries({ queryKey: sessionKey }); // it may have expired meanwhile
+  const onError = async (problem: Error) => {
+    if (!(problem instanceof Problem) || problem.code !== "sign_in_expired") return;
+    onExpired(problem);
+    await client.invalidateQueries({ queryKey: sessionKey });
+  };
   const code = useMutation({ mutationFn: sendCode, onSuccess, onError });
   const passkey = useMutation({ mutationFn: sendPasskey, onSuccess, onError });
   const leave = useMutation({

@@ -1,7 +1,7 @@
 import { Button, Divider, PasswordInput, Stack, Text, TextInput, Title } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
-import { useEffect } from "react";
+import { useEffect, useState } from "react";
 import { Navigate, useSearchParams } from "react-router";
 
 import { Problem } from "@/api/problem";
@@ -52,12 +52,14 @@ export function SignInPage() {
       if (needsSecondStep(error)) await client.invalidateQueries({ queryKey: sessionKey });
     },
   });
+  const [expired, setExpired] = useState<Problem | null>(null);
   const told = enter.error ? undefined : PROBLEMS[search.get("problem") ?? ""];
   useEffect(() => {
     document.title = "Sign in · Athanor";
   }, []);
 
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
+    setExpired(null);
     const field = fieldsOf(event);
     enter.mutate({ username: field("username"), password: field("password") });
   };
@@ -78,7 +80,7 @@ export function SignInPage() {
           </Text>
         </Stack>
         {pending ? (
-          <SecondStep kinds={pending.kinds} />
+          <SecondStep kinds={pending.kinds} onExpired={setExpired} />
         ) : (
           <form onSubmit={submit}>
             <Stack gap="md">
@@ -91,6 +93,7 @@ export function SignInPage() {
                 withAsterisk={false}
               />
               {told ? <Notice tone="bad" title={told} urgent /> : null}
+              {expired ? <ProblemNotice error={expired} /> : null}
               {enter.error && !needsSecondStep(enter.error) ? <ProblemNotice error={enter.error} /> : null}
               {session.error ? <ProblemNotice error={session.error} /> : null}
               <Button type="submit" loading={enter.isPending} disabled={session.isPending} fullWidth>
