@@ -1,4 +1,4 @@
-"""/second-factors: the authenticator app, passkeys and recovery codes of whoever is signed in."""
+"""/second-factors: the authenticator app, passkeys and recovery codes of the signed-in user."""
 
 from typing import Any
 
