@@ -170,6 +170,28 @@ def test_login_by_password_asks_for_the_platform_role_only_when_told(server, ath
     assert (useless.returncode, "give --username too" in useless.stderr) == (2, True)
 
 
+def test_login_by_password_asks_for_the_second_factor(server, athanor, answer) -> None:
+    needed = {"code": "second_factor_required", "kinds": ["authenticator_app"], "detail": "d", "remedy": "r"}
+    server.answer("GET /api/v1/session", answer({"csrf_token": "c"}))
+    server.answer("POST /api/v1/session", answer(needed, 401))
+    signed_in = {"csrf_token": "c", "teams": [{"id": "team_1", "name": "demo"}]}
+    server.answer("POST /api/v1/session:second-factor", answer(signed_in))
+    server.answer("POST /api/v1/tokens", answer({"token": "ath_made"}, 201))
+    server.answer("GET /api/v1/jobs", answer({"items": [], "next_cursor": None}))
+    url = athanor.environment["ATHANOR_URL"]
+    done = athanor("login", url, "--username", "ada", given="secret\n123 456\n")
+    assert done.returncode == 0, done.stderr
+    (sent,) = [json.loads(seen.body) for seen in server.seen if seen.path == "/api/v1/session:second-factor"]
+    assert sent == {"code": "123 456"}
+    wrong = {"code": "wrong_second_factor", "detail": "the code is not correct", "remedy": "wait for the next"}
+    server.answer("POST /api/v1/session:second-factor", answer(wrong, 401))
+    refused = athanor("login", url, "--username", "ada", given="secret\n1\n")
+    assert (refused.returncode, "the code is not correct: wait for the next" in refused.stderr) == (3, True)
+    server.answer("POST /api/v1/session", answer({**needed, "kinds": ["passkey"]}, 401))
+    browser_only = athanor("login", url, "--username", "ada", given="secret\n")
+    assert (browser_only.returncode, "make a token in the dashboard" in browser_only.stderr) == (3, True)
+
+
 def test_login_shows_why_no_token_was_made_and_what_to_do(server, athanor, answer) -> None:
     server.answer("GET /api/v1/session", answer({"csrf_token": "c"}))
     server.answer("POST /api/v1/session", answer({"csrf_token": "c", "teams": [{"id": "team_1", "name": "demo"}]}))

@@ -2,6 +2,8 @@ import { queryOptions } from "@tanstack/react-query";
 
 import { rememberCsrfToken, request } from "@/api/client";
 import type { Session } from "@/api/types";
+import type { PasskeyJson, PasskeyOptions } from "@/lib/passkeys";
+import { getPasskey } from "@/lib/passkeys";
 
 export const sessionKey = ["session"] as const;
 
@@ -21,6 +23,23 @@ export function sessionQuery() {
 
 export async function signIn(credentials: { username: string; password: string }): Promise<Session> {
   const session = await request<Session>("/session", { method: "POST", json: credentials });
+  rememberCsrfToken(session.csrf_token);
+  return session;
+}
+
+/** The second step of a sign-in: a code of the authenticator app, or a recovery code. */
+export async function sendCode(code: string): Promise<Session> {
+  return secondFactor({ code });
+}
+
+/** The second step of a sign-in by a passkey of this device. */
+export async function sendPasskey(): Promise<Session> {
+  const options = await request<PasskeyOptions>("/session:passkey-challenge", { method: "POST" });
+  return secondFactor({ passkey: await getPasskey(options) });
+}
+
+async function secondFactor(json: { code: string } | { passkey: PasskeyJson }): Promise<Session> {
+  const session = await request<Session>("/session:second-factor", { method: "POST", json });
   rememberCsrfToken(session.csrf_token);
   return session;
 }

@@ -56,6 +56,9 @@ export function Shell() {
     const next = location.pathname + location.search;
     return <Navigate to={`/sign-in?next=${encodeURIComponent(next)}`} replace />;
   }
+  if (session.data.second_factor_setup_required && location.pathname !== "/account") {
+    return <Navigate to="/account" replace />;
+  }
   const managesATeam = session.data.teams.some((team) => team.role === "admin");
   const sections = [
     ...SECTIONS,

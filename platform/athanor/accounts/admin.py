@@ -5,11 +5,11 @@ from django.contrib.auth.admin import UserAdmin
 from django.db.models import Count, Model, Q, QuerySet
 from django.http import HttpRequest
 
-from athanor.accounts import members, passwords, services, throttling
+from athanor.accounts import members, passwords, second_factors, services, throttling
 from athanor.accounts.admin_tools import SeenInline, SeenOnly, act_on_each, link, pretty
 from athanor.accounts.models import ApiToken, AuditEvent, Invitation, Membership, Team, User
 from athanor.accounts.roles import Role
-from athanor.core.errors import AthanorError
+from athanor.core.errors import AthanorError, Forbidden
 
 
 class MembershipInline(SeenInline):
@@ -38,7 +38,7 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
     )
     filter_horizontal = ()
     autocomplete_fields = ("service_team",)
-    actions = ("revoke_tokens", "end_sign_in_delays", "make_password_reset_link")
+    actions = ("revoke_tokens", "end_sign_in_delays", "make_password_reset_link", "remove_second_factors")
 
     @admin.action(description="Make a link to set a new password", permissions=("change",))
     def make_password_reset_link(self, request: Any, queryset: QuerySet[User]) -> None:
@@ -56,6 +56,15 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
     @admin.action(description="End sign-in delays", permissions=("change",))
     def end_sign_in_delays(self, request: Any, queryset: QuerySet[User]) -> None:
         act_on_each(request, self, queryset, lambda user: throttling.unlock(user, request.user), "Delays ended")
+
+    @admin.action(description="Remove second factors, end sessions", permissions=("change",))
+    def remove_second_factors(self, request: Any, queryset: QuerySet[User]) -> None:
+        def remove(user: User) -> None:
+            if user.is_superuser and not request.user.is_superuser:
+                raise Forbidden("superuser", "only a superuser does this for a superuser", remedy="ask one")
+            second_factors.remove_all(user, request.user)
+
+        act_on_each(request, self, queryset, remove, "Second factors removed of")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         rows: QuerySet[User] = super().get_queryset(request)
@@ -215,7 +224,19 @@ class AboutFilter(admin.SimpleListFilter):
 
     title = "what it is about"
     parameter_name = "about"
-    KINDS = ("session", "job", "team", "member", "invitation", "token", "service_account", "secret", "webhook", "admin")
+    KINDS = (
+        "session",
+        "job",
+        "team",
+        "member",
+        "invitation",
+        "token",
+        "service_account",
+        "secret",
+        "webhook",
+        "admin",
+        "second_factor",
+    )
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
         return [(kind, kind.replace("_", " ")) for kind in self.KINDS]

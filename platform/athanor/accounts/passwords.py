@@ -25,12 +25,7 @@ def change(request: HttpRequest, user: User, current: str, new: str) -> None:
     Raises Forbidden for a user without a password (single sign-on), Unauthenticated for a wrong current one (tries are
     delayed like those to sign in), Invalid for a new one that the rules refuse.
     """
-    if not user.has_usable_password():
-        raise Forbidden(
-            "no_password", "you sign in by your organisation, not by a password", remedy="change it at the provider"
-        )
-    if authenticate(request, username=user.username, password=current) is None:
-        raise Unauthenticated("wrong_password", "the current password is not correct", remedy="check it")
+    confirm(request, user, current)
     check_rules(new, user)
     with transaction.atomic():
         _set(user, new)
@@ -38,6 +33,19 @@ def change(request: HttpRequest, user: User, current: str, new: str) -> None:
     update_session_auth_hash(request, user)
     sessions.note(request)
     devices.remember(request, user)
+
+
+def confirm(request: HttpRequest, user: User, password: str) -> None:
+    """Check the current password of somebody who is signed in.
+
+    Raises Forbidden for a user without a password (single sign-on), Unauthenticated for a wrong one.
+    """
+    if not user.has_usable_password():
+        raise Forbidden(
+            "no_password", "you sign in by your organisation, not by a password", remedy="change it at the provider"
+        )
+    if authenticate(request, username=user.username, password=password) is None:
+        raise Unauthenticated("wrong_password", "the current password is not correct", remedy="check it")
 
 
 def reset_link(user: User, actor: User) -> str:

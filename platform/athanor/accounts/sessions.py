@@ -43,5 +43,12 @@ def end_others(user: User, current_key: str) -> int:
     return len(others)
 
 
+def end_all(user: User, actor: User | str) -> None:
+    """End every session of a user, on behalf of `actor`, in the caller's transaction."""
+    for session in sessions_of(user):
+        session.end()
+        audit.record("session.revoke", actor=actor, target=("user", user.id), before=_facts(session))
+
+
 def _facts(session: UserSession) -> dict[str, str]:
     return {"address": str(session.ip), "browser": session.user_agent[:150]}

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from athanor.accounts import audit
+from athanor.accounts import audit, second_factors
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.roles import PLATFORM, PlatformRole, Role
 from athanor.accounts.services import revoke_all
@@ -117,6 +117,18 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth has
     def get_client_ip(self, request: HttpRequest) -> str:
         """Return the address that the server saw: X-Forwarded-For counts only where uvicorn believes it."""
         return str(request.META.get("REMOTE_ADDR") or "0.0.0.0")  # noqa: S104 - unknown, as in a command
+
+    def pre_login(self, request: HttpRequest, user: User, **hooks: Any) -> HttpResponse | None:
+        """Ask a user who has a second factor here for it, on the dashboard's sign-in page."""
+        if second_factors.kinds_of(user):
+            second_factors.begin_sign_in(request, user)
+            return HttpResponseRedirect(f"/sign-in?{urlencode({'next': hooks.get('redirect_url') or '/jobs'})}")
+        response: HttpResponse | None = super().pre_login(request, user, **hooks)
+        return response
+
+    def get_login_stages(self) -> list[str]:
+        """Without allauth's own pages for second factors: `pre_login` leads to the dashboard's."""
+        return [stage for stage in super().get_login_stages() if not stage.startswith("allauth.mfa.")]
 
     def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:
         return refused(request, "inactive")

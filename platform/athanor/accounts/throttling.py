@@ -7,6 +7,9 @@ machine cannot use up the tries of a name or of others at its address.
 A browser that has signed in before carries a signed device cookie for that user. Its tries are counted for the device
 alone: whatever others do, the correct password from a known device is taken.
 
+Wrong second factors are counted for the user, wherever they come from, and apart from passwords: a correct password
+ends no delay of codes, or somebody who knows it could guess codes without one.
+
 The counts are in the database: without the broker nobody may guess faster. A try is counted before its password is
 looked at, so that many at once are many; the correct password takes its count back. Names that nobody has are counted
 like others, so the answer does not reveal who exists.
@@ -26,7 +29,15 @@ from athanor.core.errors import TooManyRequests
 WINDOW = timedelta(minutes=15)  # after the last failure, the count starts again
 # Failures before the first delay, and the longest delay in seconds. A name's own count only matters where many
 # addresses guess it together; its delay stays short, as it also holds up its owner on a new device.
-ALLOWANCES = {"device": (5, 900), "pair": (5, 900), "name": (50, 60), "address": (50, 900)}
+ALLOWANCES = {
+    "device": (5, 900),
+    "pair": (5, 900),
+    "name": (50, 60),
+    "address": (50, 900),
+    "factor": (5, 900),
+    "factor_device": (5, 900),
+}
+FACTOR_WINDOW = timedelta(days=1)  # of codes: at most about a hundred guesses a day
 # Nothing is returned where the delay is not over: that row is left as it is.
 COUNT = """
 INSERT INTO accounts_signintries AS row (key, name_digest, count, free_at, window_ends)
@@ -46,15 +57,7 @@ def begin(username: str, address: str, device: str = "") -> None:
 
     Raises TooManyRequests with the seconds until the next try is taken; then nothing is counted.
     """
-    keys = _keys(username, address, device)
-    name = _digest("name", _folded(username))
-    with transaction.atomic(), connection.cursor() as cursor:
-        for key, kind in sorted((key, kind) for kind, key in keys.items()):
-            allowance, longest = ALLOWANCES[kind]
-            facts = {"key": key, "name": name if kind in ("pair", "device") else "", "window": WINDOW}
-            cursor.execute(COUNT, {**facts, "allowance": allowance, "longest": longest})
-            if cursor.rowcount == 0:
-                raise _refusal(list(keys.values()))
+    _count(_keys(username, address, device), username, WINDOW)
 
 
 def succeeded(username: str, address: str, device: str = "") -> None:
@@ -71,6 +74,16 @@ def succeeded(username: str, address: str, device: str = "") -> None:
         )
 
 
+def begin_second_factor(user: User, device: str) -> None:
+    """Count a try of a second factor. Raises TooManyRequests like `begin`."""
+    _count(_factor_keys(user, device), user.username, FACTOR_WINDOW)
+
+
+def second_factor_succeeded(user: User, device: str) -> None:
+    """End the delays of second factors for this user, or for this known device of theirs."""
+    SignInTries.objects.filter(key__in=_factor_keys(user, device).values()).delete()
+
+
 def unlock(user: User, actor: User) -> None:
     """End all delays for a user's name, wherever they come from. An address that guesses many names keeps its own."""
     name = _digest("name", _folded(user.username))
@@ -78,6 +91,23 @@ def unlock(user: User, actor: User) -> None:
         SignInTries.objects.filter(name_digest=name).delete()
         SignInTries.objects.filter(key=name).delete()
         audit.record("user.unlock", actor=actor, target=("user", user.id))
+
+
+def _count(keys: dict[str, str], username: str, window: timedelta) -> None:
+    name = _digest("name", _folded(username))
+    with transaction.atomic(), connection.cursor() as cursor:
+        for key, kind in sorted((key, kind) for kind, key in keys.items()):
+            allowance, longest = ALLOWANCES[kind]
+            facts = {"key": key, "name": "" if kind in ("name", "address") else name, "window": window}
+            cursor.execute(COUNT, {**facts, "allowance": allowance, "longest": longest})
+            if cursor.rowcount == 0:
+                raise _refusal(list(keys.values()))
+
+
+def _factor_keys(user: User, device: str) -> dict[str, str]:
+    if device:
+        return {"factor_device": _digest("factor_device", device)}
+    return {"factor": _digest("factor", user.pk)}
 
 
 def _refusal(keys: list[str]) -> TooManyRequests:

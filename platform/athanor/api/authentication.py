@@ -6,11 +6,12 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.request import Request
 
+from athanor.accounts import second_factors
 from athanor.accounts.models import User
 from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
 from athanor.core import tenancy
-from athanor.core.errors import Unauthenticated
+from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.core.logging import bind
 
 
@@ -34,7 +35,11 @@ class ApiTokenAuthentication(BaseAuthentication):
 
 
 class DashboardSessionAuthentication(SessionAuthentication):
-    """Django's session with its CSRF check; anonymous requests of the sign-in page are checked there."""
+    """Django's session with its CSRF check; anonymous requests of the sign-in page are checked there.
+
+    Refuses users who lack a second factor that ATHANOR_REQUIRE_SECOND_FACTOR demands, except to views that say
+    `answers_without_second_factor`: those by which one signs in, and sets it up.
+    """
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
         found = super().authenticate(request)
@@ -42,6 +47,13 @@ class DashboardSessionAuthentication(SessionAuthentication):
             return None
         user: Any = found[0]
         bind(user=user.id)
+        view = (request.parser_context or {}).get("view")
+        if not getattr(view, "answers_without_second_factor", False) and second_factors.must_set_up(user):
+            raise Forbidden(
+                "second_factor_setup_required",
+                f"{user.username} needs a second factor here and has none",
+                remedy="set one up on the page Account of the dashboard (/account)",
+            )
         return user, _let_in(principal_of(user))
 
 

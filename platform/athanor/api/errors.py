@@ -68,7 +68,6 @@ def _is_of_nul(error: DataError) -> bool:
 
 
 def _from_athanor(error: AthanorError) -> Response:
-    extra: dict[str, Any] = error.extra if isinstance(error, Conflict) else {}
     response = problem(
         error.status,
         error.title,
@@ -77,7 +76,7 @@ def _from_athanor(error: AthanorError) -> Response:
         remedy=error.remedy,
         errors=[vars(item) for item in error.problems],
     )
-    response.data.update(extra)
+    response.data.update(error.extra)
     if isinstance(error, Conflict | TooManyRequests) and error.retry_after_seconds is not None:
         response["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 503:

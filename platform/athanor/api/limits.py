@@ -40,7 +40,7 @@ class RequestLimits:
 _TRANSFER = re.compile(r"^/api/v1/(datasets|audit:export|artifacts/[^/]+/archive)$")
 _OTHER_BODIES = (
     (re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),
-    (re.compile(r"^/api/v1/(session|invitations:accept)$"), SIGN_IN_BODY_BYTES),
+    (re.compile(r"^/api/v1/(session|session:second-factor|invitations:accept|second-factors.*)$"), SIGN_IN_BODY_BYTES),
 )
 
 

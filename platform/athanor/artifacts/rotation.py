@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import models, transaction
 
-from athanor.accounts import audit
+from athanor.accounts import audit, second_factors
 from athanor.accounts.models import Team
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
@@ -31,7 +31,9 @@ def register(model: type[models.Model], owner_of: Callable[[Any], str]) -> None:
 
 
 def rotate_master() -> int:
-    """Wrap every team's key by ATHANOR_MASTER_KEY that ATHANOR_PREVIOUS_MASTER_KEY still wraps. Returns how many.
+    """Wrap every key and second factor by ATHANOR_MASTER_KEY that ATHANOR_PREVIOUS_MASTER_KEY still wraps.
+
+    Returns how many.
 
     Raises Misconfigured when a key opens with neither; those before it are done.
     """
@@ -45,7 +47,7 @@ def rotate_master() -> int:
             row.save(update_fields=["wrapped"])
             audit.record("key.rotate_master", actor=ACTOR, target=("team_key", team_id), team_id=team_id)
             done += 1
-    return done + int(audit.rewrap_key())
+    return done + int(audit.rewrap_key()) + second_factors.rewrap()
 
 
 def rotate_team(team: Team) -> int:

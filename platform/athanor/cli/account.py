@@ -64,7 +64,9 @@ def _make_token(url: str, username: str, password: str, team: str | None, parts:
             answer = session.post(
                 "/session", json={"username": username, "password": password}, headers=_csrf(url, csrf)
             )
-            if answer.status_code == httpx.codes.UNAUTHORIZED:
+            if answer.status_code == httpx.codes.UNAUTHORIZED and _code_of(answer) == "second_factor_required":
+                answer = _second_step(session, url, csrf, answer.json()["kinds"])
+            elif answer.status_code == httpx.codes.UNAUTHORIZED:
                 raise CliError(ExitCode.AUTHENTICATION, f"user {username!r} and this password do not match: try again")
             signed_in = answer.raise_for_status().json()
             asked: dict[str, object] = {
@@ -83,6 +85,24 @@ def _make_token(url: str, username: str, password: str, team: str | None, parts:
     except (httpx.TransportError, ValueError) as error:
         raise CliError(ExitCode.SERVER, f"{url} is not reached as an Athanor server ({error})") from error
     return str(made.json()["token"])
+
+
+def _second_step(session: httpx.Client, url: str, csrf: str, kinds: list[str]) -> httpx.Response:
+    """Ask for a code. A passkey needs a browser."""
+    if not {"authenticator_app", "recovery_code"} & set(kinds):
+        raise CliError(
+            ExitCode.AUTHENTICATION, "this account signs in with a passkey: make a token in the dashboard, Tokens"
+        )
+    prompt = "Code of your authenticator app, or a recovery code"
+    code = typer.prompt(prompt) if sys.stdin.isatty() else sys.stdin.readline()
+    return session.post("/session:second-factor", json={"code": code.strip()}, headers=_csrf(url, csrf))
+
+
+def _code_of(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["code"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _refusal(url: str, answer: httpx.Response) -> CliError:

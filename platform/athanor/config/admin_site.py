@@ -11,15 +11,16 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
+from django.utils.html import format_html
 
-from athanor.accounts import audit
+from athanor.accounts import audit, second_factors
 from athanor.accounts.roles import PlatformRole
 from athanor.core import tenancy
 from athanor.core.errors import AthanorError, TooManyRequests
 
 # What other packages would show: groups of rights that mean nothing here, an identity provider's secrets, keys of
 # sessions.
-OTHERS = frozenset({"auth", "account", "socialaccount", "usersessions"})
+OTHERS = frozenset({"auth", "account", "socialaccount", "usersessions", "mfa"})
 
 
 class Audited(ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
@@ -60,11 +61,23 @@ def may_enter(user: Any) -> bool:
 
 
 class SignInForm(AdminAuthenticationForm):
-    """Says on the page that there were too many tries; the API answers 429."""
+    """Signs in users without a second factor. Says on the page that there were too many tries; the API answers 429."""
 
     def confirm_login_allowed(self, user: Any) -> None:
         if not may_enter(user):
             super().confirm_login_allowed(user)
+        if second_factors.kinds_of(user):
+            page = format_html('<a href="/sign-in?next=/admin/">{}</a>', "the dashboard's sign-in page")
+            raise ValidationError(
+                format_html("This account has a second factor: sign in on {}, which leads back here.", page),
+                code="second_factor_required",
+            )
+        if second_factors.must_set_up(user):
+            page = format_html('<a href="/account">{}</a>', "the dashboard's page Account")
+            raise ValidationError(
+                format_html("This account needs a second factor: set one up on {}.", page),
+                code="second_factor_setup_required",
+            )
 
     def clean(self) -> Any:
         try:
@@ -82,7 +95,8 @@ class AuditedAdminSite(AdminSite):
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Staff, and who has a role on the platform; what they see there, accounts/backends.py says."""
-        return super().has_permission(request) or may_enter(request.user)
+        user: Any = request.user
+        return (super().has_permission(request) or may_enter(user)) and not second_factors.must_set_up(user)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
         inner = super().admin_view(view, cacheable)

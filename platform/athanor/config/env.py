@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -57,6 +58,8 @@ class Environment(BaseModel):
     rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
     # The longest life of an API token, and so of all that it makes.
     token_max_days: int = Field(365, ge=1, le=3650, alias="ATHANOR_TOKEN_MAX_DAYS")
+    # Who must have a second factor to use the dashboard and /admin/ with a password.
+    require_second_factor: Literal["off", "admins", "everyone"] = Field("off", alias="ATHANOR_REQUIRE_SECOND_FACTOR")
     # Days after a job's end for which its metrics at each resolution, and its log lines, are kept; 0: for ever.
     metrics_days_1x: int = Field(90, ge=0, alias="ATHANOR_METRICS_DAYS_1X")
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")

@@ -24,11 +24,25 @@ class AthanorError(Exception):
         self.message = message
         self.remedy = remedy
         self.problems = problems
+        self.extra: dict[str, object] = {}  # further members of the problem document
 
 
 class Unauthenticated(AthanorError):
     status = 401
     title = "Authentication needed"
+
+
+class SecondFactorRequired(Unauthenticated):
+    """The password is correct and a second factor is missing. `kinds` are those that the user has."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        super().__init__(
+            "second_factor_required",
+            "the password is correct; this account also needs a second factor",
+            remedy="send a code or a passkey's assertion to POST /api/v1/session:second-factor with the same cookies "
+            "within 5 minutes",
+        )
+        self.extra = {"kinds": kinds}
 
 
 class Forbidden(AthanorError):

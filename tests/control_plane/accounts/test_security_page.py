@@ -1,11 +1,16 @@
 """docs/security.md says what the code does."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
+from typing import get_args
 
-from athanor.accounts import roles, throttling
+from allauth.mfa import app_settings
+
+from athanor.accounts import passkeys, roles, second_factors, throttling
 from athanor.api import limits
 from athanor.config import protocol
+from athanor.config.env import Environment
 from athanor.core import documents
 from athanor.specs.validation import LARGEST_SPEC_BYTES
 
@@ -59,6 +64,20 @@ def test_delays_are_those_of_the_page() -> None:
     assert f"After {allowances[0]} ({allowances[1]}, {allowances[2]}) failures" in PAGE
     assert throttling.ALLOWANCES["pair"][1] == throttling.ALLOWANCES["address"][1] == 15 * 60
     assert throttling.ALLOWANCES["name"][1] == 60
+    assert throttling.ALLOWANCES["factor"] == throttling.ALLOWANCES["factor_device"] == (5, 15 * 60)
+    assert f"for the user over a day: after {throttling.ALLOWANCES['factor'][0]} the next" in PAGE
+    assert timedelta(days=1) == throttling.FACTOR_WINDOW
+
+
+def test_second_factors_are_those_of_the_page() -> None:
+    said = table("factor")
+    assert second_factors.TOLERATED_STEPS == (-1, 0, 1)
+    assert f"{second_factors.STEP_SECONDS} seconds; one step before and after" in said["authenticator app"]
+    assert f"within {second_factors.PENDING_SECONDS // 60} minutes" in PAGE
+    assert f"for {passkeys.CHALLENGE_SECONDS // 60} minutes" in said["passkey"]
+    assert said["recovery codes"].startswith(f"{app_settings.RECOVERY_CODE_COUNT}, shown once")
+    demands = Environment.model_fields["require_second_factor"].annotation
+    assert all(f"`{value}`" in PAGE or f"={value}`" in PAGE for value in get_args(demands) if value != "off")
 
 
 def test_the_tests_that_the_page_names_are_there() -> None:

@@ -1,9 +1,11 @@
 """Single sign-on against a provider that really answers: accounts, groups and roles, and what is refused."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.test import Client
 
 from athanor.accounts import members
@@ -11,6 +13,7 @@ from athanor.accounts.models import ApiToken, AuditEvent, Membership, Team, User
 from athanor.accounts.roles import Role, parse_group_roles
 from athanor.accounts.services import issue_token
 from tests.control_plane.accounts import oidc_provider
+from tests.control_plane.accounts.authenticators import totp
 from tests.control_plane.accounts.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider
 
 pytestmark = pytest.mark.django_db
@@ -144,3 +147,19 @@ def test_a_mapping_that_means_nothing_is_refused_with_what_to_write(text: str) -
 def test_a_group_that_is_given_two_meanings_is_refused_rather_than_half_heard() -> None:
     with pytest.raises(ValueError, match="group 'ml' has a meaning already"):
         parse_group_roles("ml=red:member,ml=blue:viewer")
+
+
+def test_who_has_a_second_factor_here_is_asked_for_it_after_the_provider(provider: Provider) -> None:
+    sign_in(provider)
+    user = User.objects.get(username="grace")
+    user.set_password("correct horse battery")  # by a link of an administrator
+    user.save()
+    secret = generate_totp_secret()
+    TOTP.activate(user, secret)
+    client, back = sign_in(provider, Client())
+    assert (back.status_code, back["Location"]) == (302, "/sign-in?next=%2Fjobs")
+    session = client.get("/api/v1/session").json()
+    assert (session["authenticated"], session["second_factor"]) == (False, {"kinds": ["authenticator_app"]})
+    body = {"code": totp(secret, time.time())}
+    assert client.post("/api/v1/session:second-factor", body, content_type="application/json").status_code == 200
+    assert client.get("/api/v1/session").json()["user"]["username"] == "grace"

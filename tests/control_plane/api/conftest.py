@@ -44,6 +44,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "team_id": job.team_id,
         "dataset_id": Dataset.objects.create(team=job.team, name="books", origin=Dataset.Origin.SEALED).id,
         "session_id": "1",
+        "passkey_id": "1",
         "deletion_id": Deletion.objects.create(
             team=job.team, kind="dataset", target_id="dset_1", name="old", size_bytes=1, purge_after=timezone.now()
         ).id,

@@ -20,7 +20,7 @@ from tests.control_plane.conftest import SPEC, Api
 pytestmark = pytest.mark.django_db
 
 MANAGED = ("teams/", "invitations/", "service-accounts/")
-OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id", "simulation_id", "session_id"}
+OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id", "simulation_id", "session_id", "passkey_id"}
 # Of no team: what whom may see of them is in tests/control_plane/clusters, budgets and scheduling.
 SHARED = ("clusters/", "prices/", "series/", "simulations/")
 OVERSEEN = "budgets/"  # whoever has a role on the platform sees what teams may spend
@@ -101,6 +101,16 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "DELETE session": lambda ids: None,
     "POST session:change-password": lambda ids: {"current_password": "x", "new_password": ids["user_id"]},
     "POST session:reset-password": lambda ids: {"token": ids["user_id"], "new_password": "x"},
+    "POST session:second-factor": lambda ids: {"code": ids["user_id"]},
+    "POST session:passkey-challenge": lambda ids: None,
+    "POST second-factors/authenticator-app:begin": lambda ids: {"current_password": ids["user_id"]},
+    "POST second-factors/authenticator-app:confirm": lambda ids: {"code": ids["user_id"]},
+    "POST second-factors/authenticator-app:remove": lambda ids: {"current_password": ids["user_id"]},
+    "POST second-factors/recovery-codes:generate": lambda ids: {"current_password": ids["user_id"]},
+    "POST second-factors/passkeys:begin": lambda ids: {"current_password": ids["user_id"]},
+    "POST second-factors/passkeys": lambda ids: {"name": ids["user_id"], "credential": {"id": ids["user_id"]}},
+    "PATCH second-factors/passkeys/<int:passkey_id>": lambda ids: {"name": ids["user_id"]},
+    "POST second-factors/passkeys/<int:passkey_id>:remove": lambda ids: {"current_password": ids["user_id"]},
     "DELETE sessions/<int:session_id>": lambda ids: None,
     "POST sessions:end-others": lambda ids: None,
     "POST tokens": lambda ids: {"name": "t", "team": ids["team_id"]},
@@ -148,7 +158,7 @@ def test_what_names_no_object_tells_and_changes_nothing_of_another_team(
     assert method == "GET" or f"{method} {template}" in BODIES, "give this test a body that refers to red's things"
     body = None if method == "GET" else BODIES[f"{method} {template}"](foreign)
     before = list(Job.objects.values("id", "version", "desired"))
-    path = template.replace("<int:decision_id>", "1").replace("<int:session_id>", "1")
+    path = template.replace("<int:decision_id>", "1").replace("<int:session_id>", "1").replace("<int:passkey_id>", "1")
     named = f"{path}?team={foreign['team_id']}"
     # A parameter that the operation does not have would be refused before the view is asked.
     asked = [path, named] if method == "GET" or template == "datasets" else [path]

@@ -50,6 +50,7 @@ class AccountView(APIView):
     """For the dashboard's session alone: a token must not take over the account that it is of."""
 
     authentication_classes = (DashboardSessionAuthentication,)
+    answers_without_second_factor = True
 
 
 class PasswordView(AccountView):

@@ -26,6 +26,7 @@ INSTALLED_APPS = [
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
     "allauth.usersessions",
+    "allauth.mfa",
     "athanor.accounts",
     "athanor.clusters",
     "athanor.jobs",

@@ -40,6 +40,11 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 DATA_UPLOAD_MAX_MEMORY_SIZE = AGENT_BODY_BYTES  # the largest that any view reads; api/limits.py bounds the others
+MFA_ADAPTER = "athanor.accounts.second_factors.FactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_TOTP_ISSUER = "Athanor"
+MFA_RECOVERY_CODE_DIGITS = 10
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # an address says nothing about who signs in here
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

@@ -9,7 +9,8 @@ from athanor.config.settings.base import ATHANOR
 OIDC_PROVIDER_ID = "oidc"
 SOCIALACCOUNT_ADAPTER = "athanor.accounts.sign_on.SignOnAdapter"
 ACCOUNT_ADAPTER = "athanor.accounts.sign_on.AccountAdapter"
-SOCIALACCOUNT_ONLY = True
+# allauth's pages for local accounts are not routed (api/sign_on_urls.py). SOCIALACCOUNT_ONLY would refuse allauth.mfa,
+# whose models accounts/second_factors.py uses.
 ACCOUNT_EMAIL_VERIFICATION = "none"
 SOCIALACCOUNT_AUTO_SIGNUP = True
 # A local account is never taken over by who claims its address or name at the provider.

@@ -1,0 +1,42 @@
+import { Button, Group, Stack } from "@mantine/core";
+
+import { CopyButton } from "@/components/copy-button";
+import { DownloadIcon } from "@/components/icons";
+import { Notice } from "@/components/notice";
+
+import classes from "./second-factors.module.css";
+
+/** New recovery codes: the server does not show them again. */
+export function NewCodes({ codes, onDone }: { codes: string[]; onDone: () => void }) {
+  const text = codes.join("\n");
+  const save = () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text, "\n"], { type: "text/plain" }));
+    link.download = "athanor-recovery-codes.txt";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+  return (
+    <Stack>
+      <Notice tone="waiting" title="Save your recovery codes now">
+        They are shown once. Each signs you in once when you have neither your authenticator app nor a passkey.
+      </Notice>
+      <ul className={classes.codes} aria-label="Recovery codes">
+        {codes.map((code) => (
+          <li key={code} className="mono">
+            {code}
+          </li>
+        ))}
+      </ul>
+      <Group justify="space-between">
+        <Group gap="xs">
+          <CopyButton value={text} label="Copy codes" />
+          <Button size="compact-sm" variant="default" leftSection={<DownloadIcon size={15} />} onClick={save}>
+            Download
+          </Button>
+        </Group>
+        <Button onClick={onDone}>Done</Button>
+      </Group>
+    </Stack>
+  );
+}
