@@ -5,7 +5,7 @@ from typing import Any
 
 from celery import shared_task
 
-from athanor.artifacts import deletions
+from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
 from athanor.core import wakeups
@@ -82,6 +82,11 @@ def meter() -> None:
 def sweep_storage() -> None:
     artifacts.sweep_retired()
     deletions.purge_due()
+
+
+@sweeper(wakeups.SWEEP_UNREFERENCED)
+def sweep_unreferenced() -> None:
+    unreferenced.sweep()
 
 
 @sweeper(wakeups.FOLD_TELEMETRY)

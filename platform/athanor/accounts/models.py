@@ -23,6 +23,9 @@ class User(AbstractUser):
     service_team = models.ForeignKey(
         "Team", null=True, blank=True, on_delete=models.PROTECT, related_name="service_accounts"
     )
+    # When the sign-on provider last vouched for the user; null for an account that no provider has. While it is too long
+    # ago, neither tokens nor sessions work (accounts/sign_on_age.py).
+    signed_on_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     @property
     def password_version(self) -> str:

@@ -1,6 +1,6 @@
 """Single sign-on by OpenID Connect (django-allauth): who somebody is, and what their groups make them here.
 
-The provider is asked at each sign-in. Memberships that groups gave are taken away when the groups are gone; those that
+The provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS (accounts/sign_on_age.py). Memberships that groups gave are taken away when the groups are gone; those that
 an administrator gave stay. Where the mapping names platform roles, the provider alone decides on them.
 """
 
@@ -15,6 +15,7 @@ from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import ApiToken, Membership, Team, User
@@ -96,6 +97,7 @@ class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allaut
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         if sociallogin.is_existing:
+            _note_sign_on(sociallogin.user)
             apply_groups(sociallogin.user, _groups(sociallogin), settings.ATHANOR_GROUP_ROLES)
 
     def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> User:
@@ -103,6 +105,7 @@ class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allaut
             user: User = super().save_user(request, sociallogin, form)
             facts = {"username": user.username, "source": SOURCE}
             audit.record("user.create", actor=user, target=("user", user.id), after=facts)
+            _note_sign_on(user)
             apply_groups(user, _groups(sociallogin), settings.ATHANOR_GROUP_ROLES)
         return user
 
@@ -124,6 +127,11 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth has
 
 def refused(request: HttpRequest, problem: str = "sign_on_failed") -> HttpResponseRedirect:
     return HttpResponseRedirect(f"/sign-in?{urlencode({'problem': problem})}")
+
+
+def _note_sign_on(user: User) -> None:
+    user.signed_on_at = timezone.now()
+    User.objects.filter(pk=user.pk).update(signed_on_at=user.signed_on_at)
 
 
 def _groups(sociallogin: Any) -> list[str]:

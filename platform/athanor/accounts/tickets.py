@@ -9,6 +9,7 @@ from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
 
+from athanor.accounts import sign_on_age
 from athanor.accounts.models import ApiToken, Membership, User
 from athanor.accounts.roles import Permission, Role, Scope, permissions
 from athanor.accounts.selectors import Principal
@@ -50,7 +51,7 @@ def still_good(tickets: Collection[Ticket]) -> set[Ticket]:
     good = set()
     for ticket in tickets:
         user = users.get(ticket.user_id)
-        if user is None:
+        if user is None or sign_on_age.is_over(user.signed_on_at):
             continue
         if ticket.token_id:
             allowed, narrowed = ticket.token_id in scopes, scopes.get(ticket.token_id)

@@ -6,6 +6,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.request import Request
 
+from athanor.accounts import sign_on_age
 from athanor.accounts.models import User
 from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
@@ -41,6 +42,8 @@ class DashboardSessionAuthentication(SessionAuthentication):
         if found is None:
             return None
         user: Any = found[0]
+        if sign_on_age.is_over(user.signed_on_at):
+            return None  # as one whose session is over: the dashboard leads to the sign-in page
         bind(user=user.id)
         return user, _let_in(principal_of(user))
 

@@ -57,6 +57,8 @@ class Environment(BaseModel):
     rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
     # The longest life of an API token, and so of all that it makes.
     token_max_days: int = Field(365, ge=1, le=3650, alias="ATHANOR_TOKEN_MAX_DAYS")
+    # Days after the last sign-in at the OpenID provider for which tokens and sessions of its users work; 0: no limit.
+    sign_on_max_age_days: int = Field(30, ge=0, le=3650, alias="ATHANOR_SIGN_ON_MAX_AGE_DAYS")
     # Days after a job's end for which its metrics at each resolution, and its log lines, are kept; 0: for ever.
     metrics_days_1x: int = Field(90, ge=0, alias="ATHANOR_METRICS_DAYS_1X")
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")
@@ -64,6 +66,8 @@ class Environment(BaseModel):
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
     # Days for which something deleted can be restored before its objects go.
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
+    # Age in hours at which an object under a job's prefix that no manifest names is deleted.
+    unreferenced_hours: int = Field(24, ge=2, alias="ATHANOR_UNREFERENCED_HOURS")
     outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
