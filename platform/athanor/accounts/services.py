@@ -28,6 +28,7 @@ RECOGNISE = """
         JOIN accounts_user caller ON caller.id = token.user_id
         JOIN accounts_team team ON team.id = token.team_id
     WHERE token.digest = %s AND token.revoked_at IS NULL AND caller.is_active
+        AND team.deleted_at IS NULL
         AND (token.expires_at IS NULL OR token.expires_at > %s)
 """
 MOST_LIVE_TOKENS = 50  # of one user

@@ -1,7 +1,8 @@
 """Single sign-on by OpenID Connect (django-allauth): who somebody is, and what their groups make them here.
 
-The provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS (accounts/sign_on_age.py). Memberships that groups gave are taken away when the groups are gone; those that
-an administrator gave stay. Where the mapping names platform roles, the provider alone decides on them.
+The provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS (accounts/sign_on_age.py).
+Memberships that groups gave are taken away when the groups are gone; those that an administrator gave stay. Where the
+mapping names platform roles, the provider alone decides on them.
 """
 
 import logging
@@ -37,7 +38,7 @@ def apply_groups(user: User, groups: Iterable[str], mapping: Mapping[str, tuple[
             wanted[team] = max(wanted.get(team, Role(role)), Role(role), key=RANK.index)
     with transaction.atomic():
         row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
-        teams = {team.name: team for team in Team.objects.filter(name__in=wanted)}
+        teams = {team.name: team for team in Team.objects.filter(name__in=wanted, deleted_at=None)}
         for name in sorted(wanted.keys() - teams.keys()):
             log.warning("sign-on: a group gives a role in team %r, which does not exist", name)
         held = {membership.team_id: membership for membership in Membership.objects.filter(user=row)}

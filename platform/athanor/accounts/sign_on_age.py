@@ -1,8 +1,8 @@
 """How long what a single-sign-on user holds works without the provider: ATHANOR_SIGN_ON_MAX_AGE_DAYS.
 
-The provider is asked at each sign-in, and at no other time. A user whose account there has ended cannot sign in again, so
-their tokens and sessions stop working that many days after their last sign-in. Users with a password of this platform
-only and service accounts have no `signed_on_at` and are not concerned.
+The provider is asked at each sign-in, and at no other time. A user whose account there has ended cannot sign in again,
+so their tokens and sessions stop working that many days after their last sign-in. Users with a password of this
+platform only and service accounts have no `signed_on_at` and are not concerned.
 """
 
 from datetime import datetime, timedelta

@@ -42,7 +42,7 @@ def still_good(tickets: Collection[Ticket]) -> set[Ticket]:
     users = {user.pk: user for user in User.objects.filter(pk__in={t.user_id for t in tickets}, is_active=True)}
     roles = {
         (user_id, team_id): Role(role)
-        for user_id, team_id, role in Membership.objects.filter(user_id__in=users).values_list(
+        for user_id, team_id, role in Membership.objects.filter(user_id__in=users, team__deleted_at=None).values_list(
             "user_id", "team_id", "role"
         )
     }

@@ -61,6 +61,8 @@ class Deletion(models.Model):
         ARTIFACT = "artifact"
         CHECKPOINT = "checkpoint"
         DATASET = "dataset"
+        PROJECT = "project"
+        TEAM = "team"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.deletion_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")

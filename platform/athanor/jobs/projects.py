@@ -14,7 +14,9 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 
-OPEN = "SELECT archived_at IS NULL FROM jobs_project WHERE team_id = %s AND name = %s"
+# The lock holds up a deletion of the project until the job is there, and the other way round.
+OPEN = "SELECT archived_at IS NULL FROM jobs_project WHERE team_id = %s AND name = %s FOR KEY SHARE"
+DEFAULT = "default"  # of a spec that names none
 # Two first jobs of a project may come at once.
 MAKE = """
     INSERT INTO jobs_project (id, team_id, name, description, created_at, created_by_id)
@@ -68,8 +70,29 @@ def change(project: Project, user: User, *, description: str | None = None, arch
     return row
 
 
+def hide(project: Project, suffix: str) -> None:
+    """Give the project, which the caller has locked, and its jobs another name, so that its own is free."""
+    name = f"{project.name[:60]}.{suffix}"
+    Job.objects.filter(team_id=project.team_id, project=project.name).update(project=name)
+    Project.objects.filter(pk=project.pk).update(name=name, deleted_at=timezone.now())
+
+
+def unhide(project_id: str, name: str) -> None:
+    """Undo `hide`. Raises Conflict when the name was taken meanwhile."""
+    row = Project.objects.select_for_update().get(pk=project_id)
+    if Project.objects.filter(team_id=row.team_id, name=name).exists():
+        raise Conflict(
+            "project_exists",
+            f"the team has another project {name!r} by now",
+            remedy="delete that one first; projects cannot be renamed",
+        )
+    Job.objects.filter(team_id=row.team_id, project=row.name).update(project=name)
+    Project.objects.filter(pk=row.pk).update(name=name, deleted_at=None)
+
+
 def projects_of(principal: Principal) -> QuerySet[Project]:
-    return Project.objects.filter(team_id__in=principal.team_ids).select_related("team", "created_by").order_by("-id")
+    rows = Project.objects.filter(team_id__in=principal.team_ids, deleted_at=None)
+    return rows.select_related("team", "created_by").order_by("-id")
 
 
 def project_of(principal: Principal, project_id: str) -> Project:
