@@ -10,7 +10,7 @@ from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
-from athanor.operations import audit_anchors, series, simulations, surveys
+from athanor.operations import audit_anchors, erasure, series, simulations, surveys
 from athanor.operations.sweepers import recorded
 from athanor.scheduling import estimates
 from athanor.scheduling import services as scheduling
@@ -87,6 +87,11 @@ def sweep_storage() -> None:
 @sweeper(wakeups.SWEEP_UNREFERENCED)
 def sweep_unreferenced() -> None:
     unreferenced.sweep()
+
+
+@sweeper(wakeups.ERASE_TEAMS)
+def erase_teams() -> None:
+    erasure.run_due()
 
 
 @sweeper(wakeups.FOLD_TELEMETRY)

@@ -3,7 +3,7 @@
 A deletion hides its rows at once. After the window the sweeper deletes their objects, which returns the storage to the
 quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do the
 rows of what was purged, without their objects. A data key of which nothing is left to decrypt is destroyed. A deleted
-project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams: operations/team_deletion.py.
+project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams: operations/erasure.py.
 
 What an unfinished job needs cannot be deleted: `preview` names it. The objects of a manifest that is not authentic are
 never deleted, since it may name those of others.
@@ -21,10 +21,11 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
+from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
-from athanor.core import wakeups
+from athanor.core import tenancy, wakeups
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import projects
 from athanor.jobs.models import Job, Project
@@ -199,12 +200,18 @@ def expedite(row: Deletion, user: User) -> Deletion:
         row.save(update_fields=["purge_after"])
         target, after = (row.kind, row.target_id), {"deletion": row.id}
         audit.record(f"{row.kind}.purge", actor=user, target=target, team_id=row.team_id, after=after)
-        wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+        wakeups.hint_after_commit(wakeups.ERASE_TEAMS if row.kind == Deletion.Kind.TEAM else wakeups.SWEEP_STORAGE)
     return row
 
 
 def deletions_of(who: Principal) -> QuerySet[Deletion]:
-    return Deletion.objects.filter(team_id__in=who.team_ids).select_related("team", "deleted_by").order_by("-id")
+    """Return those of their teams, and of deleted teams for who manages teams."""
+    visible = Q(team_id__in=who.team_ids)
+    if Permission.MANAGE_TEAMS in who.platform:
+        deleted = set(Team.objects.exclude(deleted_at=None).values_list("pk", flat=True))
+        tenancy.restrict(who.team_ids | deleted)
+        visible |= Q(kind=Deletion.Kind.TEAM, team_id__in=deleted)
+    return Deletion.objects.filter(visible).select_related("team", "deleted_by").order_by("-id")
 
 
 def deletion_of(who: Principal, deletion_id: str) -> Deletion:
@@ -215,8 +222,8 @@ def deletion_of(who: Principal, deletion_id: str) -> Deletion:
 
 
 def due() -> QuerySet[Deletion]:
-    """Deletions whose objects are to go now. Teams are erased instead."""
-    return due_of_any_kind().exclude(kind=Deletion.Kind.TEAM)
+    """Deletions whose objects are to go now. Deleted teams are erased with all that was deleted in them."""
+    return due_of_any_kind().filter(team__deleted_at=None)
 
 
 def due_of_any_kind() -> QuerySet[Deletion]:

@@ -51,7 +51,7 @@ def opened(row: Any, owner: str) -> str:
 
 
 def destroy(owner: str) -> None:
-    """Destroy the key of an owner of whom nothing is stored any more: what copies of its objects there are stay shut."""
+    """Destroy the key of an owner of whom nothing is stored any more, so that no copy of its objects can be read."""
     DataKey.objects.filter(owner=owner).delete()
 
 

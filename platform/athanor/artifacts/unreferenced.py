@@ -59,7 +59,7 @@ class _Rule:
 
 def due(now: datetime | None = None) -> QuerySet[JobStorage]:
     """Prefixes to look at now."""
-    return JobStorage.objects.filter(next_scan_at__lte=now or timezone.now())
+    return JobStorage.objects.filter(next_scan_at__lte=now or timezone.now(), team__deleted_at=None)
 
 
 def sweep(now: datetime | None = None, most_pages: int = MOST_PAGES) -> int:

@@ -14,8 +14,14 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 
-# The lock holds up a deletion of the project until the job is there, and the other way round.
-OPEN = "SELECT archived_at IS NULL FROM jobs_project WHERE team_id = %s AND name = %s FOR KEY SHARE"
+# The locks hold up a deletion of the team or project until the job is there, and the other way round.
+OPEN = """
+    SELECT team.deleted_at IS NULL, project.archived_at IS NULL, project.id
+    FROM (SELECT deleted_at FROM accounts_team WHERE id = %(team)s FOR KEY SHARE) team
+    LEFT JOIN (
+        SELECT id, archived_at FROM jobs_project WHERE team_id = %(team)s AND name = %(name)s FOR KEY SHARE
+    ) project ON true
+"""
 DEFAULT = "default"  # of a spec that names none
 # Two first jobs of a project may come at once.
 MAKE = """
@@ -30,11 +36,13 @@ def for_a_job(team: Team, name: str, user: User) -> None:
     By hand: each submission pays for it.
     """
     with connection.cursor() as cursor:
-        cursor.execute(OPEN, [team.id, name])
-        row = cursor.fetchone()
-        if row is None:
+        cursor.execute(OPEN, {"team": team.id, "name": name})
+        is_team_there, is_open, project_id = cursor.fetchone() or (False, False, None)
+        if not is_team_there:
+            raise Conflict("team_deleted", f"team {team.name} is deleted", remedy="submit to another team")
+        if project_id is None:
             cursor.execute(MAKE, [ids.project_id(), team.id, name, timezone.now(), user.id])
-        elif not row[0]:
+        elif not is_open:
             detail = f"project {name!r} of team {team.name} is archived"
             remedy = "take it out of the archive, or name another"
             problem = FieldProblem("/project", "project_archived", detail)
