@@ -165,7 +165,7 @@ class TeamView(APIView):
         operation_id="teams_delete",
         parameters=[deletions.PERMANENTLY],
         responses={200: deletions.DeletionSerializer, **PROBLEMS},
-        description="For platform administrators. Ends all access to the team; after the undo window the team is erased.",
+        description="For platform administrators. Ends all access to the team, which is erased after the undo window.",
     )
     def delete(self, request: Request, team_id: str) -> Response:
         return deletions.delete_team(request, team_id)
