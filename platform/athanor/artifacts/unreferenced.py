@@ -34,7 +34,7 @@ NEW_ATTEMPTS_WITHIN = timedelta(days=30)  # an attempt is noticed if this runs o
 WHILE_RUNNING, WHILE_WAITING, AFTER_FAILURE = timedelta(minutes=10), timedelta(hours=1), timedelta(hours=1)
 LEASE = timedelta(minutes=5)
 CLOCKS_DIFFER = timedelta(hours=1)  # between the store and the platform, generously
-MOST_PAGES = 50  # of 1,000 objects, in one sweep
+MOST_PAGES = 20  # of 1,000 objects, in one sweep
 MOST_MANIFEST_BYTES = 64 * 2**20  # of the copy that a trainer writes beside a checkpoint's parts
 MOST_NOTE_BYTES = 2**20  # of each of an agent's notes to the platform and to the next attempt
 log = logging.getLogger(__name__)

@@ -121,12 +121,12 @@ def _joined(reference: str, name: str | None) -> str:
 def _address(client: Client, reference: str) -> str:
     kind, separator, name = reference.partition(":")
     if separator and kind in NAMED:
-        collection, what, prefix = NAMED[kind]
-        named = [each for each in client.pages(f"/{collection}") if each["name"] == name]
+        plural, what, prefix = NAMED[kind]
+        named = [each for each in client.pages(f"/{plural}") if each["name"] == name]
         if len(named) != 1:
             remedy = "check the name" if not named else f"give its id, {prefix}_..."
             raise CliError(ExitCode.NOT_FOUND, f"{len(named)} {what} are called {name!r}; {remedy}")
-        return f"/{collection}/{named[0]['id']}"
+        return f"/{plural}/{named[0]['id']}"
     collection = COLLECTIONS.get(reference.partition("_")[0])
     if collection is None:
         raise CliError(

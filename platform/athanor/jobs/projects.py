@@ -88,14 +88,16 @@ def hide(project: Project, suffix: str) -> None:
 def unhide(project_id: str, name: str) -> None:
     """Undo `hide`. Raises Conflict when the name was taken meanwhile."""
     row = Project.objects.select_for_update().get(pk=project_id)
-    if Project.objects.filter(team_id=row.team_id, name=name).exists():
+    try:
+        with transaction.atomic():
+            Project.objects.filter(pk=row.pk).update(name=name, deleted_at=None)
+    except IntegrityError as error:
         raise Conflict(
             "project_exists",
             f"the team has another project {name!r} by now",
             remedy="delete that one first; projects cannot be renamed",
-        )
+        ) from error
     Job.objects.filter(team_id=row.team_id, project=row.name).update(project=name)
-    Project.objects.filter(pk=row.pk).update(name=name, deleted_at=None)
 
 
 def projects_of(principal: Principal) -> QuerySet[Project]:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Max, Model, QuerySet
+from django.db.models import F, Max, Model, Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit, members
@@ -45,6 +45,7 @@ from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, MetricSeg
 from athanor.webhooks.models import Delivery, Webhook
 
 ACTOR = "storage"
+LEASE = timedelta(minutes=10)  # longer than a page takes
 MOST_PAGES = 100  # of 1,000 objects, in one sweep
 # URLs that an attempt got before its end still write until they expire.
 URLS_EXPIRE = storage.PRESIGNED_FOR + timedelta(minutes=10)
@@ -76,8 +77,11 @@ def run_due(limit: int = 5, most_pages: int = MOST_PAGES) -> int:
     done = 0
     for row in due().order_by(F("purge_started_at").asc(nulls_first=True), "purge_after")[:limit]:
         erasure = _begin(row)
-        if erasure is not None and _delete_content(erasure, most_pages):
+        if erasure is None or not _claim(erasure):
+            continue
+        if _delete_content(erasure, most_pages):
             done += _finish(erasure)
+        Erasure.objects.filter(pk=erasure.pk).update(claimed_until=None)
     return done
 
 
@@ -106,11 +110,19 @@ def _begin(row: Deletion) -> Erasure | None:
         locked.purge_started_at = timezone.now()
         locked.save(update_fields=["purge_started_at"])
         destroyed = _destroy_keys(team)
-        facts = {name: value["count"] for name, value in destroyed.items()}
-        audit.record("team.keys_destroyed", actor=ACTOR, target=("team", team.id), team_id=team.id, after=facts)
-        return Erasure.objects.create(
+        made = Erasure.objects.create(
             deletion=locked, team=team, team_name=team.name, keys=destroyed, keys_destroyed_at=locked.purge_started_at
         )
+        facts = {name: value["count"] for name, value in destroyed.items()}
+        audit.record("team.keys_destroyed", actor=ACTOR, target=("team", team.id), team_id=team.id, after=facts)
+        return made
+
+
+def _claim(erasure: Erasure) -> bool:
+    """Return whether this worker carries it on: one at a time, so that what is counted is counted once."""
+    now = timezone.now()
+    free = Erasure.objects.filter(pk=erasure.pk).filter(Q(claimed_until=None) | Q(claimed_until__lt=now))
+    return free.update(claimed_until=now + LEASE) == 1
 
 
 def _destroy_keys(team: Team) -> dict[str, Any]:
@@ -154,7 +166,9 @@ def _empty(prefix: str, erasure: Erasure, most_pages: int) -> int:
         storage.delete([item.key for item in page.items])
         size = sum(item.size for item in page.items)
         Erasure.objects.filter(pk=erasure.pk).update(
-            num_objects=F("num_objects") + len(page.items), num_bytes=F("num_bytes") + size
+            num_objects=F("num_objects") + len(page.items),
+            num_bytes=F("num_bytes") + size,
+            claimed_until=timezone.now() + LEASE,
         )
     return most_pages
 

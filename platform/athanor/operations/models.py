@@ -35,6 +35,7 @@ class Erasure(models.Model):
     num_jobs = models.BigIntegerField(default=0)
     num_objects = models.BigIntegerField(default=0)
     num_bytes = models.BigIntegerField(default=0)
+    claimed_until = models.DateTimeField(null=True)
     certificate = models.JSONField(null=True)
 
     def __str__(self) -> str:

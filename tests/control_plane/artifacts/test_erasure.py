@@ -22,6 +22,8 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import JobStatus
 from athanor.operations import certificates, erasure
 from athanor.operations.models import Erasure
+from athanor.quotas import services as quotas
+from athanor.quotas.models import QuotaGrant
 from athanor.telemetry.models import LogChunk
 from athanor.webhooks import delivering, publishing
 from athanor.webhooks.models import Delivery, Webhook
@@ -205,3 +207,19 @@ def test_a_submission_under_way_does_not_get_into_a_deleted_team(
     with pytest.raises(Conflict, match="is deleted"):
         submit()
     assert not Job.objects.exists()
+
+
+def test_an_erased_teams_slots_return_and_its_accounts_are_retired(
+    operator: Api, job: Job, team: Team, user: User
+) -> None:
+    leaf = quotas.leaf_of(team)
+    QuotaGrant.objects.create(node=leaf, accelerator="cpu", nominal=4)
+    account = members.create_service_account(team, "ci", Role.MEMBER, user)
+    deletion = operator.send("DELETE", f"teams/{team.id}?permanently=true").json()
+    assert erasure.run_due() == 1
+    assert not QuotaGrant.objects.filter(node=leaf).exists()
+    assert AuditEvent.objects.filter(action="quota.change", actor="olga").exists()
+    assert not User.objects.get(pk=account.pk).is_active
+    certificate = operator.send("GET", f"deletions/{deletion['id']}/certificate").json()
+    assert certificate["records"]["service_accounts"] == 1
+    assert certificate["keys"]["teamsecret"]["count"] == 1

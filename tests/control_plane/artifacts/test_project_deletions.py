@@ -1,16 +1,21 @@
 """Deleting a project: all that its jobs stored goes with it, its name is free, and it can be undone."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 from django.utils import timezone
 
-from athanor.accounts.models import AuditEvent, Role, Team
+from athanor.accounts.models import AuditEvent, Role, Team, User
 from athanor.artifacts import deletions, keys, storage, usage
 from athanor.artifacts.models import DataKey, Deletion
+from athanor.core.errors import Conflict
 from athanor.jobs.models import Job, Project
 from athanor.jobs.states import JobStatus
+from deploy.local.handle import wait_until
 from tests.control_plane import drive
 from tests.control_plane.artifacts.test_manifests import registered
 from tests.control_plane.conftest import SPEC, Api
@@ -112,3 +117,40 @@ def test_a_data_key_stays_while_something_of_its_job_can_be_restored(head: Api, 
 
 def registered_again(job: Job) -> str:
     return str(registered(drive.attempt_of(job), 20).id)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deletion_waits_for_a_submission_under_way(submit: Callable[..., Job], user: User) -> None:
+    Job.objects.filter(pk=submit(project="vision").pk).update(status=JobStatus.FAILED)
+    is_submitted, may_commit = threading.Event(), threading.Event()
+
+    def submit_slowly() -> None:
+        with transaction.atomic():
+            submit(project="vision")
+            is_submitted.set()
+            may_commit.wait(20)
+
+    with ThreadPoolExecutor(2) as pool:
+        submission = pool.submit(in_thread, submit_slowly)
+        assert is_submitted.wait(20)
+        deletion = pool.submit(in_thread, lambda: deletions.delete(project(), user))
+        wait_until(lambda: is_blocked() or deletion.done(), "the deletion waits", 20)
+        assert not deletion.done()
+        may_commit.set()
+        submission.result(20)
+        with pytest.raises(Conflict, match="is needed by"):
+            deletion.result(20)
+    assert Job.objects.filter(project="vision").count() == 2
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    finally:
+        connection.close()
+
+
+def is_blocked() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        return bool(cursor.fetchone()[0])

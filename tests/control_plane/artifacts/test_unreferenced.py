@@ -3,9 +3,11 @@
 import urllib.request
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, Team
@@ -167,3 +169,15 @@ def test_stale_multipart_uploads_are_aborted(attempt: Attempt, world: World) -> 
     unreferenced.sweep(timezone.now() + DAY)
     listed = storage.client().list_multipart_uploads(Bucket=storage.bucket(), Prefix=f"jobs/{attempt.job_id}/")
     assert not listed.get("Uploads")
+
+
+def test_jobs_that_ended_before_the_upgrade_are_looked_at_once(attempt: Attempt, world: World) -> None:
+    key = put(attempt, "junk")
+    end(world, attempt)
+    JobStorage.objects.all().delete()
+    migration = import_module("athanor.artifacts.migrations.0013_storage_of_earlier_jobs")
+    with connection.cursor() as cursor:
+        cursor.execute(migration.EARLIER_JOBS)
+    assert unreferenced.sweep(timezone.now() + DAY) == 1
+    assert storage.size_of(key) is None
+    assert JobStorage.objects.get().next_scan_at is None

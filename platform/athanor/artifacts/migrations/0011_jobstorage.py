@@ -1,16 +1,7 @@
 import django.db.models.deletion
 from django.db import migrations, models
-from django.db.migrations import RunSQL
 
 from athanor.core import tenancy
-
-# Jobs that ran before this version are looked at once.
-EARLIER_JOBS = """
-    INSERT INTO artifacts_jobstorage (job_id, team_id, newest_attempt, next_scan_at, unreferenced_objects,
-        unreferenced_bytes, removed_objects, removed_bytes, found_objects, found_bytes, cursor)
-    SELECT job.id, job.team_id, max(attempt.id), now(), 0, 0, 0, 0, 0, 0, ''
-    FROM jobs_job job JOIN jobs_attempt attempt ON attempt.job_id = job.id GROUP BY job.id, job.team_id
-"""
 
 
 class Migration(migrations.Migration):
@@ -38,6 +29,5 @@ class Migration(migrations.Migration):
                 ("team", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name="+", to="accounts.team")),
             ],
         ),
-        RunSQL(EARLIER_JOBS, RunSQL.noop),
         tenancy.protect("artifacts_jobstorage"),
     ]

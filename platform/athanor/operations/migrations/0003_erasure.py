@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                 ("num_jobs", models.BigIntegerField(default=0)),
                 ("num_objects", models.BigIntegerField(default=0)),
                 ("num_bytes", models.BigIntegerField(default=0)),
+                ("claimed_until", models.DateTimeField(null=True)),
                 ("certificate", models.JSONField(null=True)),
                 ("team", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name="+", to="accounts.team")),
             ],
