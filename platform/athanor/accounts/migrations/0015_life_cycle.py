@@ -20,6 +20,6 @@ class Migration(migrations.Migration):
             name="signed_on_at",
             field=models.DateTimeField(blank=True, editable=False, null=True),
         ),
-        migrations.AddField(model_name="team", name="deleted_at", field=models.DateTimeField(null=True)),
+        migrations.AddField(model_name="team", name="deleted_at", field=models.DateTimeField(editable=False, null=True)),
         RunSQL(KNOWN_TO_A_PROVIDER, RunSQL.noop),
     ]
