@@ -1,7 +1,7 @@
 """Deleting a team: access ends, it can be undone, then it is erased and a certificate says so."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from athanor.accounts import audit, members
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, PlatformRole, Role, Team, User
 from athanor.accounts.services import issue_token
 from athanor.accounts.tickets import Ticket, still_good
-from athanor.artifacts import deletions, keys, storage, team_secrets
+from athanor.artifacts import deletions, keys, storage, team_secrets, uploads
 from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, TeamKey, TeamSecret
 from athanor.core import encryption
 from athanor.core.errors import Conflict, Gone, Misconfigured
@@ -223,3 +223,17 @@ def test_an_erased_teams_slots_return_and_its_accounts_are_retired(
     certificate = operator.send("GET", f"deletions/{deletion['id']}/certificate").json()
     assert certificate["records"]["service_accounts"] == 1
     assert certificate["keys"]["teamsecret"]["count"] == 1
+
+
+def test_an_upload_that_outlasts_the_deletion_leaves_nothing(
+    operator: Api, team: Team, user: User, bucket: str
+) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"first "
+        assert operator.send("DELETE", f"teams/{team.id}").status_code == 200
+        yield b"second"
+
+    with pytest.raises(Conflict, match="is deleted"):
+        uploads.upload(team, user, "slow", [uploads.NewFile("a.txt", "text", chunks())])
+    assert not Dataset.objects.exists()
+    assert storage.page(f"teams/{team.id}/").items == []
