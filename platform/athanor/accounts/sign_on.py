@@ -41,7 +41,9 @@ def apply_groups(user: User, groups: Iterable[str], mapping: Mapping[str, tuple[
         teams = {team.name: team for team in Team.objects.filter(name__in=wanted, deleted_at=None)}
         for name in sorted(wanted.keys() - teams.keys()):
             log.warning("sign-on: a group gives a role in team %r, which does not exist", name)
-        held = {membership.team_id: membership for membership in Membership.objects.filter(user=row)}
+        # Those of a deleted team come back with it, if it is restored.
+        memberships = Membership.objects.filter(user=row, team__deleted_at=None)
+        held = {membership.team_id: membership for membership in memberships}
         for name, team in sorted(teams.items()):
             _give(row, team, wanted[name], held.get(team.id))
         kept = {team.id for team in teams.values()}

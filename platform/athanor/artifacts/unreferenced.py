@@ -78,7 +78,9 @@ def sweep(now: datetime | None = None, most_pages: int = MOST_PAGES) -> int:
                 count, is_complete = _scan_page(row, now)
             except Conflict:
                 log.exception("unreferenced objects of %s stay in the store", row.pk)
-                JobStorage.objects.filter(pk=row.pk).update(next_scan_at=now + AFTER_FAILURE, cursor="")
+                JobStorage.objects.filter(pk=row.pk).update(
+                    next_scan_at=now + AFTER_FAILURE, cursor="", found_objects=0, found_bytes=0
+                )
                 break
             removed += count
         else:

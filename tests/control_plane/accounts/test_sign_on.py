@@ -82,6 +82,18 @@ def test_what_an_administrator_gave_stays(provider: Provider, team: Team, other_
     assert list(Membership.objects.filter(user=user).values_list("team__name", "role")) == [("blue", "viewer")]
 
 
+def test_a_sign_in_leaves_memberships_of_a_deleted_team_as_they_are(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml"]
+    sign_in(provider)
+    token, _ = issue_token(User.objects.get(username="grace"), team, "ci")
+    Team.objects.filter(pk=team.pk).update(deleted_at=timezone.now())
+    client, _ = sign_in(provider)
+    assert client.get("/api/v1/session").json()["teams"] == []
+    Team.objects.filter(pk=team.pk).update(deleted_at=None)
+    assert client.get("/api/v1/session").json()["teams"] != []
+    assert ApiToken.objects.get(pk=token.pk).revoked_at is None
+
+
 def test_a_role_that_an_administrator_changed_stays_changed(provider: Provider, team: Team) -> None:
     provider.claims["groups"] = ["ml-leads"]
     sign_in(provider)
