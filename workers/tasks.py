@@ -5,12 +5,12 @@ from typing import Any
 
 from celery import shared_task
 
-from athanor.artifacts import deletions
+from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
-from athanor.operations import audit_anchors, series, simulations, surveys
+from athanor.operations import audit_anchors, erasure, series, simulations, surveys
 from athanor.operations.sweepers import recorded
 from athanor.scheduling import estimates
 from athanor.scheduling import services as scheduling
@@ -82,6 +82,16 @@ def meter() -> None:
 def sweep_storage() -> None:
     artifacts.sweep_retired()
     deletions.purge_due()
+
+
+@sweeper(wakeups.SWEEP_UNREFERENCED)
+def sweep_unreferenced() -> None:
+    unreferenced.sweep()
+
+
+@sweeper(wakeups.ERASE_TEAMS)
+def erase_teams() -> None:
+    erasure.run_due()
 
 
 @sweeper(wakeups.FOLD_TELEMETRY)

@@ -53,6 +53,24 @@ def test_without_an_answer_nothing_is_deleted(server, athanor, stored: Any) -> N
     assert methods(server) == ["GET"]
 
 
+def test_a_team_is_deleted_by_its_name_and_its_certificate_printed(server, athanor, answer) -> None:
+    team = "team_01K00000000000000000000000"
+    preview = {**PREVIEW, "kind": "team", "target": team, "name": "red", "contents": {"members": 3, "data_keys": 0}}
+    deletion = {**DELETION, "kind": "team", "target": team, "name": "red"}
+    server.answer("GET /api/v1/teams", answer({"items": [{"id": team, "name": "red"}], "next_cursor": None}))
+    server.answer(f"GET /api/v1/teams/{team}/deletion", answer(preview))
+    server.answer(f"DELETE /api/v1/teams/{team}", answer(deletion))
+    server.answer("GET /api/v1/deletions/del_1/certificate", answer({"kind": "certificate", "mac": "x"}))
+    result = athanor("delete", "team", "red", "--yes")
+    assert result.returncode == 0, result.stderr
+    assert "3 members" in result.stdout
+    assert "data keys" not in result.stdout
+    assert methods(server) == ["GET", "GET", "DELETE"]
+    assert json.loads(athanor("trash", "certificate", "del_1").stdout)["mac"] == "x"
+    assert athanor("delete", "team", "blue", "--yes").returncode != 0
+    assert athanor("delete", JOB, "red", "--yes").returncode == 2
+
+
 def test_what_is_no_id_is_named(athanor) -> None:
     result = athanor("delete", "tiny")
     assert result.returncode == 2

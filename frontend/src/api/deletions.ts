@@ -3,7 +3,7 @@ import { queryOptions } from "@tanstack/react-query";
 import { request } from "@/api/client";
 import type { Deletion, DeletionPreview, Page } from "@/api/types";
 
-export type Collection = "jobs" | "artifacts" | "checkpoints" | "datasets";
+export type Collection = "jobs" | "artifacts" | "checkpoints" | "datasets" | "projects" | "teams";
 
 export const deletionsKey = ["deletions"] as const;
 
@@ -25,6 +25,11 @@ export function deletionsQuery() {
 
 export function deleteStored(collection: Collection, id: string): Promise<Deletion> {
   return request<Deletion>(`/${collection}/${encodeURIComponent(id)}`, { method: "DELETE" });
+}
+
+/** Where the certificate of an erased team is. */
+export function certificateAddress(id: string): string {
+  return `/api/v1/deletions/${encodeURIComponent(id)}/certificate`;
 }
 
 export function restoreDeletion(id: string): Promise<Deletion> {

@@ -70,6 +70,7 @@ export type Delivery = Schemas["Delivery"];
 export type FullDelivery = Schemas["FullDelivery"];
 export type Dataset = Schemas["Dataset"];
 export type Deletion = Schemas["Deletion"];
+export type TeamOfPlatform = Schemas["Team"];
 export type DeletionPreview = Schemas["DeletionPreview"];
 
 export type Sweeper = Schemas["Sweeper"];

@@ -26,7 +26,8 @@ export function DeleteButton({ collection, id, name, size = "xs" }: DeleteButton
     mutationFn: () => deleteStored(collection, id),
     onSuccess: () => {
       close();
-      notifications.show({ message: `${name} is deleted. Restore it on the page Datasets.`, color: "gray" });
+      const place = collection === "projects" || collection === "teams" ? "Team" : "Datasets";
+      notifications.show({ message: `${name} is deleted. Restore it on the page ${place}.`, color: "gray" });
       void client.invalidateQueries();
     },
   });
@@ -54,11 +55,29 @@ export function DeleteButton({ collection, id, name, size = "xs" }: DeleteButton
   );
 }
 
+function outcome({ kind, undo_days: days }: DeletionPreview): string {
+  if (kind === "team") {
+    return (
+      `Access to the team ends immediately. The team can be restored for ${days} days; then its keys are destroyed, ` +
+      "its objects and records are deleted, and a certificate of erasure is written. The audit trail and the costs stay."
+    );
+  }
+  const stays = {
+    job: " The job's record stays.",
+    project: " The records and costs of its jobs stay; its name is free again.",
+  }[kind];
+  return (
+    `It can be restored for ${days} days; then its objects are deleted and the storage returns to the quota.` +
+    (stays ?? "")
+  );
+}
+
 function Consequences({ preview }: { preview: DeletionPreview }) {
   const parts = [
     [preview.artifacts, "artifacts"],
     [preview.checkpoints, "checkpoints"],
     [preview.preparations, "prepared copies"],
+    ...Object.entries(preview.contents).map(([what, number]) => [number, what.replaceAll("_", " ")]),
   ]
     .filter(([number]) => Number(number) > 0)
     .map(([number, what]) => `${number} ${what}`);
@@ -66,9 +85,7 @@ function Consequences({ preview }: { preview: DeletionPreview }) {
     <Stack gap="xs">
       <Text size="sm">
         {bytes(preview.size_bytes)}
-        {parts.length > 0 ? `: ${parts.join(", ")}` : ""}. It can be restored for {preview.undo_days} days; then its
-        objects are deleted and the storage returns to the quota.
-        {preview.kind === "job" ? " The job's record stays." : ""}
+        {parts.length > 0 ? `: ${parts.join(", ")}` : ""}. {outcome(preview)}
       </Text>
       <Jobs label="Unfinished jobs need it, so it cannot be deleted yet:" jobs={preview.blocked_by} />
       <Jobs label="Used by finished jobs, which keep their records:" jobs={preview.used_by} />

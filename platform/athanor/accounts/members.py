@@ -29,7 +29,9 @@ def create_team(name: str, actor: User) -> Team:
             Membership.objects.create(user=actor, team=team, role=Role.ADMIN.value)
             audit.record("team.create", actor=actor, target=("team", team.id), team_id=team.id, after={"name": name})
     except IntegrityError as error:
-        raise Conflict("team_exists", f"there is a team {name!r}", remedy="choose another name") from error
+        deleted = Team.objects.filter(name=name).exclude(deleted_at=None).exists()
+        remedy = "it is deleted: restore it, or wait for its erasure, or choose" if deleted else "choose"
+        raise Conflict("team_exists", f"there is a team {name!r}", remedy=f"{remedy} another name") from error
     return team
 
 

@@ -23,6 +23,9 @@ class User(AbstractUser):
     service_team = models.ForeignKey(
         "Team", null=True, blank=True, on_delete=models.PROTECT, related_name="service_accounts"
     )
+    # When the sign-on provider last vouched for the user; null for an account that no provider has. Tokens and sessions
+    # stop working some time after it (accounts/sign_on_age.py).
+    signed_on_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     @property
     def password_version(self) -> str:
@@ -36,6 +39,8 @@ class Team(models.Model):
     id = models.CharField(primary_key=True, max_length=40, default=ids.team_id, editable=False)
     name = models.SlugField(max_length=63, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    # Nobody belongs to a deleted team. Until its erasure begins it can be restored (operations/erasure.py).
+    deleted_at = models.DateTimeField(null=True, editable=False)
 
     def __str__(self) -> str:
         return self.name

@@ -55,8 +55,8 @@ class Principal:
 
 
 def principal_of(user: User) -> Principal:
-    memberships = Membership.objects.filter(user=user).select_related("team").order_by("team__name")
-    return _principal(user, [(membership.team, membership.role) for membership in memberships])
+    memberships = Membership.objects.filter(user=user, team__deleted_at=None).select_related("team")
+    return _principal(user, [(each.team, each.role) for each in memberships.order_by("team__name")])
 
 
 def principal_of_token(token: RecognisedToken) -> Principal:
@@ -79,7 +79,7 @@ def _principal(user: User, roles: list[tuple[Team, str]], token: RecognisedToken
 
 def teams_of(principal: Principal) -> QuerySet[Team]:
     """Those they belong to; all for who makes teams."""
-    rows = Team.objects.order_by("name")
+    rows = Team.objects.filter(deleted_at=None).order_by("name")
     if Permission.MANAGE_TEAMS in principal.platform:
         return rows
     return rows.filter(id__in=principal.team_ids)
@@ -126,7 +126,8 @@ def invitation_of(principal: Principal, invitation_id: str) -> Invitation:
 
 def open_invitations() -> QuerySet[Invitation]:
     """Those that can still be accepted."""
-    return Invitation.objects.filter(accepted_at=None, revoked_at=None, declined_at=None, expires_at__gt=timezone.now())
+    unanswered = Invitation.objects.filter(accepted_at=None, revoked_at=None, declined_at=None, team__deleted_at=None)
+    return unanswered.filter(expires_at__gt=timezone.now())
 
 
 def offers_to(user: User) -> QuerySet[Invitation]:

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from athanor.accounts import audit
+from athanor.accounts import audit, sign_on_age
 from athanor.accounts.models import ApiToken, Team, User
 from athanor.accounts.roles import DEFAULT_SCOPES, PLATFORM_SCOPES, PlatformRole, Scope
 from athanor.accounts.selectors import RecognisedToken
@@ -22,12 +22,13 @@ TOKEN_PREFIX = "ath_"  # noqa: S105 - the public start of every token
 # Every request by token pays for this one: the ORM would take five times as long to put the same statement together.
 RECOGNISE = """
     SELECT token.id, token.scopes, token.last_used_at, team.id, team.name,
-        caller.id, caller.username, caller.platform_role,
+        caller.id, caller.username, caller.platform_role, caller.signed_on_at,
         (SELECT role FROM accounts_membership WHERE user_id = caller.id AND team_id = team.id)
     FROM accounts_apitoken token
         JOIN accounts_user caller ON caller.id = token.user_id
         JOIN accounts_team team ON team.id = token.team_id
     WHERE token.digest = %s AND token.revoked_at IS NULL AND caller.is_active
+        AND team.deleted_at IS NULL
         AND (token.expires_at IS NULL OR token.expires_at > %s)
 """
 MOST_LIVE_TOKENS = 50  # of one user
@@ -73,14 +74,18 @@ def latest_end() -> datetime:
 
 
 def recognise_token(secret: str) -> RecognisedToken | None:
-    """None for a token that is unknown, expired or revoked, or whose user may no longer sign in."""
+    """None for a token that is unknown, expired or revoked, or whose user may no longer sign in.
+
+    Raises Unauthenticated while its user must sign in at the provider again.
+    """
     now = timezone.now()
     with connection.cursor() as cursor:
         cursor.execute(RECOGNISE, [digest_of(secret), now])
         row = cursor.fetchone()
     if row is None:
         return None
-    identifier, scopes, last_used_at, team_id, team_name, user_id, username, platform_role, role = row
+    identifier, scopes, last_used_at, team_id, team_name, user_id, username, platform_role, signed_on_at, role = row
+    sign_on_age.check(username, signed_on_at, now)
     if last_used_at is None or now - last_used_at > LAST_USED_RESOLUTION:
         ApiToken.objects.filter(pk=identifier).update(last_used_at=now)
     user = _loaded(User, id=user_id, username=username, platform_role=platform_role, is_active=True)

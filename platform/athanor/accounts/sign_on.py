@@ -1,7 +1,8 @@
 """Single sign-on by OpenID Connect (django-allauth): who somebody is, and what their groups make them here.
 
-The provider is asked at each sign-in. Memberships that groups gave are taken away when the groups are gone; those that
-an administrator gave stay. Where the mapping names platform roles, the provider alone decides on them.
+The provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS (accounts/sign_on_age.py).
+Memberships that groups gave are taken away when the groups are gone; those that an administrator gave stay. Where the
+mapping names platform roles, the provider alone decides on them.
 """
 
 import logging
@@ -15,6 +16,7 @@ from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 
 from athanor.accounts import audit, second_factors
 from athanor.accounts.models import ApiToken, Membership, Team, User
@@ -36,10 +38,12 @@ def apply_groups(user: User, groups: Iterable[str], mapping: Mapping[str, tuple[
             wanted[team] = max(wanted.get(team, Role(role)), Role(role), key=RANK.index)
     with transaction.atomic():
         row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
-        teams = {team.name: team for team in Team.objects.filter(name__in=wanted)}
+        teams = {team.name: team for team in Team.objects.filter(name__in=wanted, deleted_at=None)}
         for name in sorted(wanted.keys() - teams.keys()):
             log.warning("sign-on: a group gives a role in team %r, which does not exist", name)
-        held = {membership.team_id: membership for membership in Membership.objects.filter(user=row)}
+        # Those of a deleted team come back with it, if it is restored.
+        memberships = Membership.objects.filter(user=row, team__deleted_at=None)
+        held = {membership.team_id: membership for membership in memberships}
         for name, team in sorted(teams.items()):
             _give(row, team, wanted[name], held.get(team.id))
         kept = {team.id for team in teams.values()}
@@ -96,6 +100,7 @@ class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allaut
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         if sociallogin.is_existing:
+            _note_sign_on(sociallogin.user)
             apply_groups(sociallogin.user, _groups(sociallogin), settings.ATHANOR_GROUP_ROLES)
 
     def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> User:
@@ -103,6 +108,7 @@ class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allaut
             user: User = super().save_user(request, sociallogin, form)
             facts = {"username": user.username, "source": SOURCE}
             audit.record("user.create", actor=user, target=("user", user.id), after=facts)
+            _note_sign_on(user)
             apply_groups(user, _groups(sociallogin), settings.ATHANOR_GROUP_ROLES)
         return user
 
@@ -136,6 +142,11 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth has
 
 def refused(request: HttpRequest, problem: str = "sign_on_failed") -> HttpResponseRedirect:
     return HttpResponseRedirect(f"/sign-in?{urlencode({'problem': problem})}")
+
+
+def _note_sign_on(user: User) -> None:
+    user.signed_on_at = timezone.now()
+    User.objects.filter(pk=user.pk).update(signed_on_at=user.signed_on_at)
 
 
 def _groups(sociallogin: Any) -> list[str]:

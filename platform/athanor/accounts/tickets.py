@@ -9,6 +9,7 @@ from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
 
+from athanor.accounts import sign_on_age
 from athanor.accounts.models import ApiToken, Membership, User
 from athanor.accounts.roles import Permission, Role, Scope, permissions
 from athanor.accounts.selectors import Principal
@@ -41,7 +42,7 @@ def still_good(tickets: Collection[Ticket]) -> set[Ticket]:
     users = {user.pk: user for user in User.objects.filter(pk__in={t.user_id for t in tickets}, is_active=True)}
     roles = {
         (user_id, team_id): Role(role)
-        for user_id, team_id, role in Membership.objects.filter(user_id__in=users).values_list(
+        for user_id, team_id, role in Membership.objects.filter(user_id__in=users, team__deleted_at=None).values_list(
             "user_id", "team_id", "role"
         )
     }
@@ -50,7 +51,7 @@ def still_good(tickets: Collection[Ticket]) -> set[Ticket]:
     good = set()
     for ticket in tickets:
         user = users.get(ticket.user_id)
-        if user is None:
+        if user is None or sign_on_age.is_over(user.signed_on_at):
             continue
         if ticket.token_id:
             allowed, narrowed = ticket.token_id in scopes, scopes.get(ticket.token_id)

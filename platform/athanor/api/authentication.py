@@ -6,7 +6,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.request import Request
 
-from athanor.accounts import second_factors
+from athanor.accounts import second_factors, sign_on_age
 from athanor.accounts.models import User
 from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
@@ -46,6 +46,8 @@ class DashboardSessionAuthentication(SessionAuthentication):
         if found is None:
             return None
         user: Any = found[0]
+        if sign_on_age.is_over(user.signed_on_at):
+            return None  # as one whose session is over: the dashboard leads to the sign-in page
         bind(user=user.id)
         view = (request.parser_context or {}).get("view")
         if not getattr(view, "answers_without_second_factor", False) and second_factors.must_set_up(user):

@@ -1,8 +1,9 @@
-"""Deleting what is stored: finished jobs, artifacts, checkpoints and data sets, with a window for undoing it.
+"""Deleting what is stored: finished jobs, projects, artifacts, checkpoints and data sets, with a window for undoing it.
 
 A deletion hides its rows at once. After the window the sweeper deletes their objects, which returns the storage to the
 quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do the
-rows of what was purged, without their objects.
+rows of what was purged, without their objects. A data key of which nothing is left to decrypt is destroyed. A deleted
+project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams: operations/erasure.py.
 
 What an unfinished job needs cannot be deleted: `preview` names it. The objects of a manifest that is not authentic are
 never deleted, since it may name those of others.
@@ -19,18 +20,20 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.accounts.models import User
+from athanor.accounts.models import Team, User
+from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import manifests, storage
+from athanor.artifacts import keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
-from athanor.core import wakeups
+from athanor.core import tenancy, wakeups
 from athanor.core.errors import Conflict, Invalid, NotFound
-from athanor.jobs.models import Job
+from athanor.jobs import projects
+from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 from trainer.contract.manifest import MANIFEST_NAME, StoredFile
 
 MOST_NAMED = 20
-Target = Job | Artifact | Checkpoint | Dataset
+Target = Job | Artifact | Checkpoint | Dataset | Project
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +51,7 @@ class Preview:
     blocked_by: list[Job] = field(default_factory=list)
     used_by: list[Job] = field(default_factory=list)
     undo_days: int = 0
+    contents: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_artifacts(self) -> int:
@@ -72,6 +76,8 @@ def preview(target: Target) -> Preview:
         return Preview(
             Deletion.Kind.DATASET, target.id, target.name, size, preparations=prepared, undo_days=days, **_users(users)
         )
+    if isinstance(target, Project):
+        return _preview_of_project(target)
     if isinstance(target, Job):
         artifacts = list(Artifact.objects.filter(job=target, deletion=None))
         checkpoints = list(Checkpoint.objects.filter(job=target, deletion=None, deleted_at=None))
@@ -89,6 +95,27 @@ def preview(target: Target) -> Preview:
     return Preview(kind, target.pk, name, size, artifacts, checkpoints, undo_days=days, **used)
 
 
+def _preview_of_project(project: Project) -> Preview:
+    jobs = Job.objects.filter(team_id=project.team_id, project=project.name)
+    artifacts = list(Artifact.objects.filter(job__in=jobs, deletion=None))
+    checkpoints = list(Checkpoint.objects.filter(job__in=jobs, deletion=None, deleted_at=None))
+    bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
+    users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
+    inside = Q(team_id=project.team_id, project=project.name)
+    used = _users(users.exclude(inside, status__in=FINAL) | jobs.exclude(status__in=FINAL))
+    return Preview(
+        Deletion.Kind.PROJECT,
+        project.id,
+        project.name,
+        sum(row.size_bytes for row in [*artifacts, *checkpoints]),
+        artifacts,
+        checkpoints,
+        undo_days=settings.ATHANOR.undo_days,
+        contents={"jobs": jobs.count()},
+        **used,
+    )
+
+
 def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion:
     """Hide the target, and delete its objects after the window, or with `permanently` at the next sweep.
 
@@ -100,9 +127,16 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
             f"{target.name} is not an upload",
             remedy="delete it where it is stored; jobs only read it",
         )
-    team = target.team if isinstance(target, Job | Dataset) else target.job.team
+    if isinstance(target, Project) and target.name == projects.DEFAULT:
+        raise Conflict(
+            "default_project",
+            "the default project takes the jobs that name no project and cannot be deleted",
+            remedy="delete what its jobs stored, job by job (DELETE /jobs/{id}), or move new jobs to another project",
+        )
+    team = target.team if isinstance(target, Job | Dataset | Project) else target.job.team
     with transaction.atomic():
-        type(target)._default_manager.select_for_update(no_key=True).get(pk=target.pk)
+        is_project = isinstance(target, Project)  # for it the full lock: it waits for submissions to the project
+        type(target)._default_manager.select_for_update(no_key=not is_project).get(pk=target.pk)
         found = preview(target)
         _check_unused(found)
         now = timezone.now()
@@ -118,6 +152,8 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
         _mark(row, found)
         if isinstance(target, Dataset):  # the name is free again
             Dataset.objects.filter(pk=target.pk).update(name=f"{target.name} {row.id}", deletion=row)
+        if isinstance(target, Project):
+            projects.hide(target, f"deleted-{row.id}")
         facts = {"name": found.name, "size_bytes": found.size_bytes, "permanently": permanently, "deletion": row.id}
         audit.record(f"{found.kind}.delete", actor=user, target=(found.kind, target.pk), team_id=team.id, after=facts)
         if permanently:
@@ -141,6 +177,10 @@ def restore(row: Deletion, user: User) -> Deletion:
                     remedy="delete that one first",
                 )
             Dataset.objects.filter(deletion=row).update(name=row.name)
+        if row.kind == Deletion.Kind.PROJECT:
+            projects.unhide(row.target_id, row.name)
+        if row.kind == Deletion.Kind.TEAM:
+            Team.objects.filter(pk=row.target_id).update(deleted_at=None)
         for model in (Artifact, Checkpoint, Dataset):
             model._default_manager.filter(deletion=row).update(deletion=None)
         row.restored_at = timezone.now()
@@ -160,12 +200,18 @@ def expedite(row: Deletion, user: User) -> Deletion:
         row.save(update_fields=["purge_after"])
         target, after = (row.kind, row.target_id), {"deletion": row.id}
         audit.record(f"{row.kind}.purge", actor=user, target=target, team_id=row.team_id, after=after)
-        wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+        wakeups.hint_after_commit(wakeups.ERASE_TEAMS if row.kind == Deletion.Kind.TEAM else wakeups.SWEEP_STORAGE)
     return row
 
 
 def deletions_of(who: Principal) -> QuerySet[Deletion]:
-    return Deletion.objects.filter(team_id__in=who.team_ids).select_related("team", "deleted_by").order_by("-id")
+    """Return those of their teams, and of deleted teams for who manages teams."""
+    visible = Q(team_id__in=who.team_ids)
+    if Permission.MANAGE_TEAMS in who.platform:
+        deleted = set(Team.objects.exclude(deleted_at=None).values_list("pk", flat=True))
+        tenancy.restrict(who.team_ids | deleted)
+        visible |= Q(kind=Deletion.Kind.TEAM, team_id__in=deleted)
+    return Deletion.objects.filter(visible).select_related("team", "deleted_by").order_by("-id")
 
 
 def deletion_of(who: Principal, deletion_id: str) -> Deletion:
@@ -176,7 +222,11 @@ def deletion_of(who: Principal, deletion_id: str) -> Deletion:
 
 
 def due() -> QuerySet[Deletion]:
-    """Deletions whose objects are to go now."""
+    """Deletions whose objects are to go now. Deleted teams are erased with all that was deleted in them."""
+    return due_of_any_kind().filter(team__deleted_at=None)
+
+
+def due_of_any_kind() -> QuerySet[Deletion]:
     return Deletion.objects.filter(purged_at=None, restored_at=None, purge_after__lte=timezone.now())
 
 
@@ -208,10 +258,23 @@ def _purge(row: Deletion) -> int:
         now = timezone.now()
         Checkpoint.objects.filter(pk__in=[each.pk for each in checkpoints]).update(retired_at=now, deleted_at=now)
         PreparedDataset.objects.filter(pk__in=[each.pk for each in prepared]).delete()
+        if row.kind == Deletion.Kind.PROJECT:
+            Project.objects.filter(pk=row.target_id).delete()
+        _destroy_keys(row, {each.job_id for each in [*artifacts, *checkpoints]}, datasets)
         if changed:
             target, after = (row.kind, row.target_id), {"deletion": row.id, "size_bytes": row.size_bytes}
             audit.record(f"{row.kind}.purged", actor="storage", target=target, team_id=row.team_id, after=after)
     return changed
+
+
+def _destroy_keys(row: Deletion, job_ids: set[str], datasets: list[Dataset]) -> None:
+    """Destroy the data keys of data sets and of ended jobs of which nothing is stored after this deletion."""
+    for dataset in datasets:
+        keys.destroy(dataset.id)
+    for job in Job.objects.filter(pk__in=job_ids, status__in=FINAL):
+        artifacts = Artifact.objects.filter(job=job, deletion__purged_at=None).exclude(deletion=row)
+        if not artifacts.exists() and not Checkpoint.objects.filter(job=job, deleted_at=None).exists():
+            keys.destroy(job.id)
 
 
 def _manifest_keys(checkpoints: list[Checkpoint]) -> list[str]:

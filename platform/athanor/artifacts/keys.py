@@ -12,6 +12,7 @@ from django.db.models import OuterRef, Subquery
 from athanor.accounts.models import Team
 from athanor.artifacts.models import DataKey, TeamKey
 from athanor.core import encryption
+from athanor.core.errors import Gone
 from trainer.contract import sealing
 
 TEAM_WRAPPED = Subquery(TeamKey.objects.filter(team_id=OuterRef("team_id")).values("wrapped")[:1])
@@ -34,7 +35,9 @@ def sealer(owner: str, team: Team) -> sealing.Sealer:
 
 
 def locked_team_keyset(team: Team) -> str:
-    """To wrap with, in the caller's transaction. Made when first asked for."""
+    """To wrap with, in the caller's transaction. Made when first asked for. Raises Gone for a deleted team."""
+    if Team.objects.filter(pk=team.pk).exclude(deleted_at=None).exists():
+        raise Gone("team_deleted", f"team {team.name} is deleted", remedy="nothing new is stored for it")
     if not TeamKey.objects.filter(team=team).exists():
         wrapped = encryption.wrap_by_master(encryption.new_wrapping_keyset(), team.id)
         TeamKey.objects.get_or_create(team=team, defaults={"wrapped": wrapped})
@@ -45,6 +48,11 @@ def locked_team_keyset(team: Team) -> str:
 def opened(row: Any, owner: str) -> str:
     """What a row read with `team_wrapped=TEAM_WRAPPED` holds, sealed for `owner` by its team's key."""
     return encryption.unwrap(encryption.unwrap_by_master(row.team_wrapped, row.team_id), row.wrapped, owner)
+
+
+def destroy(owner: str) -> None:
+    """Destroy the key of an owner of whom nothing is stored any more, so that no copy of its objects can be read."""
+    DataKey.objects.filter(owner=owner).delete()
 
 
 def _data_key(owner: str) -> str | None:

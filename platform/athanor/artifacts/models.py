@@ -61,6 +61,8 @@ class Deletion(models.Model):
         ARTIFACT = "artifact"
         CHECKPOINT = "checkpoint"
         DATASET = "dataset"
+        PROJECT = "project"
+        TEAM = "team"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.deletion_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
@@ -205,6 +207,30 @@ class Artifact(StoredThing):
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.job_id}"
+
+
+class JobStorage(models.Model):
+    """Objects under a job's prefix that no manifest names (artifacts/unreferenced.py).
+
+    `unreferenced_*` is what the last scan found and left, `removed_*` what scans have deleted, `found_*` what the scan
+    under way, which continues behind `cursor`, has counted.
+    """
+
+    job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    newest_attempt = models.CharField(max_length=40)
+    unreferenced_objects = models.BigIntegerField(default=0)
+    unreferenced_bytes = models.BigIntegerField(default=0)
+    removed_objects = models.BigIntegerField(default=0)
+    removed_bytes = models.BigIntegerField(default=0)
+    found_objects = models.BigIntegerField(default=0)
+    found_bytes = models.BigIntegerField(default=0)
+    cursor = models.CharField(max_length=1100, blank=True, default="")
+    scanned_at = models.DateTimeField(null=True)
+    next_scan_at = models.DateTimeField(null=True, db_index=True)
+
+    def __str__(self) -> str:
+        return f"storage of {self.job_id}"
 
 
 class Profile(models.Model):

@@ -119,7 +119,8 @@ def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
 
 def retired_checkpoints() -> QuerySet[Checkpoint]:
     """Those whose objects are still in the store."""
-    return Checkpoint.objects.filter(retired_at__isnull=False, deleted_at__isnull=True)
+    rows = Checkpoint.objects.filter(retired_at__isnull=False, deleted_at__isnull=True)
+    return rows.filter(job__team__deleted_at=None)
 
 
 def sweep_retired(limit: int = 50) -> int:

@@ -24,8 +24,17 @@ MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchBucket"}
 
 @dataclass(frozen=True)
 class Listed:
+    """An object of the store. `modified` is None where nobody asked for it."""
+
     key: str
     size: int
+    modified: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    items: list[Listed]
+    is_last: bool
 
 
 @lru_cache(maxsize=1)
@@ -151,6 +160,27 @@ def listing(uri: str) -> list[Listed]:
         for page in client().get_paginator("list_objects_v2").paginate(Bucket=where, Prefix=folder):
             found += page.get("Contents", [])
     return [Listed(f"s3://{where}/{item['Key']}", item["Size"]) for item in found]
+
+
+def page(prefix: str, after: str = "", limit: int = 1000) -> Page:
+    """Return the next objects of the platform's bucket whose keys begin with `prefix` and sort behind `after`."""
+    with _translated():
+        found = client().list_objects_v2(Bucket=bucket(), Prefix=prefix, StartAfter=after, MaxKeys=limit)
+    items = [Listed(item["Key"], item["Size"], item["LastModified"]) for item in found.get("Contents", [])]
+    return Page(items, is_last=not found["IsTruncated"])
+
+
+def abort_uploads(prefix: str, before: datetime) -> int:
+    """Abort multipart uploads below `prefix` that were begun before a time. Returns how many."""
+    count = 0
+    with _translated():
+        for found in client().get_paginator("list_multipart_uploads").paginate(Bucket=bucket(), Prefix=prefix):
+            for upload in found.get("Uploads", []):
+                if upload["Initiated"] < before:
+                    where = {"Bucket": bucket(), "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    client().abort_multipart_upload(**where)
+                    count += 1
+    return count
 
 
 @contextmanager

@@ -59,6 +59,7 @@ def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Datas
         size = sum(part.plaintext_size for part in incoming.parts)
         with transaction.atomic():
             usage.check(place, size)
+            _check_team_exists(team)
             row = Dataset.objects.create(
                 id=identifier,
                 team=team,
@@ -79,6 +80,12 @@ def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Datas
         if isinstance(error, IntegrityError):
             raise _taken(name) from error
         raise
+
+
+def _check_team_exists(team: Team) -> None:
+    """Raise Conflict for a team that was deleted since the upload began. The lock holds up its deletion."""
+    if not Team.objects.select_for_update(no_key=True).filter(pk=team.pk, deleted_at=None).exists():
+        raise Conflict("team_deleted", f"team {team.name} is deleted", remedy="upload to another team")
 
 
 class _Incoming:

@@ -1,7 +1,8 @@
 """How much teams keep in the object store, and the limit on it (`max_storage_bytes` of the quota tree).
 
 What is counted: what was deleted until its objects are gone, checkpoints until they are deleted, models, logs and
-profiles, uploaded data sets, and what was made of data sets by tokenising. New data and new jobs are refused above the
+profiles, uploaded data sets, what was made of data sets by tokenising, and the objects that attempts stored without a
+manifest, as the last scan found them (unreferenced.py). New data and new jobs are refused above the
 limit; a running job's checkpoints never are, since losing its work would cost more than the bytes: it may go above the
 limit, and whoever comes next waits until there is room.
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db.models import Sum
 
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, JobStorage, PreparedDataset
 from athanor.core import tenancy
 from athanor.core.errors import Conflict
 from athanor.quotas import limits, selectors
@@ -27,18 +28,25 @@ def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
     wanted = None if team_ids is None else list(team_ids)
     found: dict[str, int] = {}
     with tenancy.unrestricted():
-        for rows, team in (
-            (Checkpoint.objects.filter(deleted_at__isnull=True), "job__team_id"),
-            (Artifact.objects.filter(deletion__purged_at=None), "job__team_id"),
-            (Dataset.objects.filter(origin=Dataset.Origin.SEALED, deletion__purged_at=None), "team_id"),
-            (PreparedDataset.objects.all(), "dataset__team_id"),
+        for rows, team, size in (
+            (Checkpoint.objects.filter(deleted_at__isnull=True), "job__team_id", "size_bytes"),
+            (Artifact.objects.filter(deletion__purged_at=None), "job__team_id", "size_bytes"),
+            (Dataset.objects.filter(origin=Dataset.Origin.SEALED, deletion__purged_at=None), "team_id", "size_bytes"),
+            (PreparedDataset.objects.all(), "dataset__team_id", "size_bytes"),
+            (JobStorage.objects.filter(unreferenced_bytes__gt=0), "team_id", "unreferenced_bytes"),
         ):
             asked = rows if wanted is None else rows.filter(**{f"{team}__in": wanted})
-            for team_id, size in (
-                asked.values(team).order_by().annotate(size=Sum("size_bytes")).values_list(team, "size")
-            ):
-                found[team_id] = found.get(team_id, 0) + size
+            sums = asked.values(team).order_by().annotate(total=Sum(size)).values_list(team, "total")
+            for team_id, total in sums:
+                found[team_id] = found.get(team_id, 0) + total
     return found
+
+
+def unreferenced_bytes() -> dict[str, int]:
+    """Return what of `stored_bytes` no manifest names, by the team's id."""
+    with tenancy.unrestricted():
+        rows = JobStorage.objects.filter(unreferenced_bytes__gt=0).values("team_id").order_by()
+        return dict(rows.annotate(total=Sum("unreferenced_bytes")).values_list("team_id", "total"))
 
 
 def check(path: Sequence[QuotaNode], coming_bytes: int | None = None) -> None:

@@ -10,7 +10,15 @@ from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json, size
 
 app = typer.Typer(rich_markup_mode=None)
-COLLECTIONS = {"job": "jobs", "art": "artifacts", "ckp": "checkpoints", "dset": "datasets"}
+COLLECTIONS = {
+    "job": "jobs", "art": "artifacts", "ckp": "checkpoints", "dset": "datasets", "proj": "projects", "team": "teams",
+}  # fmt: skip
+# What can be named: its collection, the plural, and how its ids begin.
+NAMED = {
+    "dataset": ("datasets", "data sets", "dset"),
+    "project": ("projects", "projects", "proj"),
+    "team": ("teams", "teams", "team"),
+}
 DeletionId = Annotated[str, typer.Argument(help="A deletion, del_...", metavar="DELETION")]
 
 
@@ -18,8 +26,12 @@ DeletionId = Annotated[str, typer.Argument(help="A deletion, del_...", metavar="
 def delete(
     reference: Annotated[
         str,
-        typer.Argument(help="A finished job, artifact (art_...), checkpoint (ckp_...) or data set (dataset:NAME)."),
+        typer.Argument(
+            help="A finished job, artifact (art_...), checkpoint (ckp_...) or data set (dataset:NAME); "
+            "or `project NAME`, `team NAME`."
+        ),
     ],
+    name: Annotated[str | None, typer.Argument(help="Of a project or team.")] = None,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what it would remove.")] = False,
     permanently: Annotated[
         bool, typer.Option("--permanently", help="Without a window for undoing it; for administrators of the team.")
@@ -27,9 +39,12 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what a finished job stored, an artifact, a checkpoint or a data set. Undo it with `athanor trash`."""
+    """Delete what a finished job stored, an artifact, a checkpoint, a data set, a project or a team.
+
+    Undo it with `athanor trash`. Teams are for platform administrators; after the undo window a team is erased.
+    """
     client = connect()
-    address = _address(client, reference)
+    address = _address(client, _joined(reference, name))
     found = client.get(f"{address}/deletion")
     if preview and as_json:
         print_json(found)
@@ -79,6 +94,13 @@ def purge(deletion: DeletionId, as_json: AsJson = False) -> None:
     _act(deletion, "purge", "goes now; its storage returns to the quota", as_json=as_json)
 
 
+@app.command("certificate")
+@reports_errors
+def certificate(deletion: DeletionId) -> None:
+    """Print the certificate of a team's erasure, which `manage.py verify_erasure` checks."""
+    print_json(connect().get(f"/deletions/{deletion}/certificate"))
+
+
 def _act(deletion: str, verb: str, outcome: str, *, as_json: bool) -> None:
     made = connect().post(f"/deletions/{deletion}:{verb}")
     if as_json:
@@ -87,24 +109,36 @@ def _act(deletion: str, verb: str, outcome: str, *, as_json: bool) -> None:
         console.print(f"{made['name']} {outcome}")
 
 
+def _joined(reference: str, name: str | None) -> str:
+    """Return `project:NAME` for `project NAME`, and likewise for teams and data sets."""
+    if name is None:
+        return reference
+    if reference not in NAMED:
+        raise CliError(ExitCode.USAGE, f"{reference!r} takes no name; write one of {', '.join(NAMED)} before {name!r}")
+    return f"{reference}:{name}"
+
+
 def _address(client: Client, reference: str) -> str:
-    if reference.startswith("dataset:"):
-        name = reference.removeprefix("dataset:")
-        named = [each for each in client.pages("/datasets") if each["name"] == name]
+    kind, separator, name = reference.partition(":")
+    if separator and kind in NAMED:
+        plural, what, prefix = NAMED[kind]
+        named = [each for each in client.pages(f"/{plural}") if each["name"] == name]
         if len(named) != 1:
-            remedy = "name one of `athanor dataset list`" if not named else "give its id, dset_..."
-            raise CliError(ExitCode.NOT_FOUND, f"{len(named)} data sets are called {name!r}; {remedy}")
-        return f"/datasets/{named[0]['id']}"
+            remedy = "check the name" if not named else f"give its id, {prefix}_..."
+            raise CliError(ExitCode.NOT_FOUND, f"{len(named)} {what} are called {name!r}; {remedy}")
+        return f"/{plural}/{named[0]['id']}"
     collection = COLLECTIONS.get(reference.partition("_")[0])
     if collection is None:
         raise CliError(
-            ExitCode.USAGE, f"{reference!r} is no id: give job_..., art_..., ckp_..., dset_... or dataset:NAME"
+            ExitCode.USAGE,
+            f"{reference!r} is no id: give job_..., art_..., ckp_..., dset_..., dataset:NAME, project NAME, team NAME",
         )
     return f"/{collection}/{reference}"
 
 
 def _show(found: dict[str, Any]) -> None:
     parts = [f"{found[name]} {name}" for name in ("artifacts", "checkpoints", "preparations") if found[name]]
+    parts += [f"{count} {kind.replace('_', ' ')}" for kind, count in found.get("contents", {}).items() if count]
     console.print(f"{found['kind']} {found['name']}: {size(found['size_bytes'])}  {', '.join(parts)}", soft_wrap=True)
     for job in found["blocked_by"]:
         console.print(f"  needed by {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet")

@@ -33,7 +33,7 @@ class CostAtTimeLimit(TypedDict):
     currency: str
 
 
-DeletionKindEnum: TypeAlias = Literal['job', 'artifact', 'checkpoint', 'dataset']
+DeletionKindEnum: TypeAlias = Literal['job', 'artifact', 'checkpoint', 'dataset', 'project', 'team']
 
 
 DeletionStateEnum: TypeAlias = Literal['pending', 'purging', 'purged', 'restored']

@@ -13,7 +13,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 
-from athanor.accounts import audit, second_factors
+from athanor.accounts import audit, second_factors, sign_on_age
 from athanor.accounts.roles import PlatformRole
 from athanor.core import tenancy
 from athanor.core.errors import AthanorError, TooManyRequests
@@ -57,6 +57,8 @@ def _refusal_told(page: Any, request: HttpRequest, view: Any, *args: Any, **kwar
 
 def may_enter(user: Any) -> bool:
     """By a role on the platform; an anonymous visitor has none."""
+    if sign_on_age.is_over(getattr(user, "signed_on_at", None)):
+        return False
     return user.is_active and getattr(user, "platform_role", PlatformRole.NONE) != PlatformRole.NONE
 
 

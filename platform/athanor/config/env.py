@@ -60,6 +60,8 @@ class Environment(BaseModel):
     token_max_days: int = Field(365, ge=1, le=3650, alias="ATHANOR_TOKEN_MAX_DAYS")
     # Who must have a second factor to use the dashboard and /admin/ with a password.
     require_second_factor: Literal["off", "admins", "everyone"] = Field("off", alias="ATHANOR_REQUIRE_SECOND_FACTOR")
+    # Days after the last sign-in at the OpenID provider for which tokens and sessions of its users work; 0: no limit.
+    sign_on_max_age_days: int = Field(30, ge=0, le=3650, alias="ATHANOR_SIGN_ON_MAX_AGE_DAYS")
     # Days after a job's end for which its metrics at each resolution, and its log lines, are kept; 0: for ever.
     metrics_days_1x: int = Field(90, ge=0, alias="ATHANOR_METRICS_DAYS_1X")
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")
@@ -67,6 +69,8 @@ class Environment(BaseModel):
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
     # Days for which something deleted can be restored before its objects go.
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
+    # Age in hours at which an object under a job's prefix that no manifest names is deleted.
+    unreferenced_hours: int = Field(24, ge=2, alias="ATHANOR_UNREFERENCED_HOURS")
     outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")

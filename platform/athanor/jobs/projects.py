@@ -14,7 +14,15 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 
-OPEN = "SELECT archived_at IS NULL FROM jobs_project WHERE team_id = %s AND name = %s"
+# The locks hold up a deletion of the team or project until the job is there, and the other way round.
+OPEN = """
+    SELECT team.deleted_at IS NULL, project.archived_at IS NULL, project.id
+    FROM (SELECT deleted_at FROM accounts_team WHERE id = %(team)s FOR KEY SHARE) team
+    LEFT JOIN (
+        SELECT id, archived_at FROM jobs_project WHERE team_id = %(team)s AND name = %(name)s FOR KEY SHARE
+    ) project ON true
+"""
+DEFAULT = "default"  # of a spec that names none
 # Two first jobs of a project may come at once.
 MAKE = """
     INSERT INTO jobs_project (id, team_id, name, description, created_at, created_by_id)
@@ -28,11 +36,13 @@ def for_a_job(team: Team, name: str, user: User) -> None:
     By hand: each submission pays for it.
     """
     with connection.cursor() as cursor:
-        cursor.execute(OPEN, [team.id, name])
-        row = cursor.fetchone()
-        if row is None:
+        cursor.execute(OPEN, {"team": team.id, "name": name})
+        is_team_there, is_open, project_id = cursor.fetchone() or (False, False, None)
+        if not is_team_there:
+            raise Conflict("team_deleted", f"team {team.name} is deleted", remedy="submit to another team")
+        if project_id is None:
             cursor.execute(MAKE, [ids.project_id(), team.id, name, timezone.now(), user.id])
-        elif not row[0]:
+        elif not is_open:
             detail = f"project {name!r} of team {team.name} is archived"
             remedy = "take it out of the archive, or name another"
             problem = FieldProblem("/project", "project_archived", detail)
@@ -68,8 +78,31 @@ def change(project: Project, user: User, *, description: str | None = None, arch
     return row
 
 
+def hide(project: Project, suffix: str) -> None:
+    """Give the project, which the caller has locked, and its jobs another name, so that its own is free."""
+    name = f"{project.name[:60]}.{suffix}"
+    Job.objects.filter(team_id=project.team_id, project=project.name).update(project=name)
+    Project.objects.filter(pk=project.pk).update(name=name, deleted_at=timezone.now())
+
+
+def unhide(project_id: str, name: str) -> None:
+    """Undo `hide`. Raises Conflict when the name was taken meanwhile."""
+    row = Project.objects.select_for_update().get(pk=project_id)
+    try:
+        with transaction.atomic():
+            Project.objects.filter(pk=row.pk).update(name=name, deleted_at=None)
+    except IntegrityError as error:
+        raise Conflict(
+            "project_exists",
+            f"the team has another project {name!r} by now",
+            remedy="delete that one first; projects cannot be renamed",
+        ) from error
+    Job.objects.filter(team_id=row.team_id, project=row.name).update(project=name)
+
+
 def projects_of(principal: Principal) -> QuerySet[Project]:
-    return Project.objects.filter(team_id__in=principal.team_ids).select_related("team", "created_by").order_by("-id")
+    rows = Project.objects.filter(team_id__in=principal.team_ids, deleted_at=None)
+    return rows.select_related("team", "created_by").order_by("-id")
 
 
 def project_of(principal: Principal, project_id: str) -> Project:

@@ -180,7 +180,8 @@ def sync_teams(cluster_id: str, actor: User) -> list[str]:
             "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no counterpart of teams", remedy="none"
         )
     try:
-        done = backend.sync_teams(list(Team.objects.order_by("name").values_list("name", flat=True)))
+        teams = Team.objects.filter(deleted_at=None).order_by("name")
+        done = backend.sync_teams(list(teams.values_list("name", flat=True)))
     except BackendRejected as error:
         raise Conflict("sync_refused", f"{row} refused: {error}", remedy="mend what it says") from error
     except BackendUnavailable as error:

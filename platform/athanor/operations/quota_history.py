@@ -30,6 +30,7 @@ class Line:
 class History:
     node_id: str
     storage_bytes: int
+    unreferenced_bytes: int
     lines: list[Line]
 
 
@@ -43,12 +44,13 @@ def history(tree: Tree, now: datetime, days: int) -> dict[str, History]:
     span = days_until(now, days)
     place = {day: number for number, day in enumerate(span)}
     used: dict[str, dict[str, list[float]]] = {node_id: {} for node_id in tree}
-    kept = dict.fromkeys(tree, 0)
-    stored = usage.stored_bytes()
+    kept, unnamed = dict.fromkeys(tree, 0), dict.fromkeys(tree, 0)
+    stored, unreferenced = usage.stored_bytes(), usage.unreferenced_bytes()
     teams = _slots_of_teams(span, now)
     for node in tree.values():
         for above in way_up(tree, node.id) if node.team_id else ():
             kept[above.id] += stored.get(node.team_id, 0)
+            unnamed[above.id] += unreferenced.get(node.team_id, 0)
             for (accelerator, day), slots in teams.get(node.team_id, {}).items():
                 used[above.id].setdefault(accelerator, [0.0] * days)[place[day]] += slots
     own = nominals(tree)
@@ -58,6 +60,7 @@ def history(tree: Tree, now: datetime, days: int) -> dict[str, History]:
         node_id: History(
             node_id,
             kept[node_id],
+            unnamed[node_id],
             [
                 Line(
                     accelerator,

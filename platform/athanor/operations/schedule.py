@@ -32,6 +32,12 @@ SWEEPERS = (
     Sweeper(
         wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint, or of what was deleted, stays in the store."
     ),
+    Sweeper(
+        wakeups.SWEEP_UNREFERENCED,
+        60.0,
+        "Objects under a job's prefix that no manifest names are counted, and deleted when no save can need them.",
+    ),
+    Sweeper(wakeups.ERASE_TEAMS, 30.0, "A deleted team whose undo window is over is erased, with a certificate."),
     Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
     Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
     Sweeper(wakeups.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),

@@ -13,13 +13,13 @@ from django.db.models import Count, F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Least, Now
 from django.utils import timezone
 
-from athanor.artifacts import deletions
+from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.jobs import feed
-from athanor.operations import simulations, surveys
+from athanor.operations import erasure, simulations, surveys
 from athanor.operations.models import SweeperRun
 from athanor.operations.schedule import SWEEPERS, Sweeper
 from athanor.scheduling import services as scheduling
@@ -78,6 +78,8 @@ DUE: dict[str, Callable[[], list[Due]]] = {
         Due(retired_checkpoints(), F("retired_at")),
         Due(deletions.due(), F("purge_after")),
     ],
+    wakeups.SWEEP_UNREFERENCED: lambda: [Due(unreferenced.due(), F("next_scan_at"))],
+    wakeups.ERASE_TEAMS: lambda: [Due(erasure.due(), F("purge_after"))],
     wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
     wakeups.SWEEP_TELEMETRY: lambda: [Due(rows, F(ended)) for rows, ended in retention.overdue()],
     wakeups.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor

@@ -234,7 +234,7 @@ def _slots_out_of_service(pools: Sequence[Pool]) -> dict[str, int]:
 
 def leaves() -> dict[str, str]:
     """Quota nodes by team. A team from before there were any gets its leaf now."""
-    for team in Team.objects.filter(quota_node__isnull=True):
+    for team in Team.objects.filter(quota_node__isnull=True, deleted_at=None):
         quotas.leaf_of(team)
     return dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))
 

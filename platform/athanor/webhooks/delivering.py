@@ -59,6 +59,7 @@ def deliver_due() -> None:
 def due_now() -> QuerySet[Delivery]:
     """What is for a webhook that is switched off, or is left alone for a while, waits for it."""
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now(), webhook__enabled=True)
+    due = due.filter(webhook__team__deleted_at=None)
     return due.filter(Q(webhook__paused_until__isnull=True) | Q(webhook__paused_until__lte=Now()))
 
 

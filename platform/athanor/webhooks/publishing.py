@@ -25,7 +25,9 @@ HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("se
 def publish_due() -> None:
     """Number what is new, and make deliveries of it."""
     feed.number()
-    behind = Webhook.objects.filter(enabled=True).annotate(head=HEAD).filter(head__gt=F("position"))
+    behind = (
+        Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))
+    )
     for webhook_id in behind.values_list("pk", flat=True):
         with isolated(f"events for {webhook_id}"):
             while _publish(webhook_id):

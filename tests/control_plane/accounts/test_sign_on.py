@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.test import Client
+from django.utils import timezone
 
 from athanor.accounts import members
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, Team, User
 from athanor.accounts.roles import Role, parse_group_roles
 from athanor.accounts.services import issue_token
+from athanor.accounts.tickets import Ticket, still_good
 from tests.control_plane.accounts import oidc_provider
 from tests.control_plane.accounts.authenticators import totp
 from tests.control_plane.accounts.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider
@@ -82,6 +85,18 @@ def test_what_an_administrator_gave_stays(provider: Provider, team: Team, other_
     assert list(Membership.objects.filter(user=user).values_list("team__name", "role")) == [("blue", "viewer")]
 
 
+def test_a_sign_in_leaves_memberships_of_a_deleted_team_as_they_are(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml"]
+    sign_in(provider)
+    token, _ = issue_token(User.objects.get(username="grace"), team, "ci")
+    Team.objects.filter(pk=team.pk).update(deleted_at=timezone.now())
+    client, _ = sign_in(provider)
+    assert client.get("/api/v1/session").json()["teams"] == []
+    Team.objects.filter(pk=team.pk).update(deleted_at=None)
+    assert client.get("/api/v1/session").json()["teams"] != []
+    assert ApiToken.objects.get(pk=token.pk).revoked_at is None
+
+
 def test_a_role_that_an_administrator_changed_stays_changed(provider: Provider, team: Team) -> None:
     provider.claims["groups"] = ["ml-leads"]
     sign_in(provider)
@@ -130,6 +145,59 @@ def test_an_answer_that_nobody_asked_for_is_refused(provider: Provider) -> None:
 def test_a_link_alone_signs_nobody_in(provider: Provider) -> None:
     assert Client().get("/sso/oidc/login").status_code == 405
     assert Client(enforce_csrf_checks=True).post("/sso/oidc/login").status_code == 403
+
+
+def ask(token: str) -> Any:
+    return Client().get("/api/v1/jobs", headers={"Authorization": f"Bearer {token}"})
+
+
+def test_a_token_of_somebody_the_provider_knows_no_more_stops_working(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml"]
+    client, _ = sign_in(provider)
+    user = User.objects.get(username="grace")
+    _, token = issue_token(user, team, "ci")
+    assert ask(token).status_code == 200
+    provider.refuse_tokens = True  # the account there has ended
+    User.objects.filter(pk=user.pk).update(signed_on_at=timezone.now() - timedelta(days=29))
+    assert ask(token).status_code == 200
+    User.objects.filter(pk=user.pk).update(signed_on_at=timezone.now() - timedelta(days=30))
+    refused = ask(token)
+    assert (refused.status_code, refused.json()["code"]) == (401, "sign_on_expired")
+    assert "/sign-in" in refused.json()["remedy"]
+    assert client.get("/api/v1/session").json()["authenticated"] is False
+    assert client.get("/api/v1/jobs").status_code in (401, 403)
+    _, back = sign_in(provider)
+    assert back["Location"] == "/sign-in?problem=sign_on_failed"
+    assert ask(token).status_code == 401
+    provider.refuse_tokens = False
+    sign_in(provider)  # the remedy
+    assert ask(token).status_code == 200
+
+
+def test_a_stream_ends_when_the_last_sign_in_is_too_long_ago(provider: Provider, team: Team) -> None:
+    provider.claims["groups"] = ["ml"]
+    sign_in(provider)
+    user = User.objects.get(username="grace")
+    row, _ = issue_token(user, team, "ci")
+    ticket = Ticket(user.id, frozenset({team.id}), token_id=row.id)
+    assert still_good([ticket]) == {ticket}
+    User.objects.filter(pk=user.pk).update(signed_on_at=timezone.now() - timedelta(days=31))
+    assert still_good([ticket]) == set()
+
+
+def test_service_accounts_passwords_and_a_limit_of_zero_are_not_concerned(
+    provider: Provider, team: Team, make_user: Callable[..., User], settings: Any
+) -> None:
+    provider.claims["groups"] = ["ml-leads"]
+    sign_in(provider)
+    grace = User.objects.get(username="grace")
+    User.objects.filter(pk=grace.pk).update(signed_on_at=timezone.now() - timedelta(days=400))
+    account = members.create_service_account(team, "ci", Role.MEMBER, grace)
+    local = make_user("ada", team)
+    assert ask(issue_token(account, team, "ci")[1]).status_code == 200
+    assert ask(issue_token(local, team, "ci")[1]).status_code == 200
+    settings.ATHANOR = settings.ATHANOR.model_copy(update={"sign_on_max_age_days": 0})
+    assert ask(issue_token(grace, team, "ci")[1]).status_code == 200
 
 
 def test_the_session_names_the_way_in(provider: Provider, settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Deleting finished jobs, artifacts, checkpoints and data sets: what it would remove, the deletion, its undoing."""
+"""Deleting jobs, artifacts, checkpoints, data sets, projects and teams: the preview, the deletion, its undoing."""
 
 from typing import Any
 
@@ -11,14 +11,16 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check, check_may_write, principal
+from athanor.api.access import check, check_may_write, check_platform, principal, team_for
 from athanor.api.pagination import listed, page
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import deletions, selectors
 from athanor.artifacts.deletions import Target
 from athanor.artifacts.models import Deletion
 from athanor.core.errors import FieldProblem, Invalid
+from athanor.jobs.projects import project_of
 from athanor.jobs.selectors import job_of
+from athanor.operations import erasure, team_deletion
 
 PERMANENTLY = OpenApiParameter(
     "permanently",
@@ -60,6 +62,10 @@ class DeletionPreviewSerializer(serializers.Serializer[Any]):
     blocked_by = DependentSerializer(many=True, help_text="unfinished jobs that need it: it cannot be deleted")
     used_by = DependentSerializer(many=True, help_text="finished jobs that refer to it; their records stay")
     undo_days = serializers.IntegerField()
+    contents = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="what else a project or a team contains, by kind: jobs, members, secrets, budgets and so on",
+    )
 
 
 def _job(who: Principal, identifier: str) -> Target:
@@ -71,6 +77,7 @@ FIND = {
     "artifacts": selectors.artifact_of,
     "checkpoints": selectors.checkpoint_of,
     "datasets": selectors.dataset_of,
+    "projects": project_of,
 }
 
 
@@ -80,14 +87,27 @@ def delete(request: Request, collection: str, identifier: str) -> Response:
     target = FIND[collection](who, identifier)
     team_id = target.team_id if hasattr(target, "team_id") else target.job.team_id
     check_may_write(who, team_id)
+    permanently = _is_permanent(request)
+    if permanently or collection == "projects":
+        check(who, Permission.MANAGE, team_id)
+    return Response(DeletionSerializer(deletions.delete(target, who.user, permanently=permanently)).data)
+
+
+def delete_team(request: Request, team_id: str) -> Response:
+    """Answer DELETE of a team: for platform administrators."""
+    who = principal(request)
+    team = team_for(who, Permission.MANAGE, team_id)
+    check_platform(who, Permission.MANAGE_TEAMS)
+    return Response(DeletionSerializer(team_deletion.delete(team, who.user, permanently=_is_permanent(request))).data)
+
+
+def _is_permanent(request: Request) -> bool:
     asked = request.query_params.get("permanently", "false")
     if asked not in ("true", "false"):
         detail = f"permanently={asked!r} is neither true nor false"
         problem = FieldProblem("/permanently", "boolean", detail)
         raise Invalid("invalid_parameter", detail, remedy="give permanently=true, or leave it out", problems=(problem,))
-    if asked == "true":
-        check(who, Permission.MANAGE, team_id)
-    return Response(DeletionSerializer(deletions.delete(target, who.user, permanently=asked == "true")).data)
+    return asked == "true"
 
 
 PREVIEW = {200: DeletionPreviewSerializer, **PROBLEMS}
@@ -126,6 +146,22 @@ class DatasetDeletionView(APIView):
         return _preview(request, "datasets", dataset_id)
 
 
+class ProjectDeletionView(APIView):
+    @extend_schema(operation_id="projects_deletion_preview", responses=PREVIEW)
+    def get(self, request: Request, project_id: str) -> Response:
+        """What deleting the project and all that its jobs stored would remove, and which jobs depend on it."""
+        return _preview(request, "projects", project_id)
+
+
+class TeamDeletionView(APIView):
+    @extend_schema(operation_id="teams_deletion_preview", responses=PREVIEW)
+    def get(self, request: Request, team_id: str) -> Response:
+        """What deleting and erasing the team would remove, and the unfinished jobs that forbid it. For administrators
+        of the team and of the platform."""
+        team = team_for(principal(request), Permission.MANAGE, team_id)
+        return Response(DeletionPreviewSerializer(team_deletion.preview(team)).data)
+
+
 class CheckpointView(APIView):
     @extend_schema(
         operation_id="checkpoints_delete", parameters=[PERMANENTLY], responses={200: DeletionSerializer, **PROBLEMS}
@@ -159,7 +195,10 @@ class DeletionRestoreView(APIView):
     def post(self, request: Request, deletion_id: str) -> Response:
         who = principal(request)
         row = deletions.deletion_of(who, deletion_id)
-        check_may_write(who, row.team_id)
+        if row.kind == Deletion.Kind.TEAM:
+            check_platform(who, Permission.MANAGE_TEAMS)
+        else:
+            check_may_write(who, row.team_id)
         return Response(DeletionSerializer(deletions.restore(row, who.user)).data)
 
 
@@ -173,5 +212,54 @@ class DeletionPurgeView(APIView):
     def post(self, request: Request, deletion_id: str) -> Response:
         who = principal(request)
         row = deletions.deletion_of(who, deletion_id)
+        if row.kind == Deletion.Kind.TEAM:
+            check_platform(who, Permission.MANAGE_TEAMS)
         check(who, Permission.MANAGE, row.team_id)
         return Response(DeletionSerializer(deletions.expedite(row, who.user)).data)
+
+
+class ErasedKeysSerializer(serializers.Serializer[Any]):
+    count = serializers.IntegerField()
+    sha256_of_wrapped = serializers.ListField(child=serializers.CharField())
+
+
+class ErasedObjectsSerializer(serializers.Serializer[Any]):
+    count = serializers.IntegerField()
+    bytes = serializers.IntegerField()
+    prefixes_empty_at = serializers.DateTimeField(help_text="when nothing was left below the team's prefixes")
+
+
+class AuditPlaceSerializer(serializers.Serializer[Any]):
+    seq = serializers.IntegerField()
+    digest = serializers.CharField()
+
+
+class CertificateSerializer(serializers.Serializer[Any]):
+    """A certificate of erasure. `mac` covers all other fields as they are answered."""
+
+    kind = serializers.CharField()
+    version = serializers.IntegerField()
+    team = NamedSerializer()
+    deletion = serializers.CharField()
+    deleted_by = serializers.CharField(allow_blank=True)
+    deleted_at = serializers.DateTimeField()
+    keys_destroyed_at = serializers.DateTimeField()
+    keys = serializers.DictField(child=ErasedKeysSerializer(), help_text="by kind")
+    objects = ErasedObjectsSerializer()
+    records = serializers.DictField(child=serializers.IntegerField())
+    remains = serializers.ListField(child=serializers.CharField(), help_text="what the erasure does not reach")
+    completed_at = serializers.DateTimeField()
+    audit = AuditPlaceSerializer(help_text="the record team.erased of the audit trail")
+    key = serializers.CharField(help_text="the key of the audit trail, wrapped by the master key")
+    mac = serializers.CharField()
+
+
+class DeletionCertificateView(APIView):
+    @extend_schema(
+        operation_id="deletions_certificate",
+        responses={200: CertificateSerializer, **PROBLEMS},
+        description="Of a team that is erased, for platform administrators. `manage.py verify_erasure` checks it.",
+    )
+    def get(self, request: Request, deletion_id: str) -> Response:
+        row = deletions.deletion_of(principal(request), deletion_id)
+        return Response(erasure.certificate_of(row))

@@ -13,6 +13,7 @@ from athanor.api.access import check_may_write, principal, team_named
 from athanor.api.etags import tagged
 from athanor.api.pagination import listed, page
 from athanor.api.sparse import FIELDS, shown
+from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.api.v1.teams import read
 from athanor.core.errors import FieldProblem, Invalid
@@ -95,6 +96,15 @@ class ProjectView(APIView):
         check_may_write(who, row.team_id)
         asked = read(ProjectChangeSerializer, request)
         return Response(_data(projects.change(row, who.user, **asked)))
+
+    @extend_schema(
+        operation_id="projects_delete",
+        parameters=[deletions.PERMANENTLY],
+        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        description="Also deletes all that its jobs stored; for administrators of the team. The name is free again.",
+    )
+    def delete(self, request: Request, project_id: str) -> Response:
+        return deletions.delete(request, "projects", project_id)
 
 
 def _data(row: Project) -> Any:

@@ -134,6 +134,10 @@ class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):
 class QuotaHistorySerializer(serializers.Serializer[quota_history.History]):
     id = serializers.CharField(source="node_id")
     storage_bytes = serializers.IntegerField(help_text="kept by the subtree's teams now")
+    unreferenced_bytes = serializers.IntegerField(
+        help_text="of storage_bytes: objects that jobs stored and that belong to no checkpoint, artifact or data set; "
+        "deleted a day after their attempt"
+    )
     lines = QuotaLineSerializer(many=True)
 
 

@@ -26,6 +26,7 @@ from athanor.accounts.selectors import (
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.pagination import listed
+from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
 from athanor.core.errors import Forbidden, Unauthenticated
@@ -159,6 +160,15 @@ class TeamView(APIView):
         unchanged = guard(request, lambda row, tag: tag == tag_of(TeamSerializer(row).data))
         leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, lambda leaf: unchanged(leaf.team))
         return tagged(request, TeamSerializer(leaf.team).data)
+
+    @extend_schema(
+        operation_id="teams_delete",
+        parameters=[deletions.PERMANENTLY],
+        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        description="For platform administrators. Ends all access to the team, which is erased after the undo window.",
+    )
+    def delete(self, request: Request, team_id: str) -> Response:
+        return deletions.delete_team(request, team_id)
 
 
 class MembersView(APIView):

@@ -14,7 +14,7 @@ import { UploadIcon } from "@/components/icons";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { DeletedPanel } from "@/features/datasets/components/deleted-panel";
+import { DeletedPanel } from "@/components/deleted-panel";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
 import { bytes, count, moment } from "@/lib/format";
 

@@ -38,7 +38,7 @@ function columnsFor(
   onDelete: (node: QuotaNode) => void,
   parents: Set<string | null>,
 ): Column<QuotaNode>[] {
-  const kept = new Map(usage?.nodes.map((each) => [each.id, each.storage_bytes]));
+  const stored = new Map(usage?.nodes.map((each) => [each.id, each]));
   const columns: Column<QuotaNode>[] = [
     {
       name: "Node",
@@ -63,7 +63,24 @@ function columnsFor(
       ),
     },
     { name: "Limits", quiet: true, cell: (node) => limitText(node) || "none" },
-    { name: "Stored", end: true, quiet: true, cell: (node) => bytes(kept.get(node.id)) },
+    {
+      name: "Stored",
+      end: true,
+      quiet: true,
+      cell: (node) => {
+        const unreferenced = stored.get(node.id)?.unreferenced_bytes ?? 0;
+        return (
+          <>
+            {bytes(stored.get(node.id)?.storage_bytes)}
+            {unreferenced > 0 && (
+              <Text size="xs" c="dimmed">
+                {bytes(unreferenced)} unreferenced
+              </Text>
+            )}
+          </>
+        );
+      },
+    },
   ];
   if (onEdit === null) return columns;
   return [

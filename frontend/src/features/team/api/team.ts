@@ -13,6 +13,7 @@ import type {
   Role,
   Secret,
   ServiceAccount,
+  TeamOfPlatform,
 } from "@/api/types";
 
 export const teamKeys = {
@@ -35,6 +36,13 @@ export const membersQuery = (teamId: string) => listOf<Member>(teamId, "members"
 export const invitationsQuery = (teamId: string) => listOf<Invitation>(teamId, "invitations");
 export const serviceAccountsQuery = (teamId: string) => listOf<ServiceAccount>(teamId, "service-accounts");
 export const secretsQuery = (teamId: string) => listOf<Secret>(teamId, "secrets");
+
+/** Every team of the platform, for its administrators. */
+export const allTeamsQuery = () =>
+  queryOptions({
+    queryKey: [...teamKeys.all, "every"],
+    queryFn: ({ signal }) => request<Page<TeamOfPlatform>>("/teams", { signal }),
+  });
 
 export function projectsQuery(teamId: string, teamName: string) {
   return queryOptions({

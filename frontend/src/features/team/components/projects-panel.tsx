@@ -4,6 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { Project } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
+import { DeleteButton } from "@/components/delete-button";
 import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
@@ -12,13 +13,16 @@ import { TimeAgo } from "@/components/time-ago";
 import { changeProject, projectsQuery, teamKeys } from "@/features/team/api/team";
 import { useNow } from "@/lib/use-now";
 
+const DEFAULT_PROJECT = "default"; // takes jobs that name no project
+
 interface ProjectsPanelProps {
   teamId: string;
   teamName: string;
   writes: boolean;
+  manages: boolean;
 }
 
-export function ProjectsPanel({ teamId, teamName, writes }: ProjectsPanelProps) {
+export function ProjectsPanel({ teamId, teamName, writes, manages }: ProjectsPanelProps) {
   const client = useQueryClient();
   const projects = useQuery(projectsQuery(teamId, teamName));
   const now = useNow(true, 10_000);
@@ -45,9 +49,14 @@ export function ProjectsPanel({ teamId, teamName, writes }: ProjectsPanelProps) 
             name: "(Archive)",
             end: true,
             cell: (project: Project) => (
-              <Button size="compact-sm" variant="subtle" onClick={() => change.mutate(project)}>
-                {project.archived_at === null ? "Archive" : "Take out"}
-              </Button>
+              <>
+                <Button size="compact-sm" variant="subtle" onClick={() => change.mutate(project)}>
+                  {project.archived_at === null ? "Archive" : "Take out"}
+                </Button>
+                {manages && project.name !== DEFAULT_PROJECT ? (
+                  <DeleteButton collection="projects" id={project.id} name={project.name} />
+                ) : null}
+              </>
             ),
           },
         ]

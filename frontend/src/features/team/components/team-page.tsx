@@ -3,9 +3,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "react-router";
 
 import { sessionQuery } from "@/api/session";
+import { DeletedPanel } from "@/components/deleted-panel";
 import { EmptyState } from "@/components/empty-state";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
+import { AllTeamsPanel } from "@/features/team/components/all-teams-panel";
 import { InvitationsPanel } from "@/features/team/components/invitations-panel";
 import { MembersPanel } from "@/features/team/components/members-panel";
 import { OffersPanel } from "@/features/team/components/offers-panel";
@@ -18,16 +20,19 @@ export function TeamPage() {
   const session = useQuery(sessionQuery());
   const [search, setSearch] = useSearchParams();
   const teams = session.data?.teams ?? [];
+  const operates = session.data?.user?.platform_role === "platform_admin";
   const team = teams.find((each) => each.name === search.get("team")) ?? teams[0];
   if (team === undefined) {
     return (
       <Page title="Team">
         <OffersPanel />
+        {operates ? <AllTeamsPanel /> : null}
         <Panel>
           <EmptyState title="You are in no team yet">
             Ask an administrator of a team for an invitation: by your username, or a link.
           </EmptyState>
         </Panel>
+        <DeletedPanel kinds={["project", "team"]} />
       </Page>
     );
   }
@@ -48,7 +53,9 @@ export function TeamPage() {
       {manages ? <InvitationsPanel teamId={team.id} /> : null}
       {manages ? <ServiceAccountsPanel teamId={team.id} /> : null}
       <SecretsPanel teamId={team.id} manages={manages} />
-      <ProjectsPanel teamId={team.id} teamName={team.name} writes={team.role !== "viewer"} />
+      <ProjectsPanel teamId={team.id} teamName={team.name} writes={team.role !== "viewer"} manages={manages} />
+      {operates ? <AllTeamsPanel /> : null}
+      <DeletedPanel kinds={["project", "team"]} />
     </Page>
   );
 }

@@ -31,10 +31,12 @@ const COLUMNS: Column<Deletion>[] = [
   { name: "(Restore)", end: true, cell: (row) => <RestoreButton deletion={row} /> },
 ];
 
-/** What was deleted of jobs, artifacts, checkpoints and data sets, and can still be restored. */
-export function DeletedPanel() {
+/** Deletions that can still be restored, of these kinds or of all. */
+export function DeletedPanel({ kinds }: { kinds?: Deletion["kind"][] }) {
   const deletions = useQuery(deletionsQuery());
-  const pending = (deletions.data?.items ?? []).filter((row) => row.state === "pending");
+  const pending = (deletions.data?.items ?? []).filter(
+    (row) => row.state === "pending" && (kinds === undefined || kinds.includes(row.kind)),
+  );
   if (deletions.error) {
     return <ProblemNotice error={deletions.error} onRetry={() => void deletions.refetch()} />;
   }

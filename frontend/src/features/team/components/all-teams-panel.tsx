@@ -1,0 +1,63 @@
+import { Anchor } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+
+import { certificateAddress, deletionsQuery } from "@/api/deletions";
+import type { Deletion, TeamOfPlatform } from "@/api/types";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { DeleteButton } from "@/components/delete-button";
+import { Panel } from "@/components/panel";
+import { ProblemNotice } from "@/components/problem-notice";
+import { allTeamsQuery } from "@/features/team/api/team";
+import { moment } from "@/lib/format";
+
+const TEAMS: Column<TeamOfPlatform>[] = [
+  { name: "Name", cell: (team) => team.name },
+  { name: "Created", quiet: true, cell: (team) => moment(team.created_at) },
+  {
+    name: "(Delete)",
+    end: true,
+    cell: (team) => <DeleteButton collection="teams" id={team.id} name={`team ${team.name}`} />,
+  },
+];
+
+const ERASED: Column<Deletion>[] = [
+  { name: "Name", cell: (row) => row.name },
+  { name: "Deleted by", cell: (row) => row.deleted_by },
+  {
+    name: "State",
+    end: true,
+    cell: (row) =>
+      row.state === "purged" ? (
+        <Anchor href={certificateAddress(row.id)} download={`erasure-of-${row.name}.json`} size="sm">
+          Certificate of erasure
+        </Anchor>
+      ) : (
+        "Being erased"
+      ),
+  },
+];
+
+/** All teams of the platform, which its administrators delete here, and those that are erased. */
+export function AllTeamsPanel() {
+  const teams = useQuery(allTeamsQuery());
+  const deletions = useQuery(deletionsQuery());
+  const erased = (deletions.data?.items ?? []).filter(
+    (row) => row.kind === "team" && (row.state === "purged" || row.state === "purging"),
+  );
+  return (
+    <>
+      <Panel title="All teams" flush>
+        {teams.error ? <ProblemNotice error={teams.error} onRetry={() => void teams.refetch()} /> : null}
+        {teams.data ? (
+          <DataTable label="All teams" rows={teams.data.items} columns={TEAMS} rowKey={(row) => row.id} />
+        ) : null}
+      </Panel>
+      {erased.length > 0 ? (
+        <Panel title="Erased teams" flush>
+          <DataTable label="Erased teams" rows={erased} columns={ERASED} rowKey={(row) => row.id} />
+        </Panel>
+      ) : null}
+    </>
+  );
+}

@@ -1,0 +1,32 @@
+import django.db.models.deletion
+from django.db import migrations, models
+
+from athanor.core import tenancy
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("operations", "0002_simulations"),
+        ("accounts", "0015_life_cycle"),
+        ("artifacts", "0012_deletions_of_projects_and_teams"),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="Erasure",
+            fields=[
+                ("deletion", models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name="+", serialize=False, to="artifacts.deletion")),
+                ("team_name", models.CharField(max_length=63)),
+                ("keys", models.JSONField(default=dict)),
+                ("keys_destroyed_at", models.DateTimeField()),
+                ("cursor", models.CharField(blank=True, default="", max_length=40)),
+                ("num_jobs", models.BigIntegerField(default=0)),
+                ("num_objects", models.BigIntegerField(default=0)),
+                ("num_bytes", models.BigIntegerField(default=0)),
+                ("claimed_until", models.DateTimeField(null=True)),
+                ("certificate", models.JSONField(null=True)),
+                ("team", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name="+", to="accounts.team")),
+            ],
+        ),
+        tenancy.protect("operations_erasure"),
+    ]
