@@ -1708,7 +1708,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** @description Ask its provider now. */
+        /** @description Ask its provider now. Within 10 seconds of the last request the provider is not asked again; the answer is what is stored. */
         post: operations["series_fetch"];
         delete?: never;
         options?: never;
