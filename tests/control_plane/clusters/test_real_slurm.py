@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +21,9 @@ pytestmark = [pytest.mark.django_db, pytest.mark.timeout(120)]
 
 
 def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
-    slurm: SlurmCluster, make_user: Callable[..., User], team: Team
+    slurm: SlurmCluster, make_user: Callable[..., User], team: Team, settings: Any, tmp_path: Path
 ) -> None:
+    settings.ATHANOR = settings.ATHANOR.model_copy(update={"cluster_config_dir": tmp_path})
     user = make_user("root", team)
     User.objects.filter(pk=user.pk).update(platform_role=PlatformRole.PLATFORM_ADMIN.value)
     operator = Api()
