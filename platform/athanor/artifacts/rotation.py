@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import models, transaction
 
-from athanor.accounts import audit
+from athanor.accounts import audit, idempotency
 from athanor.accounts.models import Team
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
@@ -45,6 +45,7 @@ def rotate_master() -> int:
             row.save(update_fields=["wrapped"])
             audit.record("key.rotate_master", actor=ACTOR, target=("team_key", team_id), team_id=team_id)
             done += 1
+    idempotency.rewrap()
     return done + int(audit.rewrap_key())
 
 

@@ -33,7 +33,11 @@ SWEEPERS = (
         wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint, or of what was deleted, stays in the store."
     ),
     Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
-    Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
+    Sweeper(
+        wakeups.SWEEP_TELEMETRY,
+        600.0,
+        "No series or log is kept longer than the policy says, and no answer to an Idempotency-Key beyond a day.",
+    ),
     Sweeper(wakeups.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),
     Sweeper(wakeups.SIMULATE, 15.0, "A simulation that was asked for is carried out, or says why not."),
     Sweeper(

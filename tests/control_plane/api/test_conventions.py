@@ -1,5 +1,6 @@
 """What every client may rely on: sparse fields, tags, bulk actions with an answer for each, retry."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from athanor.accounts.models import Role, Team, User
 from athanor.backends.fake.backend import World
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
+from deploy.local import checks
 from tests.control_plane import drive
 
 pytestmark = pytest.mark.django_db
@@ -133,3 +135,21 @@ def test_a_tag_is_found_in_a_list_of_tags(api: Any, submit: Callable[..., Job]) 
     for known in (tag, f'"a", {tag}, "b"', "*", tag.removeprefix("W/")):
         assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": known}).status_code == 304
     assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": '"a", "b"'}).status_code == 200
+
+
+# A second one finds what it asks for done already, and changes nothing.
+IDEMPOTENT_BY_NATURE = {"admin_orphan_cancel", "jobs_cancel", "jobs_pause", "jobs_resume"}
+
+
+def test_every_post_that_makes_something_takes_an_idempotency_key() -> None:
+    without = []
+    for path, operations in json.loads(checks.OPENAPI_DOCUMENT.read_text())["paths"].items():
+        operation = operations.get("post", {})
+        makes = operation.get("responses", {}).keys() & {"201", "202"}
+        parameters = {each["name"] for each in operation.get("parameters", [])}
+        if makes and "Idempotency-Key" not in parameters:
+            without.append(operation["operationId"])
+            continue
+        for status in makes:
+            assert "Idempotency-Replayed" in operation["responses"][status]["headers"], path
+    assert set(without) == IDEMPOTENT_BY_NATURE, "use athanor.api.idempotency"

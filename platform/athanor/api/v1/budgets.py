@@ -25,6 +25,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.etags import IF_MATCH, guard
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, time
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.api.v1.teams import read
@@ -136,14 +137,20 @@ class BudgetsView(APIView):
 
     @extend_schema(
         operation_id="budgets_create",
+        parameters=IDEMPOTENT,
         request=NewBudgetSerializer,
         responses={201: BudgetSerializer, **PROBLEMS},
         description="Jobs that run are charged to it from now on. For platform administrators.",
     )
     def post(self, request: Request) -> Response:
         who = _operator(request)
-        row = services.create(**read(NewBudgetSerializer, request), actor=who.user)
-        return _one(services.find(who, row.id), status=201)
+        asked = read(NewBudgetSerializer, request)
+
+        def make() -> Response:
+            row = services.create(**asked, actor=who.user)
+            return _one(services.find(who, row.id), status=201)
+
+        return once(request, make)
 
 
 class BudgetView(APIView):

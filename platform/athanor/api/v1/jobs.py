@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
 from athanor.api.etags import IF_MATCH, guard, tagged
+from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
 from athanor.api.pagination import listed, page, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
@@ -38,10 +39,6 @@ from athanor.operations import quotas
 from athanor.specs import fit
 from athanor.specs.v1 import JobSpec
 
-IDEMPOTENCY = OpenApiParameter(
-    "Idempotency-Key", str, OpenApiParameter.HEADER, description="Any string; the same key and body give the same job."
-)
-LONGEST_KEY = 200
 SHOWN = JobSerializer()  # making one costs more than using it
 JobPage = page_of("JobPage", JobSummarySerializer)
 Plan = inline_serializer(
@@ -107,7 +104,7 @@ class JobsView(APIView):
 
     @extend_schema(
         operation_id="jobs_submit",
-        parameters=[IDEMPOTENCY],
+        parameters=IDEMPOTENT_JOBS,
         request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
         responses={201: JobSerializer, **PROBLEMS},
     )
@@ -208,7 +205,7 @@ class ResumeView(APIView):
 class ForkView(APIView):
     @extend_schema(
         operation_id="jobs_fork",
-        parameters=[IDEMPOTENCY],
+        parameters=IDEMPOTENT_JOBS,
         request=inline_serializer(
             "Fork",
             {"changes": serializers.JSONField(required=False, help_text="JSON merge patch on the spec as written")},
@@ -227,7 +224,7 @@ class ForkView(APIView):
 class RetryView(APIView):
     @extend_schema(
         operation_id="jobs_retry",
-        parameters=[IDEMPOTENCY],
+        parameters=IDEMPOTENT_JOBS,
         request=None,
         responses={201: JobSerializer, **PROBLEMS},
         description="A new job with the spec of one that has ended, as it was written.",
@@ -247,7 +244,7 @@ def _written(job: Job) -> dict[str, Any]:
 
 
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
-    key = _idempotency_key(request)
+    key = key_of(request)
     try:
         done = services.submit(submission.read(principal(request), team, written, original), key, quotas.check)
     except (Invalid, Conflict):
@@ -266,7 +263,7 @@ def _created(job: Job, *, replayed: bool) -> Response:
         mark_as_new(job)
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
-        headers["Idempotency-Replayed"] = "true"
+        headers[REPLAYED.name] = "true"
     return Response(SHOWN.to_representation(job), status=201, headers=headers)
 
 
@@ -279,14 +276,6 @@ def _etag(job: Job) -> str:
 def _is_unchanged(job: Job, tag: str) -> bool:
     """A job that trains reports all the time; what somebody decided upon is its state and what is wanted of it."""
     return tag.startswith(f'W/"{job.version}-')
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        detail = f"Idempotency-Key has {len(key)} characters; it takes 1 to {LONGEST_KEY}"
-        raise Invalid("invalid_parameter", detail, remedy="use a UUID")
-    return key
 
 
 def _statuses(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.etags import IF_MATCH, guard, tag_of
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, time
 from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
@@ -159,6 +160,7 @@ class SeriesListView(APIView):
 
     @extend_schema(
         operation_id="series_connect",
+        parameters=IDEMPOTENT,
         request=NewPriceSeriesSerializer,
         responses={201: PriceSeriesSerializer, **PROBLEMS},
         description="A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its "
@@ -169,8 +171,11 @@ class SeriesListView(APIView):
         wanted = read(NewPriceSeriesSerializer, request)
         if wanted.get("url"):
             outbound.check_webhook_url(wanted["url"])
-        row = terms.connect(who.user, **wanted)
-        return Response(PriceSeriesSerializer(row).data, status=201)
+
+        def make() -> Response:
+            return Response(PriceSeriesSerializer(terms.connect(who.user, **wanted)).data, status=201)
+
+        return once(request, make)
 
 
 class SeriesView(APIView):

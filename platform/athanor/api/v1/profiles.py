@@ -9,6 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import check_may_write, principal
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import profiles
@@ -49,6 +50,7 @@ class ProfileRequestSerializer(serializers.Serializer[Any]):
 class ProfileView(APIView):
     @extend_schema(
         operation_id="jobs_profile",
+        parameters=IDEMPOTENT,
         request=ProfileRequestSerializer,
         responses={202: ProfileSerializer, **PROBLEMS},
         description="Traces the next steps of every rank of a running job. One request of a job at a time.",
@@ -59,8 +61,12 @@ class ProfileView(APIView):
         check_may_write(who, job.team_id)
         asked = ProfileRequestSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        made = profiles.request(job.id, asked.validated_data["steps"], who.user.username)
-        return Response(ProfileSerializer(made).data, status=202)
+        steps = asked.validated_data["steps"]
+
+        def make() -> Response:
+            return Response(ProfileSerializer(profiles.request(job.id, steps, who.user.username)).data, status=202)
+
+        return once(request, make)
 
 
 class ProfilesView(APIView):

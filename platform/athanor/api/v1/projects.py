@@ -11,6 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.api.access import check_may_write, principal, team_named
 from athanor.api.etags import tagged
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, page
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
@@ -71,14 +72,21 @@ class ProjectsView(APIView):
         return Response(listed(items, next_cursor))
 
     @extend_schema(
-        operation_id="projects_create", request=NewProjectSerializer, responses={201: ProjectSerializer, **PROBLEMS}
+        operation_id="projects_create",
+        parameters=IDEMPOTENT,
+        request=NewProjectSerializer,
+        responses={201: ProjectSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         who = principal(request)
         asked = read(NewProjectSerializer, request)
         team = team_named(who, Permission.SUBMIT, asked.get("team"))
-        row = projects.create(team, asked["name"], asked.get("description", ""), who.user)
-        return Response(_data(row), status=201)
+
+        def make() -> Response:
+            row = projects.create(team, asked["name"], asked.get("description", ""), who.user)
+            return Response(_data(row), status=201)
+
+        return once(request, make)
 
 
 class ProjectView(APIView):

@@ -25,6 +25,7 @@ from athanor.accounts.selectors import (
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
@@ -128,17 +129,23 @@ class TeamsView(APIView):
         rows = teams_of(principal(request)).select_related("quota_node")
         return Response(listed(TeamSerializer(rows, many=True).data))
 
-    @extend_schema(operation_id="teams_create", request=TeamSerializer, responses={201: TeamSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="teams_create",
+        parameters=IDEMPOTENT,
+        request=TeamSerializer,
+        responses={201: TeamSerializer, **PROBLEMS},
+    )
     def post(self, request: Request) -> Response:
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
         asked = read(TeamSerializer, request)
         if asked.keys() - {"name"}:
             check_platform(who, Permission.MANAGE_QUOTAS)
-        team = members.create_team(asked.pop("name"), who.user)
-        if asked:
-            team = quotas.change_limits(team, asked, who.user).team
-        return Response(TeamSerializer(team).data, status=201)
+        name = asked.pop("name")
+        return once(
+            request,
+            lambda: Response(TeamSerializer(quotas.create_team(name, asked, who.user)).data, status=201),
+        )
 
 
 class TeamView(APIView):
@@ -168,6 +175,7 @@ class MembersView(APIView):
 
     @extend_schema(
         operation_id="members_add",
+        parameters=IDEMPOTENT,
         request=NewMemberSerializer,
         responses={202: InvitationSerializer, **PROBLEMS},
         description=(
@@ -181,8 +189,12 @@ class MembersView(APIView):
         asked = read(NewMemberSerializer, request)
         role = Role(asked["role"])
         check_may_grant(who, role)
-        row = members.offer_membership(team, asked["username"], role, who.user)
-        return Response(InvitationSerializer(row).data, status=202)
+
+        def make() -> Response:
+            row = members.offer_membership(team, asked["username"], role, who.user)
+            return Response(InvitationSerializer(row).data, status=202)
+
+        return once(request, make)
 
 
 class MemberView(APIView):
@@ -242,6 +254,7 @@ class InvitationsView(APIView):
 
     @extend_schema(
         operation_id="invitations_create",
+        parameters=IDEMPOTENT,
         request=NewInvitationSerializer,
         responses={201: MadeInvitationSerializer, **PROBLEMS},
     )
@@ -252,10 +265,14 @@ class InvitationsView(APIView):
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
         role = Role(asked["role"])
         check_may_grant(who, role)
-        row, token = members.invite(team, role, hours, note, who.user)
-        # Behind the #, so that it is in no server's log.
-        url = f"{settings.ATHANOR.public_url}/invitation#{token}"
-        return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
+
+        def make() -> Response:
+            row, token = members.invite(team, role, hours, note, who.user)
+            # Behind the #, so that it is in no server's log.
+            url = f"{settings.ATHANOR.public_url}/invitation#{token}"
+            return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
+
+        return once(request, make)
 
 
 class InvitationView(APIView):
@@ -276,10 +293,15 @@ class OffersView(APIView):
 
 
 class OfferAcceptView(APIView):
-    @extend_schema(operation_id="offers_accept", request=None, responses={201: MemberSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="offers_accept",
+        parameters=IDEMPOTENT,
+        request=None,
+        responses={201: MemberSerializer, **PROBLEMS},
+    )
     def post(self, request: Request, invitation_id: str) -> Response:
-        row = members.accept_offer(invitation_id, _consenting(principal(request)))
-        return Response(MemberSerializer(row).data, status=201)
+        user = _consenting(principal(request))
+        return once(request, lambda: _joined(members.accept_offer(invitation_id, user)))
 
 
 class OfferDeclineView(APIView):
@@ -295,7 +317,10 @@ class AcceptView(APIView):
     permission_classes = (AllowAny,)
 
     @extend_schema(
-        operation_id="invitations_accept", request=AcceptSerializer, responses={201: MemberSerializer, **PROBLEMS}
+        operation_id="invitations_accept",
+        parameters=IDEMPOTENT,
+        request=AcceptSerializer,
+        responses={201: MemberSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         given = request.data if isinstance(request.data, dict) else {}
@@ -303,11 +328,14 @@ class AcceptView(APIView):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
         asked = read(AcceptSerializer, request)
         if isinstance(request.auth, Principal):
-            row = members.accept(asked["token"], _consenting(request.auth))
-        else:
-            new = read(_NewUserSerializer, request)
-            row = members.accept_as_new(asked["token"], new["username"], new["password"])
-        return Response(MemberSerializer(row).data, status=201)
+            user = _consenting(request.auth)
+            return once(request, lambda: _joined(members.accept(asked["token"], user)))
+        new = read(_NewUserSerializer, request)
+        return once(
+            request,
+            lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
+            credential=f"invitation:{services.digest_of(asked['token'])}",
+        )
 
 
 class ServiceAccountsView(APIView):
@@ -321,6 +349,7 @@ class ServiceAccountsView(APIView):
 
     @extend_schema(
         operation_id="service_accounts_create",
+        parameters=IDEMPOTENT,
         request=NewServiceAccountSerializer,
         responses={201: ServiceAccountSerializer, **PROBLEMS},
     )
@@ -330,8 +359,12 @@ class ServiceAccountsView(APIView):
         asked = read(NewServiceAccountSerializer, request)
         role = Role(asked["role"])
         check_may_grant(who, role)
-        account = members.create_service_account(team, asked["name"], role, who.user)
-        return Response(ServiceAccountSerializer(account).data, status=201)
+
+        def make() -> Response:
+            account = members.create_service_account(team, asked["name"], role, who.user)
+            return Response(ServiceAccountSerializer(account).data, status=201)
+
+        return once(request, make)
 
 
 class ServiceAccountView(APIView):
@@ -345,25 +378,25 @@ class ServiceAccountView(APIView):
 class ServiceAccountTokensView(APIView):
     @extend_schema(
         operation_id="service_accounts_token",
+        parameters=IDEMPOTENT,
         request=ScopedSerializer,
         responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request, account_id: str) -> Response:
         who = principal(request)
         account = _managed(who, account_id)
-        assert account.service_team is not None
+        team = account.service_team
+        assert team is not None
         asked = read(ScopedSerializer, request)
         scopes, expires_at = narrowed(who, asked)
-        row, token = services.issue_token(
-            account,
-            account.service_team,
-            asked["name"],
-            expires_at,
-            scopes=scopes,
-            actor=who.user,
-            parent_id=who.token_id,
-        )
-        return issued(row, token)
+
+        def make() -> Response:
+            made = services.issue_token(
+                account, team, asked["name"], expires_at, scopes=scopes, actor=who.user, parent_id=who.token_id
+            )
+            return issued(*made)
+
+        return once(request, make)
 
 
 class _NewUserSerializer(serializers.Serializer[Any]):
@@ -376,6 +409,10 @@ def read(shape: type[serializers.Serializer[Any]], request: Request) -> dict[str
     asked.is_valid(raise_exception=True)
     found: dict[str, Any] = dict(asked.validated_data)
     return found
+
+
+def _joined(row: Membership) -> Response:
+    return Response(MemberSerializer(row).data, status=201)
 
 
 def _seen(who: Principal, team_id: str) -> Any:

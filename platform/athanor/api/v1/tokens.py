@@ -16,6 +16,7 @@ from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope, includes
 from athanor.accounts.selectors import Principal, tokens_of
 from athanor.api.access import principal, team_named
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
@@ -84,7 +85,10 @@ class TokensView(APIView):
         return Response(listed(TokenSerializer(rows, many=True).data, next_cursor))
 
     @extend_schema(
-        operation_id="tokens_create", request=TokenRequestSerializer, responses={201: NewTokenSerializer, **PROBLEMS}
+        operation_id="tokens_create",
+        parameters=IDEMPOTENT,
+        request=TokenRequestSerializer,
+        responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         asked = TokenRequestSerializer(data=request.data)
@@ -92,10 +96,14 @@ class TokensView(APIView):
         who = principal(request)
         team = team_named(who, Permission.VIEW, asked.validated_data.get("team"))
         scopes, expires_at = narrowed(who, asked.validated_data)
-        row, token = services.issue_token(
-            who.user, team, asked.validated_data["name"], expires_at, scopes=scopes, parent_id=who.token_id
-        )
-        return issued(row, token)
+        name = asked.validated_data["name"]
+
+        def make() -> Response:
+            return issued(
+                *services.issue_token(who.user, team, name, expires_at, scopes=scopes, parent_id=who.token_id)
+            )
+
+        return once(request, make)
 
 
 class TokensRevokeAllView(APIView):
@@ -121,6 +129,7 @@ class TokenView(APIView):
 class TokenRotateView(APIView):
     @extend_schema(
         operation_id="tokens_rotate",
+        parameters=IDEMPOTENT,
         request=inline_serializer(
             "TokenRotation",
             {
@@ -145,7 +154,11 @@ class TokenRotateView(APIView):
         field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
         body = request.data if isinstance(request.data, dict) else {}
         overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
-        return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
+
+        def make() -> Response:
+            return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
+
+        return once(request, make)
 
 
 def own_token(who: Principal, token_id: str) -> ApiToken:

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal, team_named
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.teams import read
@@ -104,6 +105,7 @@ class WebhooksView(APIView):
 
     @extend_schema(
         operation_id="webhooks_create",
+        parameters=IDEMPOTENT,
         request=NewWebhookSerializer,
         responses={201: MadeWebhookSerializer, **PROBLEMS},
         description="Told of what happens from now on: a CloudEvents 1.0 envelope, signed in `Athanor-Signature: "
@@ -113,10 +115,14 @@ class WebhooksView(APIView):
         who = principal(request)
         asked = read(NewWebhookSerializer, request)
         team = team_named(who, Permission.MANAGE, asked.get("team"))
-        webhook, secret = services.create(
-            team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=who.user
-        )
-        return Response(_with_secret(webhook, secret), status=201)
+
+        def make() -> Response:
+            webhook, secret = services.create(
+                team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=who.user
+            )
+            return Response(_with_secret(webhook, secret), status=201)
+
+        return once(request, make)
 
 
 class WebhookView(APIView):
@@ -146,6 +152,7 @@ class WebhookView(APIView):
 class WebhookTestView(APIView):
     @extend_schema(
         operation_id="webhooks_test",
+        parameters=IDEMPOTENT,
         request=None,
         responses={202: DeliverySerializer, **PROBLEMS},
         description="Sends an event of type `webhook.test`, once; how it went is read from the delivery. A team has "
@@ -153,13 +160,14 @@ class WebhookTestView(APIView):
     )
     def post(self, request: Request, webhook_id: str) -> Response:
         who = principal(request)
-        delivery = services.test(_managed(who, webhook_id), who.user)
-        return Response(DeliverySerializer(delivery).data, status=202)
+        webhook = _managed(who, webhook_id)
+        return once(request, lambda: Response(DeliverySerializer(services.test(webhook, who.user)).data, status=202))
 
 
 class WebhookSecretView(APIView):
     @extend_schema(
         operation_id="webhooks_rotate_secret",
+        parameters=IDEMPOTENT,
         request=inline_serializer(
             "WebhookSecretRotation",
             {
@@ -179,8 +187,12 @@ class WebhookSecretView(APIView):
         field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
         body = request.data if isinstance(request.data, dict) else {}
         overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
-        secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
-        return Response(_with_secret(_managed(who, webhook_id), secret), status=201)
+
+        def make() -> Response:
+            secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
+            return Response(_with_secret(_managed(who, webhook_id), secret), status=201)
+
+        return once(request, make)
 
 
 class DeliveriesView(APIView):
@@ -203,11 +215,16 @@ class DeliveryView(APIView):
 
 
 class RedeliverView(APIView):
-    @extend_schema(operation_id="deliveries_redeliver", request=None, responses={202: DeliverySerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="deliveries_redeliver",
+        parameters=IDEMPOTENT,
+        request=None,
+        responses={202: DeliverySerializer, **PROBLEMS},
+    )
     def post(self, request: Request, delivery_id: str) -> Response:
         who = principal(request)
-        again = services.redeliver(_delivery(who, delivery_id), who.user)
-        return Response(DeliverySerializer(again).data, status=202)
+        row = _delivery(who, delivery_id)
+        return once(request, lambda: Response(DeliverySerializer(services.redeliver(row, who.user)).data, status=202))
 
 
 def _managed(who: Principal, webhook_id: str) -> Webhook:
