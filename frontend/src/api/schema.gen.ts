@@ -5623,7 +5623,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5761,7 +5761,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5899,7 +5899,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6035,7 +6035,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6175,7 +6175,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6315,7 +6315,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6451,7 +6451,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6589,7 +6589,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6730,7 +6730,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6868,7 +6868,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7006,7 +7006,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7144,7 +7144,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7293,7 +7293,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7440,7 +7440,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7579,7 +7579,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7647,7 +7647,10 @@ export interface operations {
     budgets_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -7659,6 +7662,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -7719,7 +7724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7857,7 +7862,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8002,7 +8007,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8145,7 +8150,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8286,7 +8291,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8427,7 +8432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8565,7 +8570,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8703,7 +8708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8839,7 +8844,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8907,7 +8912,10 @@ export interface operations {
     clusters_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -8919,6 +8927,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -8979,7 +8989,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9117,7 +9127,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9254,7 +9264,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9399,7 +9409,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9544,7 +9554,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9683,7 +9693,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9826,7 +9836,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9969,7 +9979,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10108,7 +10118,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10247,7 +10257,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10398,7 +10408,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10536,7 +10546,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10679,7 +10689,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10817,7 +10827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10955,7 +10965,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11093,7 +11103,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11233,7 +11243,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11369,7 +11379,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11512,7 +11522,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11655,7 +11665,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11797,7 +11807,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11869,7 +11879,10 @@ export interface operations {
                 name: string;
                 team?: string;
             };
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -11884,6 +11897,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -11944,7 +11959,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12085,7 +12100,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12223,7 +12238,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12361,7 +12376,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12500,7 +12515,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12638,7 +12653,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12776,7 +12791,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12914,7 +12929,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12982,7 +12997,10 @@ export interface operations {
     deliveries_redeliver: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 delivery_id: string;
             };
@@ -12992,6 +13010,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -13052,7 +13072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13200,7 +13220,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13336,7 +13356,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13473,7 +13493,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13541,7 +13561,10 @@ export interface operations {
     offers_accept: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 invitation_id: string;
             };
@@ -13551,6 +13574,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -13611,7 +13636,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13748,7 +13773,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13816,7 +13841,10 @@ export interface operations {
     invitations_accept: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -13828,6 +13856,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -13888,7 +13918,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14038,7 +14068,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14107,7 +14137,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Any string; the same key and body give the same job. */
+                /** @description Makes the submission safe to repeat: the same key in the same team with the same spec gives the same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -14122,6 +14152,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -14182,7 +14214,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14323,7 +14355,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14464,7 +14496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14605,7 +14637,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14747,7 +14779,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14888,7 +14920,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15026,7 +15058,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15164,7 +15196,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15312,7 +15344,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15460,7 +15492,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15608,7 +15640,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15746,7 +15778,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15895,7 +15927,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15964,7 +15996,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Any string; the same key and body give the same job. */
+                /** @description Makes the submission safe to repeat: the same key in the same team with the same spec gives the same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -15980,6 +16012,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -16040,7 +16074,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16189,7 +16223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16257,7 +16291,10 @@ export interface operations {
     jobs_profile: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 job_id: string;
             };
@@ -16271,6 +16308,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -16331,7 +16370,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16480,7 +16519,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16549,7 +16588,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Any string; the same key and body give the same job. */
+                /** @description Makes the submission safe to repeat: the same key in the same team with the same spec gives the same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -16561,6 +16600,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -16621,7 +16662,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16761,7 +16802,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16901,7 +16942,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17042,7 +17083,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17182,7 +17223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17322,7 +17363,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17458,7 +17499,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17594,7 +17635,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17732,7 +17773,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17877,7 +17918,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18021,7 +18062,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18089,7 +18130,10 @@ export interface operations {
     projects_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -18101,6 +18145,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -18161,7 +18207,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18299,7 +18345,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18441,7 +18487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18582,7 +18628,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18718,7 +18764,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18854,7 +18900,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18998,7 +19044,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19142,7 +19188,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19278,7 +19324,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19414,7 +19460,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19557,7 +19603,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19695,7 +19741,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19836,7 +19882,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19973,7 +20019,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20115,7 +20161,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20251,7 +20297,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20319,7 +20365,10 @@ export interface operations {
     series_connect: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -20331,6 +20380,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -20391,7 +20442,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20529,7 +20580,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20666,7 +20717,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20807,7 +20858,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20950,7 +21001,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21088,7 +21139,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21225,7 +21276,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21293,7 +21344,10 @@ export interface operations {
     service_accounts_token: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 account_id: string;
             };
@@ -21307,6 +21361,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -21367,7 +21423,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21526,7 +21582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21683,7 +21739,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21822,7 +21878,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21958,7 +22014,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22095,7 +22151,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22231,7 +22287,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22372,7 +22428,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22440,7 +22496,10 @@ export interface operations {
     simulations_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -22453,6 +22512,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -22513,7 +22574,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22651,7 +22712,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22808,7 +22869,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22876,7 +22937,10 @@ export interface operations {
     teams_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -22888,6 +22952,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -22948,7 +23014,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23086,7 +23152,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23231,7 +23297,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23369,7 +23435,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23437,7 +23503,10 @@ export interface operations {
     invitations_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -23451,6 +23520,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -23511,7 +23582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23649,7 +23720,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23717,7 +23788,10 @@ export interface operations {
     members_add: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -23731,6 +23805,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -23791,7 +23867,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23930,7 +24006,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24068,7 +24144,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24214,7 +24290,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24353,7 +24429,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24491,7 +24567,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24559,7 +24635,10 @@ export interface operations {
     secrets_put: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -24573,6 +24652,8 @@ export interface operations {
         responses: {
             200: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -24581,6 +24662,8 @@ export interface operations {
             };
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -24641,7 +24724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24779,7 +24862,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24847,7 +24930,10 @@ export interface operations {
     service_accounts_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -24861,6 +24947,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -24921,7 +25009,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25062,7 +25150,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25130,7 +25218,10 @@ export interface operations {
     tokens_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -25142,6 +25233,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -25202,7 +25295,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25339,7 +25432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25407,7 +25500,10 @@ export interface operations {
     tokens_rotate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 token_id: string;
             };
@@ -25421,6 +25517,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -25481,7 +25579,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25617,7 +25715,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25753,7 +25851,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25821,7 +25919,10 @@ export interface operations {
     webhooks_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -25833,6 +25934,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -25893,7 +25996,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26031,7 +26134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26168,7 +26271,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26310,7 +26413,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26453,7 +26556,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26521,7 +26624,10 @@ export interface operations {
     webhooks_rotate_secret: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 webhook_id: string;
             };
@@ -26535,6 +26641,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -26595,7 +26703,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26663,7 +26771,10 @@ export interface operations {
     webhooks_test: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 webhook_id: string;
             };
@@ -26673,6 +26784,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -26733,7 +26846,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
