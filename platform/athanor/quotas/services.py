@@ -74,7 +74,7 @@ def create_team(name: str, limits: Mapping[str, int | None], actor: User) -> Tea
         team = members.create_team(name, actor)
         if limits:
             change_limits(team, limits, actor)
-        return team
+        return Team.objects.select_related("quota_node").get(pk=team.pk)
 
 
 def change_limits(
