@@ -24,11 +24,11 @@ from athanor.accounts.models import Team
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, time
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
-from athanor.api.v1.teams import read
 from athanor.budgets import services, statements
 from athanor.budgets.models import Budget, BudgetPeriod
 from athanor.core import tenancy
@@ -77,7 +77,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
     forecast = ForecastSerializer(allow_null=True)
 
 
-class NewBudgetSerializer(serializers.Serializer[Any]):
+class NewBudgetSerializer(RequestSerializer):
     node_id = serializers.CharField(max_length=40, help_text="of the quota tree; of a team, a group or all")
     name = serializers.CharField(max_length=100)
     unit = serializers.ChoiceField(choices=Budget.Unit.values)
@@ -89,7 +89,7 @@ class NewBudgetSerializer(serializers.Serializer[Any]):
     hard = serializers.BooleanField(required=False, default=False)
 
 
-class BudgetChangeSerializer(serializers.Serializer[Any]):
+class BudgetChangeSerializer(RequestSerializer):
     name = serializers.CharField(max_length=100, required=False)
     amount = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
     soft_percent = serializers.IntegerField(min_value=1, max_value=100, required=False)

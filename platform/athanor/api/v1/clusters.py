@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
+from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, number, page
@@ -39,7 +40,6 @@ from athanor.api.v1.cluster_shapes import (
 )
 from athanor.api.v1.operations import operator
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.backends import registry
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
 from athanor.clusters.selectors import enabled_clusters

@@ -16,6 +16,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
 from athanor.api.pagination import listed, page, time
@@ -64,6 +65,12 @@ Plan = inline_serializer(
 )
 
 
+class ForkSerializer(RequestSerializer):
+    changes = serializers.DictField(
+        required=False, allow_null=True, help_text="JSON merge patch on the spec as written"
+    )
+
+
 class JobsView(APIView):
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
@@ -105,7 +112,7 @@ class JobsView(APIView):
     @extend_schema(
         operation_id="jobs_submit",
         parameters=IDEMPOTENT_JOBS,
-        request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={201: JobSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
@@ -117,7 +124,7 @@ class PlanView(APIView):
 
     @extend_schema(
         operation_id="jobs_plan",
-        request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={200: Plan, **PROBLEMS},
         description="What a submission would do, without doing it.",
     )
@@ -206,18 +213,15 @@ class ForkView(APIView):
     @extend_schema(
         operation_id="jobs_fork",
         parameters=IDEMPOTENT_JOBS,
-        request=inline_serializer(
-            "Fork",
-            {"changes": serializers.JSONField(required=False, help_text="JSON merge patch on the spec as written")},
-        ),
+        request=ForkSerializer,
         responses={201: JobSerializer, **PROBLEMS},
     )
     def post(self, request: Request, job_id: str) -> Response:
         who = principal(request)
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
-        body: Any = request.data if isinstance(request.data, dict) else {}
-        written = submission.merged(_written(original), body.get("changes") or {})
+        changes = read(ForkSerializer, request).get("changes")
+        written = submission.merged(_written(original), changes or {})
         return _submit(request, submission.team_of(who, written), written, original)
 
 

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import check_may_write, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
@@ -43,7 +44,7 @@ class ProfileSerializer(serializers.Serializer[Any]):
         return row.artifact.size_bytes if row.artifact else None
 
 
-class ProfileRequestSerializer(serializers.Serializer[Any]):
+class ProfileRequestSerializer(RequestSerializer):
     steps = serializers.IntegerField(default=DEFAULT_STEPS, min_value=1, max_value=MOST_PROFILED_STEPS)
 
 
@@ -59,9 +60,7 @@ class ProfileView(APIView):
         who = principal(request)
         job = job_of(who, job_id)
         check_may_write(who, job.team_id)
-        asked = ProfileRequestSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        steps = asked.validated_data["steps"]
+        steps = read(ProfileRequestSerializer, request)["steps"]
 
         def make() -> Response:
             return Response(ProfileSerializer(profiles.request(job.id, steps, who.user.username)).data, status=202)

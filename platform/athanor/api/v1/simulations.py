@@ -3,7 +3,6 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -58,7 +57,7 @@ class SimulationsView(APIView):
     @extend_schema(
         operation_id="simulations_create",
         parameters=IDEMPOTENT,
-        request={"application/json": SimulationRequest, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": SimulationRequest, "application/yaml": SimulationRequest},
         responses={202: SimulationDocument, **PROBLEMS},
         description="Carried out by a worker; ask for it by its id until its state is done or failed.",
     )

@@ -10,10 +10,10 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import check, principal, team_for
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import TeamSecret
 
@@ -41,7 +41,7 @@ class DestinationsField(serializers.ListField):
         super().__init__(max_length=MOST_DESTINATIONS, **options)
 
 
-class NewSecretSerializer(serializers.Serializer[Any]):
+class NewSecretSerializer(RequestSerializer):
     name = serializers.RegexField(r"^[a-z][a-z0-9-]*$", max_length=63)
     value = serializers.CharField(
         max_length=LONGEST_VALUE, trim_whitespace=False, write_only=True, help_text="never shown again"
@@ -51,7 +51,7 @@ class NewSecretSerializer(serializers.Serializer[Any]):
     )
 
 
-class SecretChangesSerializer(serializers.Serializer[Any]):
+class SecretChangesSerializer(RequestSerializer):
     destinations = DestinationsField(help_text="replaces those that are set; empty: may be sent to no server")
 
 

@@ -24,6 +24,7 @@ from athanor.accounts.selectors import (
     teams_of,
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
@@ -37,15 +38,21 @@ ROLES = [role.value for role in Role]
 LONGEST_INVITATION_HOURS = 24 * 30
 
 
-class LimitsSerializer(serializers.Serializer[Any]):
+class LimitsSerializer(RequestSerializer):
     max_running_jobs = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
     max_slots = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
 
 
-class TeamSerializer(LimitsSerializer):
-    id = serializers.CharField(read_only=True)
+class NewTeamSerializer(LimitsSerializer):
     name = serializers.SlugField(max_length=63)
-    created_at = serializers.DateTimeField(read_only=True)
+
+
+class TeamSerializer(serializers.Serializer[Team]):
+    max_running_jobs = serializers.IntegerField(allow_null=True)
+    max_slots = serializers.IntegerField(allow_null=True)
+    id = serializers.CharField()
+    name = serializers.CharField()
+    created_at = serializers.DateTimeField()
 
     def to_representation(self, instance: Team) -> dict[str, Any]:
         leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
@@ -64,7 +71,7 @@ class MemberSerializer(serializers.Serializer[Membership]):
         return row.user.service_team_id is not None
 
 
-class RoleSerializer(serializers.Serializer[Any]):
+class RoleSerializer(RequestSerializer):
     role = serializers.ChoiceField(choices=ROLES)
 
 
@@ -107,7 +114,7 @@ class MadeInvitationSerializer(InvitationSerializer):
     url = serializers.CharField(help_text="for the invited; good once")
 
 
-class AcceptSerializer(serializers.Serializer[Any]):
+class AcceptSerializer(RequestSerializer):
     token = serializers.CharField(max_length=200)
     username = serializers.CharField(required=False, max_length=150, help_text="of a new user; not when signed in")
     password = serializers.CharField(required=False, trim_whitespace=False, max_length=200)
@@ -132,13 +139,13 @@ class TeamsView(APIView):
     @extend_schema(
         operation_id="teams_create",
         parameters=IDEMPOTENT,
-        request=TeamSerializer,
+        request=NewTeamSerializer,
         responses={201: TeamSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
-        asked = read(TeamSerializer, request)
+        asked = read(NewTeamSerializer, request)
         if asked.keys() - {"name"}:
             check_platform(who, Permission.MANAGE_QUOTAS)
         name = asked.pop("name")
@@ -399,16 +406,9 @@ class ServiceAccountTokensView(APIView):
         return once(request, make)
 
 
-class _NewUserSerializer(serializers.Serializer[Any]):
+class _NewUserSerializer(AcceptSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(trim_whitespace=False, max_length=200)
-
-
-def read(shape: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
-    asked = shape(data=request.data)
-    asked.is_valid(raise_exception=True)
-    found: dict[str, Any] = dict(asked.validated_data)
-    return found
 
 
 def _joined(row: Membership) -> Response:

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,10 +13,10 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal, team_named
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.webhooks import selectors, services
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
 
@@ -32,7 +32,7 @@ class WebhookSecretSerializer(serializers.Serializer[WebhookSecret]):
     retires_at = serializers.DateTimeField(allow_null=True, help_text="until when it signs beside its successor")
 
 
-class WebhookChangesSerializer(serializers.Serializer[Any]):
+class WebhookChangesSerializer(RequestSerializer):
     url = serializers.CharField(max_length=500, required=False)
     name = serializers.CharField(max_length=100, required=False, allow_blank=True)
     types = serializers.ListField(
@@ -41,7 +41,7 @@ class WebhookChangesSerializer(serializers.Serializer[Any]):
     enabled = serializers.BooleanField(required=False)
 
 
-class NewWebhookSerializer(serializers.Serializer[Any]):
+class NewWebhookSerializer(RequestSerializer):
     url = serializers.CharField(max_length=500, help_text="https, and public, unless an administrator allows another")
     name = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
     types = serializers.ListField(
@@ -95,6 +95,15 @@ class DeliverySerializer(serializers.Serializer[Delivery]):
 
 class FullDeliverySerializer(DeliverySerializer):
     body = serializers.CharField(help_text="as it is sent")
+
+
+class WebhookSecretRotationSerializer(RequestSerializer):
+    overlap_seconds = serializers.IntegerField(
+        default=DEFAULT_OVERLAP_SECONDS,
+        min_value=0,
+        max_value=LONGEST_OVERLAP_SECONDS,
+        help_text="for which the old one signs too",
+    )
 
 
 class WebhooksView(APIView):
@@ -168,25 +177,13 @@ class WebhookSecretView(APIView):
     @extend_schema(
         operation_id="webhooks_rotate_secret",
         parameters=IDEMPOTENT,
-        request=inline_serializer(
-            "WebhookSecretRotation",
-            {
-                "overlap_seconds": serializers.IntegerField(
-                    required=False,
-                    min_value=0,
-                    max_value=LONGEST_OVERLAP_SECONDS,
-                    help_text=f"for which the old one signs too; {DEFAULT_OVERLAP_SECONDS} without it",
-                )
-            },
-        ),
+        request=WebhookSecretRotationSerializer,
         responses={201: MadeWebhookSerializer, **PROBLEMS},
     )
     def post(self, request: Request, webhook_id: str) -> Response:
         who = principal(request)
         webhook = _managed(who, webhook_id)
-        field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
-        body = request.data if isinstance(request.data, dict) else {}
-        overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
+        overlap = read(WebhookSecretRotationSerializer, request)["overlap_seconds"]
 
         def make() -> Response:
             secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
