@@ -17,7 +17,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.fields import empty
 from rest_framework.request import Request
 
-NOT_BLANK = r"\S"
+NOT_BLANK = r"[^\s\x1c-\x1f\x85]"  # as str.strip has it; JSON Schema's \s is smaller
 _LISTS = (serializers.ListField, serializers.ListSerializer)
 _TEXTS = (serializers.CharField, serializers.DateTimeField)
 
@@ -120,6 +120,9 @@ class _StrictSchema(OpenApiSerializerExtension):
         schema["additionalProperties"] = False
         if "__doc__" not in vars(type(self.target)) or not type(self.target).__doc__:
             schema.pop("description", None)  # of RequestSerializer itself
+        required = [name for name, field in self.target.fields.items() if field.required and not field.read_only]
+        if required and not self.target.partial:
+            schema["required"] = sorted(required)  # in a PATCH too
         for name, field in self.target.fields.items():
             _tighten(schema.get("properties", {}).get(name), field)
         return schema

@@ -75,7 +75,7 @@ class DatasetsView(APIView):
     @extend_schema(
         operation_id="datasets_upload",
         parameters=[
-            OpenApiParameter("name", str, required=True),
+            OpenApiParameter("name", {"type": "string", "pattern": NAME.pattern}, required=True),
             OpenApiParameter("team", str),
             OpenApiParameter("format", str, enum=["auto", *FORMATS]),
             *IDEMPOTENT,
