@@ -121,7 +121,7 @@ class _StrictSchema(OpenApiSerializerExtension):
         if "__doc__" not in vars(type(self.target)) or not type(self.target).__doc__:
             schema.pop("description", None)  # of RequestSerializer itself
         required = [name for name, field in self.target.fields.items() if field.required and not field.read_only]
-        if required and not self.target.partial:
+        if required and (auto_schema.method == "PATCH" or not self.target.partial):
             schema["required"] = sorted(required)  # in a PATCH too
         for name, field in self.target.fields.items():
             _tighten(schema.get("properties", {}).get(name), field)

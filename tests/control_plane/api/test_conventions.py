@@ -153,3 +153,32 @@ def test_every_post_that_makes_something_takes_an_idempotency_key() -> None:
         for status in makes:
             assert "Idempotency-Replayed" in operation["responses"][status]["headers"], path
     assert set(without) == IDEMPOTENT_BY_NATURE, "use athanor.api.idempotency"
+
+
+def test_an_unknown_field_of_a_body_is_refused_with_the_nearest_name(api: Any) -> None:
+    answer = api.send("POST", "tokens", {"name": "a", "expires_in_day": 1})
+    assert (answer.status_code, answer.json()["errors"]) == (
+        422,
+        [
+            {
+                "pointer": "/expires_in_day",
+                "code": "unknown_field",
+                "detail": "unknown field 'expires_in_day'; did you mean 'expires_in_days'?",
+            }
+        ],
+    )
+    assert api.send("POST", "tokens", {"name": "a", "expires_in_days": 1}).status_code == 201, "the remedy"
+
+
+@pytest.mark.parametrize("value", ["5", True, 1.5, [5]])
+def test_a_value_of_another_type_is_not_converted(api: Any, value: Any) -> None:
+    answer = api.send("POST", "tokens", {"name": "a", "expires_in_days": value})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/expires_in_days")
+    assert "is not a whole number" in answer.json()["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize("time", ["0154-02-05T17:53:56%2B19:25", "2026-01-31T12:00:00-23:48", "0001-01-01T00:00:00Z"])
+def test_a_time_of_a_zone_that_the_database_refuses_is_no_error_of_ours(api: Any, time: str) -> None:
+    assert api.send("GET", f"jobs?created_after={time}").status_code == 200
+    early = api.send("GET", "jobs?created_after=0001-01-01T00:00:00%2B01:00")
+    assert (early.status_code, early.json()["errors"][0]["pointer"]) == (422, "/created_after")

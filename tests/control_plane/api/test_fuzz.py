@@ -57,6 +57,10 @@ SCHEMA.config.generation.allow_x00 = False
 WITH_BODY = [name for name, operation in OPERATIONS.items() if operation.body]
 # Refusals of bodies that the document allows: by facts, or by rules between fields, which a schema cannot say.
 # For each operation the codes of its problems, or the beginnings of their pointers.
+TREE = {  # rules of the whole tree: athanor/quotas/changes.py
+    "below_a_team", "either_or", "group_not_empty", "invalid_name", "leaf_of_a_team", "lends_too_much", "name_is_fixed",
+    "name_taken", "team_twice", "too_deep", "top_of_the_tree", "two_names", "unknown_node", "unknown_team",
+}  # fmt: skip
 REFUSALS: dict[str, set[str]] = {
     "budgets_create": {"unknown", "required"},  # a node of the tree; a currency for money
     "clusters_change": {"/config"},  # the fields of its kind: GET /clusters:kinds
@@ -68,13 +72,14 @@ REFUSALS: dict[str, set[str]] = {
     "pools_put": {"required"},  # of a new one
     "prices_change": {"zone"},  # names of time zones
     "projects_create": {"unknown_team"},
-    "quotas_change": {"unknown_node", "either_or"},
-    "quotas_preview": {"unknown_node", "either_or"},
+    "quotas_change": TREE,
+    "quotas_declare": TREE,
+    "quotas_preview": TREE,
     "secrets_change": {"destination"},  # which addresses are public
     "secrets_put": {"destination"},
     "series_connect": {"url"},
     "service_accounts_token": {"too_long"},  # a setting: ATHANOR_TOKEN_MAX_DAYS
-    "simulations_create": {"either_or", "unknown_node"},
+    "simulations_create": TREE | {"value_error"},
     "tokens_create": {"too_long", "unknown_team"},
     "webhooks_change": {"url"},
     "webhooks_create": {"url", "unknown_team"},
