@@ -5,6 +5,7 @@ from typing import Any
 
 from celery import shared_task
 
+from athanor.accounts import idempotency
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
@@ -102,6 +103,7 @@ def fold_telemetry() -> None:
 @sweeper(wakeups.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
     retention.sweep()
+    idempotency.sweep()
 
 
 @sweeper(wakeups.ANCHOR_AUDIT)

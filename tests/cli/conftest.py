@@ -16,6 +16,8 @@ import pytest
 
 @dataclass
 class Answer:
+    """`status` 0: none; the connection is closed."""
+
     body: Any = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -44,6 +46,9 @@ class ScriptedServer:
                 outer.seen.append(Seen(self.command, self.path, dict(self.headers), body))
                 answers = outer.answers.get(f"{self.command} {path}", [Answer({"code": "not_found"}, 404)])
                 answer = answers.pop(0) if len(answers) > 1 else answers[0]
+                if not answer.status:  # the connection breaks before the answer
+                    self.close_connection = True
+                    return
                 raw = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
                 self.send_response(answer.status)
                 for name, value in {"Content-Length": str(len(raw)), **answer.headers}.items():

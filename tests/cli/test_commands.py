@@ -41,6 +41,19 @@ def test_submit_is_repeated_with_the_same_key_after_a_failure_in_between(server,
     assert len(set(keys)) == 1
 
 
+def test_what_a_command_makes_is_asked_for_again_with_the_same_key_after_a_broken_connection(
+    server, athanor, answer
+) -> None:
+    profile = {"id": "prof_1", "job": "job_1", "number": 1, "status": "requested", "steps": 3}
+    busy = answer({"code": "request_in_progress"}, 409, {"Retry-After": "0"})
+    server.answer("POST /api/v1/jobs/job_1:profile", answer(status=0), busy, answer(profile, 202))
+    assert athanor("profile", "job_1", "--no-wait", "--json").returncode == 0
+    keys = [seen.headers["Idempotency-Key"] for seen in server.seen]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert re.fullmatch(r"cli-[0-9a-f-]{36}", keys[0])
+
+
 @pytest.mark.parametrize(("status", "code"), [("succeeded", 0), ("failed", 1), ("expired", 1), ("cancelled", 6)])
 def test_waiting_ends_with_the_exit_code_of_the_job(server, athanor, answer, status: str, code: int) -> None:
     server.answer("POST /api/v1/jobs", answer(JOB, 201))

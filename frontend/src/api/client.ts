@@ -1,4 +1,5 @@
 import { offlineProblem, problemFrom } from "@/api/problem";
+import { forgetRetryKey, identityOf, retryKey } from "@/api/retry-key";
 
 /** Where the API lives, on the dashboard's own origin: the session cookie is all the authentication there is. */
 export const API = "/api/v1";
@@ -52,13 +53,17 @@ export async function send(path: string, options: RequestOptions = {}): Promise<
     init.body = options.body;
   }
   if (!SAFE.has(method)) headers["X-CSRFToken"] = csrfToken();
+  const url = address(path, options.query);
+  const identity = method === "POST" && !path.startsWith("/session") ? identityOf(url, options.json, options.body) : "";
+  if (identity) headers["Idempotency-Key"] ??= retryKey(identity);
   let response: Response;
   try {
-    response = await fetch(address(path, options.query), init);
+    response = await fetch(url, init);
   } catch (error) {
     if (options.signal?.aborted) throw error;
     throw offlineProblem();
   }
+  if (identity) forgetRetryKey(identity, response.status);
   if (!response.ok) throw await problemFrom(response);
   return response;
 }

@@ -2284,6 +2284,7 @@ export interface components {
             recovery_codes: string[];
             passkey: components["schemas"]["Passkey"];
         };
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         AdmissionSettings: {
             fair_share?: boolean;
             /** @description in which past use counts half in fair share */
@@ -3086,7 +3087,9 @@ export interface components {
         };
         ForkRequest: {
             /** @description JSON merge patch on the spec as written */
-            changes?: unknown;
+            changes?: {
+                [key: string]: unknown;
+            } | null;
         };
         /** @enum {string} */
         FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
@@ -3214,9 +3217,7 @@ export interface components {
              * Teams
              * @default {}
              */
-            teams: {
-                [key: string]: components["schemas"]["TeamDocument"];
-            };
+            teams: Record<string, never>;
         };
         /** @enum {string} */
         HealthEnum: "ok" | "degraded" | "unknown" | "hung" | "straggling";
@@ -3955,6 +3956,11 @@ export interface components {
             role: components["schemas"]["RoleEnum"];
             name: string;
         };
+        NewTeamRequest: {
+            max_running_jobs?: number | null;
+            max_slots?: number | null;
+            name: string;
+        };
         NewToken: {
             id: string;
             name: string;
@@ -4094,6 +4100,7 @@ export interface components {
         };
         /** @enum {string} */
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         Object: {
             cluster_id: string;
             backend_name: string;
@@ -4392,8 +4399,7 @@ export interface components {
             name?: string;
         };
         PatchedPriceChangeRequest: {
-            /** Format: decimal */
-            price_per_slot_hour?: string;
+            price_per_slot_hour?: string | number;
             /** @description all of them */
             rules?: components["schemas"]["PriceRuleRequest"][];
             spot?: boolean;
@@ -4405,11 +4411,11 @@ export interface components {
             archived?: boolean;
         };
         PatchedRoleRequest: {
-            role?: components["schemas"]["RoleEnum"];
+            role: components["schemas"]["RoleEnum"];
         };
         PatchedSecretChangesRequest: {
             /** @description replaces those that are set; empty: may be sent to no server */
-            destinations?: string[];
+            destinations: string[];
         };
         PatchedWebhookChangesRequest: {
             url?: string;
@@ -4458,8 +4464,7 @@ export interface components {
             slots_per_node?: number;
             /** Format: int64 */
             memory_bytes?: number;
-            /** Format: decimal */
-            price_per_slot_hour?: string;
+            price_per_slot_hour?: string | number;
             currency?: string;
         };
         /** PoolFigures */
@@ -4554,6 +4559,7 @@ export interface components {
             items: components["schemas"]["Price"][];
             next_cursor: string | null;
         };
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         PriceRule: {
             /** @description Monday is 0 */
             weekdays: number[];
@@ -4573,8 +4579,7 @@ export interface components {
             to_hour: number;
             /** @default UTC */
             zone: string;
-            /** Format: decimal */
-            price_per_slot_hour: string;
+            price_per_slot_hour: string | number;
         };
         PriceSeries: {
             id: string;
@@ -5484,57 +5489,12 @@ export interface components {
         /** @enum {string} */
         TargetsEnum: "query" | "key" | "value" | "output" | "gate" | "up" | "down";
         Team: {
-            max_running_jobs?: number | null;
-            max_slots?: number | null;
-            readonly id: string;
+            max_running_jobs: number | null;
+            max_slots: number | null;
+            id: string;
             name: string;
             /** Format: date-time */
-            readonly created_at: string;
-        };
-        /** TeamDocument */
-        TeamDocument: {
-            /**
-             * Weight
-             * @default 1
-             */
-            weight: number;
-            /**
-             * Max Running Jobs
-             * @default null
-             */
-            max_running_jobs: number | null;
-            /**
-             * Max Queued Jobs
-             * @default null
-             */
-            max_queued_jobs: number | null;
-            /**
-             * Max Slots
-             * @default null
-             */
-            max_slots: number | null;
-            /**
-             * Max Slots Per Job
-             * @default null
-             */
-            max_slots_per_job: number | null;
-            /**
-             * Max Run Seconds
-             * @default null
-             */
-            max_run_seconds: number | null;
-            /**
-             * Max Storage Bytes
-             * @default null
-             */
-            max_storage_bytes: number | null;
-            /**
-             * Grants
-             * @default {}
-             */
-            grants: {
-                [key: string]: components["schemas"]["Grant"];
-            };
+            created_at: string;
         };
         TeamEventPage: {
             items: components["schemas"]["Event"][];
@@ -5543,11 +5503,6 @@ export interface components {
         TeamPage: {
             items: components["schemas"]["Team"][];
             next_cursor: string | null;
-        };
-        TeamRequest: {
-            max_running_jobs?: number | null;
-            max_slots?: number | null;
-            name: string;
         };
         TeamRole: {
             id: string;
@@ -5607,8 +5562,11 @@ export interface components {
             team?: string;
         };
         TokenRotationRequest: {
-            /** @description for which the old one still works; 3600 without it */
-            overlap_seconds?: number;
+            /**
+             * @description for which the old one still works
+             * @default 3600
+             */
+            overlap_seconds: number;
         };
         /**
          * TokenizerSpec
@@ -5897,8 +5855,11 @@ export interface components {
             retires_at: string | null;
         };
         WebhookSecretRotationRequest: {
-            /** @description for which the old one signs too; 86400 without it */
-            overlap_seconds?: number;
+            /**
+             * @description for which the old one signs too
+             * @default 86400
+             */
+            overlap_seconds: number;
         };
         WholeDecision: {
             id: number;
@@ -6006,7 +5967,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6144,7 +6105,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6282,7 +6243,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6418,7 +6379,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6558,7 +6519,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6698,7 +6659,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6834,7 +6795,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6972,7 +6933,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7113,7 +7074,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7251,7 +7212,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7389,7 +7350,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7527,7 +7488,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7676,7 +7637,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7823,7 +7784,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7962,7 +7923,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8030,7 +7991,10 @@ export interface operations {
     budgets_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -8042,6 +8006,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -8102,7 +8068,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8240,7 +8206,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8385,7 +8351,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8528,7 +8494,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8669,7 +8635,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8810,7 +8776,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8948,7 +8914,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9086,7 +9052,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9222,7 +9188,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9290,7 +9256,10 @@ export interface operations {
     clusters_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9302,6 +9271,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -9362,7 +9333,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9500,7 +9471,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9637,7 +9608,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9782,7 +9753,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9927,7 +9898,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10066,7 +10037,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10209,7 +10180,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10352,7 +10323,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10491,7 +10462,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10630,7 +10601,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10781,7 +10752,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10919,7 +10890,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11062,7 +11033,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11200,7 +11171,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11338,7 +11309,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11476,7 +11447,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11616,7 +11587,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11752,7 +11723,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -11895,7 +11866,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12038,7 +12009,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12180,7 +12151,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12252,7 +12223,10 @@ export interface operations {
                 name: string;
                 team?: string;
             };
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -12267,6 +12241,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -12327,7 +12303,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12468,7 +12444,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12606,7 +12582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12744,7 +12720,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12883,7 +12859,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13021,7 +12997,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13159,7 +13135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13297,7 +13273,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13435,7 +13411,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13503,7 +13479,10 @@ export interface operations {
     deliveries_redeliver: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 delivery_id: string;
             };
@@ -13513,6 +13492,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -13573,7 +13554,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13721,7 +13702,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13857,7 +13838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13994,7 +13975,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14062,7 +14043,10 @@ export interface operations {
     offers_accept: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 invitation_id: string;
             };
@@ -14072,6 +14056,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -14132,7 +14118,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14269,7 +14255,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14337,7 +14323,10 @@ export interface operations {
     invitations_accept: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -14349,6 +14338,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -14409,7 +14400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14559,7 +14550,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14628,21 +14619,23 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Any string; the same key and body give the same job. */
+                /** @description Makes the submission safe to repeat: the same key in the same team with the same spec gives the same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["JobSpecRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["JobSpecRequest"];
             };
         };
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -14703,7 +14696,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14844,7 +14837,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14985,7 +14978,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15126,7 +15119,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15268,7 +15261,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15409,7 +15402,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15547,7 +15540,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15685,7 +15678,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15833,7 +15826,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -15981,7 +15974,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16129,7 +16122,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16267,7 +16260,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16416,7 +16409,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16485,7 +16478,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Any string; the same key and body give the same job. */
+                /** @description Makes the submission safe to repeat: the same key in the same team with the same spec gives the same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -16501,6 +16494,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -16561,7 +16556,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16710,7 +16705,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16778,7 +16773,10 @@ export interface operations {
     jobs_profile: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 job_id: string;
             };
@@ -16792,6 +16790,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -16852,7 +16852,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17001,7 +17001,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17070,7 +17070,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Any string; the same key and body give the same job. */
+                /** @description Makes the submission safe to repeat: the same key in the same team with the same spec gives the same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -17082,6 +17082,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -17142,7 +17144,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17282,7 +17284,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17422,7 +17424,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17494,10 +17496,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["JobSpecRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["JobSpecRequest"];
             };
         };
         responses: {
@@ -17563,7 +17565,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17703,7 +17705,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17843,7 +17845,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -17979,7 +17981,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18115,7 +18117,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18253,7 +18255,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18398,7 +18400,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18542,7 +18544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18610,7 +18612,10 @@ export interface operations {
     projects_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -18622,6 +18627,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -18682,7 +18689,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18820,7 +18827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -18961,7 +18968,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19103,7 +19110,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19241,7 +19248,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19382,7 +19389,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19518,7 +19525,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19654,7 +19661,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19729,10 +19736,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["TreeDocumentRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["TreeDocumentRequest"];
             };
         };
         responses: {
@@ -19798,7 +19805,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -19873,10 +19880,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["PatchedChangesDocumentRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["PatchedChangesDocumentRequest"];
             };
         };
         responses: {
@@ -19942,7 +19949,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20078,7 +20085,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20214,7 +20221,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20357,7 +20364,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20495,7 +20502,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20570,7 +20577,7 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["ProposalDocumentRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["ProposalDocumentRequest"];
             };
         };
         responses: {
@@ -20636,7 +20643,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20772,7 +20779,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -20912,7 +20919,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21052,7 +21059,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21191,7 +21198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21331,7 +21338,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21473,7 +21480,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21614,7 +21621,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21754,7 +21761,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -21894,7 +21901,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22031,7 +22038,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22105,7 +22112,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["PatchedSecretChangesRequest"];
             };
@@ -22173,7 +22180,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22309,7 +22316,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22377,7 +22384,10 @@ export interface operations {
     series_connect: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -22389,6 +22399,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -22449,7 +22461,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22587,7 +22599,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22724,7 +22736,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -22865,7 +22877,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23008,7 +23020,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23146,7 +23158,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23283,7 +23295,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23351,7 +23363,10 @@ export interface operations {
     service_accounts_token: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 account_id: string;
             };
@@ -23365,6 +23380,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -23425,7 +23442,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23584,7 +23601,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23741,7 +23758,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -23877,7 +23894,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24016,7 +24033,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24156,7 +24173,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24292,7 +24309,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24429,7 +24446,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24565,7 +24582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24706,7 +24723,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24774,19 +24791,24 @@ export interface operations {
     simulations_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["SimulationRequestRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["SimulationRequestRequest"];
             };
         };
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -24847,7 +24869,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -24985,7 +25007,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25142,7 +25164,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25210,18 +25232,23 @@ export interface operations {
     teams_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["TeamRequest"];
+                "application/json": components["schemas"]["NewTeamRequest"];
             };
         };
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -25282,7 +25309,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25420,7 +25447,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25561,7 +25588,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25706,7 +25733,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25844,7 +25871,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -25982,7 +26009,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26050,7 +26077,10 @@ export interface operations {
     invitations_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -26064,6 +26094,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -26124,7 +26156,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26262,7 +26294,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26330,7 +26362,10 @@ export interface operations {
     members_add: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -26344,6 +26379,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -26404,7 +26441,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26543,7 +26580,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26681,7 +26718,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26759,7 +26796,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["PatchedRoleRequest"];
             };
@@ -26827,7 +26864,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -26966,7 +27003,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27104,7 +27141,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27172,7 +27209,10 @@ export interface operations {
     secrets_put: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -27186,6 +27226,8 @@ export interface operations {
         responses: {
             200: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -27194,6 +27236,8 @@ export interface operations {
             };
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -27254,7 +27298,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27392,7 +27436,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27460,7 +27504,10 @@ export interface operations {
     service_accounts_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 team_id: string;
             };
@@ -27474,6 +27521,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -27534,7 +27583,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27675,7 +27724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27743,7 +27792,10 @@ export interface operations {
     tokens_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -27755,6 +27807,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -27815,7 +27869,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -27952,7 +28006,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28020,7 +28074,10 @@ export interface operations {
     tokens_rotate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 token_id: string;
             };
@@ -28034,6 +28091,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -28094,7 +28153,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28230,7 +28289,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28366,7 +28425,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28434,7 +28493,10 @@ export interface operations {
     webhooks_create: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -28446,6 +28508,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -28506,7 +28570,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28644,7 +28708,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28781,7 +28845,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -28923,7 +28987,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -29066,7 +29130,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -29134,7 +29198,10 @@ export interface operations {
     webhooks_rotate_secret: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 webhook_id: string;
             };
@@ -29148,6 +29215,8 @@ export interface operations {
         responses: {
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -29208,7 +29277,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -29276,7 +29345,10 @@ export interface operations {
     webhooks_test: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 webhook_id: string;
             };
@@ -29286,6 +29358,8 @@ export interface operations {
         responses: {
             202: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {
@@ -29346,7 +29420,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description not in the state that it is in; see detail */
+            /** @description not in the state that it is in, or the same request is in progress; see detail */
             409: {
                 headers: {
                     [name: string]: unknown;

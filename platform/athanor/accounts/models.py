@@ -136,6 +136,25 @@ class SignInTries(models.Model):
         return f"{self.count} until {self.window_ends}"
 
 
+class IdempotentAnswer(models.Model):
+    """The answer of a request that made something, by its `Idempotency-Key` (accounts/idempotency.py)."""
+
+    credential = models.CharField(max_length=100)  # "token:ID", "user:ID" or "invitation:DIGEST"
+    key = models.CharField(max_length=200)
+    path = models.TextField()
+    status = models.PositiveSmallIntegerField()
+    encrypted = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["credential", "key"], name="one_answer_per_idempotency_key")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.status} of {self.path}"
+
+
 class AuditEvent(models.Model):
     """One record of the audit trail, written by accounts/audit.py and never changed: a trigger refuses it.
 

@@ -1,7 +1,7 @@
 """Keyset pages over ids, which sort by creation; a cursor is the last id that was seen."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from django.db.models import Model, QuerySet
@@ -50,9 +50,12 @@ def time(request: Request, name: str) -> datetime | None:
         return None
     try:
         found = parse_datetime(text)
-    except ValueError:
+        if found is not None:
+            # The database refuses zones of 16 hours and more.
+            found = found.astimezone(UTC) if found.tzinfo else None
+    except (ValueError, OverflowError):
         found = None
-    if found is None or found.tzinfo is None:
+    if found is None:
         detail = f"{name}={text!r} is no RFC 3339 time with a zone"
         raise Invalid(
             "invalid_parameter",

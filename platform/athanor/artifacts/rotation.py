@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import models, transaction
 
-from athanor.accounts import audit, second_factors
+from athanor.accounts import audit, idempotency, second_factors
 from athanor.accounts.models import Team
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
@@ -47,6 +47,7 @@ def rotate_master() -> int:
             row.save(update_fields=["wrapped"])
             audit.record("key.rotate_master", actor=ACTOR, target=("team_key", team_id), team_id=team_id)
             done += 1
+    idempotency.rewrap()
     return done + int(audit.rewrap_key()) + second_factors.rewrap()
 
 

@@ -6,7 +6,7 @@ parquet does. What is in it is read by a job.
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -42,10 +42,12 @@ def format_of(name: str) -> str:
     return next((form for form, endings in SUFFIXES.items() if name.lower().endswith(endings)), "text")
 
 
-def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Dataset:
+def upload(
+    team: Team, user: User, name: str, files: Iterable[NewFile], record: Callable[[Dataset], None] | None = None
+) -> Dataset:
     """Store files under one name. Raises Invalid for no file, and for one that is empty or not what its format says,
     with the place, Conflict where the team may keep no more; nothing is kept of a refused upload but unnamed objects,
-    which are deleted.
+    which are deleted. `record` is called with the new row, in its transaction.
     """
     if Dataset.objects.filter(team=team, name=name).exists():
         raise _taken(name)
@@ -74,6 +76,8 @@ def upload(team: Team, user: User, name: str, files: Iterable[NewFile]) -> Datas
             )
             facts = {"name": name, "size_bytes": row.size_bytes, "files": len(incoming.files)}
             audit.record("dataset.upload", actor=user, target=("dataset", row.id), team_id=team.id, after=facts)
+            if record:
+                record(row)
             return row
     except (Invalid, Conflict, IntegrityError) as error:
         storage.delete([part.key for part in incoming.parts])

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import uuid
 from typing import Annotated
 
 import httpx
@@ -78,7 +79,7 @@ def _make_token(url: str, username: str, password: str, team: str | None, parts:
             made = session.post(
                 "/tokens",
                 json=asked,
-                headers=_csrf(url, signed_in["csrf_token"]),
+                headers={**_csrf(url, signed_in["csrf_token"]), "Idempotency-Key": f"cli-{uuid.uuid4()}"},
             ).raise_for_status()
     except httpx.HTTPStatusError as error:
         raise _refusal(url, error.response) from error

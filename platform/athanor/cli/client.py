@@ -2,6 +2,7 @@
 
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,9 +63,13 @@ class Client:
         params: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
-        """Retried like a read: every POST of this client is safe to repeat (a key, or idempotent by nature)."""
+        """Retry like a read. The `Idempotency-Key` makes that safe: a request whose answer was lost is not done twice.
+
+        `headers` may name a key of the caller's; `content` is read from the beginning by each try.
+        """
         body = {"content": content} if content is not None else {"json": {} if json is None else json}
-        return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=headers or {}, **body)
+        keyed = {"Idempotency-Key": f"cli-{uuid.uuid4()}", **(headers or {})}
+        return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=keyed, **body)
 
     def put(self, path: str, json: Any, *, headers: dict[str, str] | None = None) -> Any:
         return self._send("PUT", path, PATIENCE_SECONDS, json=json, headers=headers or {})

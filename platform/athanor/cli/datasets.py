@@ -1,7 +1,6 @@
 """dataset add, prepare and list."""
 
 import tarfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,7 +103,7 @@ def _task(name: str, text_field: str, validation_fraction: float, vocab_size: in
 def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], *, wait: bool, as_json: bool) -> Any:
     """The job, with `wait` as it ended."""
     spec = {"version": 1, "name": f"prepare-{name}"[:100], "prepare": task, **({"team": team} if team else {})}
-    job = client.post("/jobs", spec, headers={"Idempotency-Key": f"cli-{uuid.uuid4()}"})
+    job = client.post("/jobs", spec)
     if not as_json:
         console.print(f"{job['id']} tokenises it  {client.url}/jobs/{job['id']}", soft_wrap=True)
     return watch(client, job["id"], as_json=as_json) if wait else job

@@ -39,7 +39,11 @@ SWEEPERS = (
     ),
     Sweeper(wakeups.ERASE_TEAMS, 30.0, "A deleted team whose undo window is over is erased, with a certificate."),
     Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
-    Sweeper(wakeups.SWEEP_TELEMETRY, 600.0, "No series or log is kept longer than the policy says."),
+    Sweeper(
+        wakeups.SWEEP_TELEMETRY,
+        600.0,
+        "No series or log is kept longer than the policy says, and no answer to an Idempotency-Key beyond a day.",
+    ),
     Sweeper(wakeups.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),
     Sweeper(wakeups.SIMULATE, 15.0, "A simulation that was asked for is carried out, or says why not."),
     Sweeper(

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
 
-from athanor.accounts import audit
+from athanor.accounts import audit, members
 from athanor.accounts.models import Team, User
 from athanor.core import wakeups
 from athanor.core.errors import Conflict
@@ -64,6 +64,17 @@ def change_tree(wanted: Callable[[Tree], Tree], actor: User, guard: Guard | None
     except IntegrityError as error:
         detail = "a team was made meanwhile with the name of a group"
         raise Conflict("name_taken", detail, remedy="choose another name for the group") from error
+
+
+def create_team(name: str, limits: Mapping[str, int | None], actor: User) -> Team:
+    """Make a team with these limits, all or nothing."""
+    with transaction.atomic():
+        if limits:
+            locked_root()  # before anything that the audit trail records
+        team = members.create_team(name, actor)
+        if limits:
+            change_limits(team, limits, actor)
+        return Team.objects.select_related("quota_node").get(pk=team.pk)
 
 
 def change_limits(

@@ -26,6 +26,7 @@ DEEPEST = 10
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Accelerator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
+NAMED = Field(json_schema_extra={"additionalProperties": False})  # no other names than those of the pattern
 TeamName = Annotated[str, Field(min_length=1, max_length=63)]
 Weight = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
@@ -52,14 +53,14 @@ class Limits(SpecModel):
 
 
 class TeamDocument(Limits):
-    grants: dict[Accelerator, Grant] = {}
+    grants: Annotated[dict[Accelerator, Grant], NAMED] = {}
 
 
 class GroupDocument(TeamDocument):
     """What is left out has its default."""
 
-    groups: "dict[Name, GroupDocument]" = {}
-    teams: dict[TeamName, TeamDocument] = {}
+    groups: Annotated["dict[Name, GroupDocument]", NAMED] = {}
+    teams: Annotated[dict[TeamName, TeamDocument], NAMED] = {}
 
 
 class TreeDocument(SpecModel):
@@ -76,7 +77,7 @@ class NodeChange(Limits):
     action: Literal["change", "create", "delete"] = "change"
     name: Name | None = None
     parent: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    grants: dict[Accelerator, Grant | None] = {}
+    grants: Annotated[dict[Accelerator, Grant | None], NAMED] = {}
 
 
 class ChangesDocument(SpecModel):

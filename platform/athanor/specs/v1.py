@@ -77,7 +77,9 @@ class JobSpec(OneTask, SpecModel):
     name: Name
     team: Name | None = None
     project: Name = "default"
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = {}
+    labels: Annotated[
+        dict[LabelKey, LabelValue], Field(max_length=64, json_schema_extra={"additionalProperties": False})
+    ] = {}
     priority: Literal["low", "normal", "high"] = "normal"
     resources: Resources = Resources()
     after: Annotated[list[JobId], Field(max_length=32)] = []

@@ -1,5 +1,6 @@
 """What every client may rely on: sparse fields, tags, bulk actions with an answer for each, retry."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from athanor.accounts.models import Role, Team, User
 from athanor.backends.fake.backend import World
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
+from deploy.local import checks
 from tests.control_plane import drive
 
 pytestmark = pytest.mark.django_db
@@ -133,3 +135,50 @@ def test_a_tag_is_found_in_a_list_of_tags(api: Any, submit: Callable[..., Job]) 
     for known in (tag, f'"a", {tag}, "b"', "*", tag.removeprefix("W/")):
         assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": known}).status_code == 304
     assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": '"a", "b"'}).status_code == 200
+
+
+# A second one finds what it asks for done already, and changes nothing.
+IDEMPOTENT_BY_NATURE = {"admin_orphan_cancel", "jobs_cancel", "jobs_pause", "jobs_resume"}
+
+
+def test_every_post_that_makes_something_takes_an_idempotency_key() -> None:
+    without = []
+    for path, operations in json.loads(checks.OPENAPI_DOCUMENT.read_text())["paths"].items():
+        operation = operations.get("post", {})
+        makes = operation.get("responses", {}).keys() & {"201", "202"}
+        parameters = {each["name"] for each in operation.get("parameters", [])}
+        if makes and "Idempotency-Key" not in parameters:
+            without.append(operation["operationId"])
+            continue
+        for status in makes:
+            assert "Idempotency-Replayed" in operation["responses"][status]["headers"], path
+    assert set(without) == IDEMPOTENT_BY_NATURE, "use athanor.api.idempotency"
+
+
+def test_an_unknown_field_of_a_body_is_refused_with_the_nearest_name(api: Any) -> None:
+    answer = api.send("POST", "tokens", {"name": "a", "expires_in_day": 1})
+    assert (answer.status_code, answer.json()["errors"]) == (
+        422,
+        [
+            {
+                "pointer": "/expires_in_day",
+                "code": "unknown_field",
+                "detail": "unknown field 'expires_in_day'; did you mean 'expires_in_days'?",
+            }
+        ],
+    )
+    assert api.send("POST", "tokens", {"name": "a", "expires_in_days": 1}).status_code == 201, "the remedy"
+
+
+@pytest.mark.parametrize("value", ["5", True, 1.5, [5]])
+def test_a_value_of_another_type_is_not_converted(api: Any, value: Any) -> None:
+    answer = api.send("POST", "tokens", {"name": "a", "expires_in_days": value})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/expires_in_days")
+    assert "is not a whole number" in answer.json()["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize("time", ["0154-02-05T17:53:56%2B19:25", "2026-01-31T12:00:00-23:48", "0001-01-01T00:00:00Z"])
+def test_a_time_of_a_zone_that_the_database_refuses_is_no_error_of_ours(api: Any, time: str) -> None:
+    assert api.send("GET", f"jobs?created_after={time}").status_code == 200
+    early = api.send("GET", "jobs?created_after=0001-01-01T00:00:00%2B01:00")
+    assert (early.status_code, early.json()["errors"][0]["pointer"]) == (422, "/created_after")

@@ -14,9 +14,9 @@ from rest_framework.views import APIView
 from athanor.accounts import passwords, sessions
 from athanor.accounts.models import User
 from athanor.api.authentication import DashboardSessionAuthentication
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.core.errors import Unauthenticated
 
 LONGEST_PASSWORD = 200
@@ -36,12 +36,12 @@ class EndedSerializer(serializers.Serializer[Any]):
     ended = serializers.IntegerField(help_text="How many sessions were ended.")
 
 
-class PasswordChangeSerializer(serializers.Serializer[Any]):
+class PasswordChangeSerializer(RequestSerializer):
     current_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
     new_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
 
 
-class PasswordResetSerializer(serializers.Serializer[Any]):
+class PasswordResetSerializer(RequestSerializer):
     token = serializers.CharField(max_length=500, help_text="What follows the # in the link.")
     new_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
 

@@ -24,10 +24,11 @@ from athanor.accounts.models import Team
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, time
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
-from athanor.api.v1.teams import read
 from athanor.budgets import services, statements
 from athanor.budgets.models import Budget, BudgetPeriod
 from athanor.core import tenancy
@@ -76,7 +77,7 @@ class BudgetSerializer(serializers.Serializer[Any]):
     forecast = ForecastSerializer(allow_null=True)
 
 
-class NewBudgetSerializer(serializers.Serializer[Any]):
+class NewBudgetSerializer(RequestSerializer):
     node_id = serializers.CharField(max_length=40, help_text="of the quota tree; of a team, a group or all")
     name = serializers.CharField(max_length=100)
     unit = serializers.ChoiceField(choices=Budget.Unit.values)
@@ -88,7 +89,7 @@ class NewBudgetSerializer(serializers.Serializer[Any]):
     hard = serializers.BooleanField(required=False, default=False)
 
 
-class BudgetChangeSerializer(serializers.Serializer[Any]):
+class BudgetChangeSerializer(RequestSerializer):
     name = serializers.CharField(max_length=100, required=False)
     amount = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
     soft_percent = serializers.IntegerField(min_value=1, max_value=100, required=False)
@@ -136,14 +137,20 @@ class BudgetsView(APIView):
 
     @extend_schema(
         operation_id="budgets_create",
+        parameters=IDEMPOTENT,
         request=NewBudgetSerializer,
         responses={201: BudgetSerializer, **PROBLEMS},
         description="Jobs that run are charged to it from now on. For platform administrators.",
     )
     def post(self, request: Request) -> Response:
         who = _operator(request)
-        row = services.create(**read(NewBudgetSerializer, request), actor=who.user)
-        return _one(services.find(who, row.id), status=201)
+        asked = read(NewBudgetSerializer, request)
+
+        def make() -> Response:
+            row = services.create(**asked, actor=who.user)
+            return _one(services.find(who, row.id), status=201)
+
+        return once(request, make)
 
 
 class BudgetView(APIView):

@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_may_write, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.errors import handle
 from athanor.api.v1.shapes import PROBLEMS, JobSummarySerializer, ProblemSerializer
 from athanor.core.errors import AthanorError
@@ -19,7 +20,7 @@ from athanor.jobs.states import FINAL, JobStatus
 MOST_AT_ONCE = 200
 
 
-class BulkSerializer(serializers.Serializer[Any]):
+class BulkSerializer(RequestSerializer):
     ids = serializers.ListField(child=serializers.CharField(max_length=60), min_length=1, max_length=MOST_AT_ONCE)
 
 
@@ -38,10 +39,9 @@ class BulkView(APIView):
     service: ClassVar[services.Wish]
 
     def answer(self, request: Request) -> Response:
-        asked = BulkSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        ids = read(BulkSerializer, request)["ids"]
         who = principal(request)
-        items = [self._one(who, job_id) for job_id in dict.fromkeys(asked.validated_data["ids"])]
+        items = [self._one(who, job_id) for job_id in dict.fromkeys(ids)]
         return Response({"items": items})
 
     def _one(self, who: Principal, job_id: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from django.db.models import Sum
 from django.utils import timezone
 from rest_framework import serializers
 
+from athanor.api.bodies import AmountField, RequestSerializer
 from athanor.api.v1.shapes import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
@@ -34,12 +35,12 @@ class PoolSerializer(serializers.Serializer[Any]):
     currency = serializers.CharField()
 
 
-class PoolChangeSerializer(serializers.Serializer[Any]):
+class PoolChangeSerializer(RequestSerializer):
     accelerator = serializers.RegexField(r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$", max_length=40, required=False)
     nodes = serializers.IntegerField(required=False, min_value=0, max_value=LARGEST)
     slots_per_node = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST)
     memory_bytes = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_BYTES)
-    price_per_slot_hour = serializers.DecimalField(required=False, min_value=0, max_digits=12, decimal_places=4)
+    price_per_slot_hour = AmountField(required=False, max_digits=12, decimal_places=4)
     currency = serializers.RegexField(CURRENCY, required=False, max_length=3)
 
 
@@ -124,19 +125,19 @@ class FullClusterSerializer(ClusterSerializer):
     setup = SetupSerializer(allow_null=True)
 
 
-class NewClusterSerializer(serializers.Serializer[Any]):
+class NewClusterSerializer(RequestSerializer):
     name = serializers.RegexField(r"^[a-z0-9][a-z0-9-]*$", max_length=63)
     kind = serializers.CharField(max_length=20)
     config = serializers.DictField(required=False, default=dict)
     enabled = serializers.BooleanField(required=False, default=True)
 
 
-class ClusterChangeSerializer(serializers.Serializer[Any]):
+class ClusterChangeSerializer(RequestSerializer):
     config = serializers.DictField(required=False, help_text="the whole of it, in place of what was")
     enabled = serializers.BooleanField(required=False)
 
 
-class ConfigSerializer(serializers.Serializer[Any]):
+class ConfigSerializer(RequestSerializer):
     name = serializers.RegexField(
         r"^[a-z0-9][a-z0-9-]*$", max_length=63, required=False, help_text="of the cluster that it is, or will be, of"
     )
@@ -191,7 +192,7 @@ class ActedNodeSerializer(NodeSerializer):
         return str(self.context["notice"])
 
 
-class NodeReasonSerializer(serializers.Serializer[Any]):
+class NodeReasonSerializer(RequestSerializer):
     reason = serializers.CharField(max_length=500)
 
 

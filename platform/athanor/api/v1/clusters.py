@@ -12,7 +12,9 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
+from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, number, page
 from athanor.api.v1.cluster_shapes import (
     ActedNodeSerializer,
@@ -38,7 +40,6 @@ from athanor.api.v1.cluster_shapes import (
 )
 from athanor.api.v1.operations import operator
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.backends import registry
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
 from athanor.clusters.selectors import enabled_clusters
@@ -65,6 +66,7 @@ class ClustersView(APIView):
 
     @extend_schema(
         operation_id="clusters_create",
+        parameters=IDEMPOTENT,
         request=NewClusterSerializer,
         responses={201: FullClusterSerializer, **PROBLEMS},
         description="Register a cluster. Its configuration holds no secrets: it names files in the server's "
@@ -73,8 +75,8 @@ class ClustersView(APIView):
     )
     def post(self, request: Request) -> Response:
         who = operator(request)
-        row = clusters.register(**read(NewClusterSerializer, request), actor=who.user)
-        return _full(request, row, status=201)
+        asked = read(NewClusterSerializer, request)
+        return once(request, lambda: _full(request, clusters.register(**asked, actor=who.user), status=201))
 
 
 class ClusterCheckView(APIView):

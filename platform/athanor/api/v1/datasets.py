@@ -1,8 +1,9 @@
 """/datasets: text to train on, uploaded in one request of any size: a file, a form, or a tar of files."""
 
+import hashlib
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -13,7 +14,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from athanor.accounts import idempotency
+from athanor.accounts.models import Team, User
 from athanor.api.access import check_may_write, principal, team_to_write
+from athanor.api.idempotency import IDEMPOTENT, answer_of, key_of, keyed, replay_of
 from athanor.api.pagination import listed, page
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, shown
@@ -21,9 +25,10 @@ from athanor.api.transfers import transfer
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import uploads
 from athanor.artifacts.datasets import forget_preparations
+from athanor.artifacts.models import Dataset
 from athanor.artifacts.selectors import dataset_of, datasets_of
 from athanor.artifacts.uploads import FORMATS, SUFFIXES, NewFile, format_of
-from athanor.core.errors import FieldProblem, Invalid
+from athanor.core.errors import Conflict, FieldProblem, Invalid
 
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 TAR = "application/x-tar"
@@ -71,9 +76,10 @@ class DatasetsView(APIView):
     @extend_schema(
         operation_id="datasets_upload",
         parameters=[
-            OpenApiParameter("name", str, required=True),
+            OpenApiParameter("name", {"type": "string", "pattern": NAME.pattern}, required=True),
             OpenApiParameter("team", str),
             OpenApiParameter("format", str, enum=["auto", *FORMATS]),
+            *IDEMPOTENT,
         ],
         request={
             "text/plain": OpenApiTypes.STR,
@@ -89,9 +95,12 @@ class DatasetsView(APIView):
         name = request.query_params.get("name", "")
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
+        files = _files(request, _format(request))
+        key = key_of(request)
         with transfer(who.user):
-            row = uploads.upload(team, who.user, name, _files(request, _format(request)))
-        return Response(DatasetSerializer(row).data, status=201)
+            if key is None:
+                return _created(uploads.upload(team, who.user, name, files))
+            return _uploaded_once(request, key, team, who.user, name, files)
 
 
 class PreparationsView(APIView):
@@ -105,6 +114,59 @@ class PreparationsView(APIView):
         row = dataset_of(who, dataset_id)
         check_may_write(who, row.team_id)
         return Response({"forgotten": forget_preparations(row, who.user.username)})
+
+
+class _Fingerprint:
+    """The digest of an upload's files, taken as they are read."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def over(self, files: Iterable[NewFile]) -> Iterator[NewFile]:
+        for file in files:
+            self._hash.update(f"\n{file.format} {file.name}\n".encode(errors="surrogateescape"))
+            yield NewFile(file.name, file.format, self._read(file.chunks))
+
+    def _read(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._hash.update(chunk)
+            yield chunk
+
+    def of_rest(self, files: Iterable[NewFile]) -> str:
+        """Read what is not read yet. Returns the digest of all."""
+        for file in files:
+            for _ in file.chunks:
+                pass
+        return self._hash.hexdigest()
+
+
+def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str, files: Iterable[NewFile]) -> Response:
+    """Upload, or give the answer of the upload that this request repeats.
+
+    An upload takes as long as its sender and the object store do, so it holds no transaction: its row and the record
+    of its answer are written together at its end. Of two at a time the later finds the row of the first, deletes what
+    it has stored, and gets its answer.
+    """
+    fingerprint = _Fingerprint()
+    hashed = fingerprint.over(files)
+
+    def record(row: Dataset) -> None:
+        idempotency.store(keyed(request, key, fingerprint.of_rest(hashed)), answer_of(_created(row)))
+
+    if not idempotency.has_answer(keyed(request, key, "")):
+        try:
+            return _created(uploads.upload(team, user, name, hashed, record))
+        except Conflict:
+            if not idempotency.has_answer(keyed(request, key, "")):
+                raise
+    answer = idempotency.find(keyed(request, key, fingerprint.of_rest(hashed)))
+    if answer is None:  # it has expired meanwhile
+        raise Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")
+    return replay_of(answer)
+
+
+def _created(row: Dataset) -> Response:
+    return Response(DatasetSerializer(row).data, status=201)
 
 
 def _format(request: Request) -> str:

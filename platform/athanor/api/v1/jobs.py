@@ -16,7 +16,9 @@ from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tagged
+from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
 from athanor.api.pagination import listed, page, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
@@ -38,10 +40,6 @@ from athanor.operations import quotas
 from athanor.specs import fit
 from athanor.specs.v1 import JobSpec
 
-IDEMPOTENCY = OpenApiParameter(
-    "Idempotency-Key", str, OpenApiParameter.HEADER, description="Any string; the same key and body give the same job."
-)
-LONGEST_KEY = 200
 SHOWN = JobSerializer()  # making one costs more than using it
 JobPage = page_of("JobPage", JobSummarySerializer)
 Plan = inline_serializer(
@@ -65,6 +63,12 @@ Plan = inline_serializer(
         **outlook.PLAN,
     },
 )
+
+
+class ForkSerializer(RequestSerializer):
+    changes = serializers.DictField(
+        required=False, allow_null=True, help_text="JSON merge patch on the spec as written"
+    )
 
 
 class JobsView(APIView):
@@ -107,8 +111,8 @@ class JobsView(APIView):
 
     @extend_schema(
         operation_id="jobs_submit",
-        parameters=[IDEMPOTENCY],
-        request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
+        parameters=IDEMPOTENT_JOBS,
+        request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={201: JobSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
@@ -120,7 +124,7 @@ class PlanView(APIView):
 
     @extend_schema(
         operation_id="jobs_plan",
-        request={"application/json": JobSpec, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={200: Plan, **PROBLEMS},
         description="What a submission would do, without doing it.",
     )
@@ -208,26 +212,23 @@ class ResumeView(APIView):
 class ForkView(APIView):
     @extend_schema(
         operation_id="jobs_fork",
-        parameters=[IDEMPOTENCY],
-        request=inline_serializer(
-            "Fork",
-            {"changes": serializers.JSONField(required=False, help_text="JSON merge patch on the spec as written")},
-        ),
+        parameters=IDEMPOTENT_JOBS,
+        request=ForkSerializer,
         responses={201: JobSerializer, **PROBLEMS},
     )
     def post(self, request: Request, job_id: str) -> Response:
         who = principal(request)
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
-        body: Any = request.data if isinstance(request.data, dict) else {}
-        written = submission.merged(_written(original), body.get("changes") or {})
+        changes = read(ForkSerializer, request).get("changes")
+        written = submission.merged(_written(original), changes or {})
         return _submit(request, submission.team_of(who, written), written, original)
 
 
 class RetryView(APIView):
     @extend_schema(
         operation_id="jobs_retry",
-        parameters=[IDEMPOTENCY],
+        parameters=IDEMPOTENT_JOBS,
         request=None,
         responses={201: JobSerializer, **PROBLEMS},
         description="A new job with the spec of one that has ended, as it was written.",
@@ -247,7 +248,7 @@ def _written(job: Job) -> dict[str, Any]:
 
 
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
-    key = _idempotency_key(request)
+    key = key_of(request)
     try:
         done = services.submit(submission.read(principal(request), team, written, original), key, quotas.check)
     except (Invalid, Conflict):
@@ -266,7 +267,7 @@ def _created(job: Job, *, replayed: bool) -> Response:
         mark_as_new(job)
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
-        headers["Idempotency-Replayed"] = "true"
+        headers[REPLAYED.name] = "true"
     return Response(SHOWN.to_representation(job), status=201, headers=headers)
 
 
@@ -279,14 +280,6 @@ def _etag(job: Job) -> str:
 def _is_unchanged(job: Job, tag: str) -> bool:
     """A job that trains reports all the time; what somebody decided upon is its state and what is wanted of it."""
     return tag.startswith(f'W/"{job.version}-')
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= LONGEST_KEY:
-        detail = f"Idempotency-Key has {len(key)} characters; it takes 1 to {LONGEST_KEY}"
-        raise Invalid("invalid_parameter", detail, remedy="use a UUID")
-    return key
 
 
 def _statuses(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.pagination import number
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.api.v1.telemetry import attempt_number
@@ -51,24 +52,22 @@ class JobCurvesSerializer(serializers.Serializer[Any]):
     series = serializers.DictField(child=CurveSerializer())
 
 
-class QuerySerializer(serializers.Serializer[Any]):
+class JobFiltersSerializer(RequestSerializer):
+    status = serializers.ListField(
+        child=serializers.ChoiceField(choices=[status.value for status in JobStatus]), required=False
+    )
+    team = serializers.CharField(required=False)
+    project = serializers.CharField(required=False)
+    q = serializers.CharField(required=False)
+    labels = serializers.DictField(child=serializers.CharField(), required=False)
+    created_after = serializers.DateTimeField(required=False)
+
+
+class QuerySerializer(RequestSerializer):
     jobs = serializers.ListField(
         child=serializers.CharField(max_length=40), required=False, max_length=MOST_JOBS, help_text="ids"
     )
-    filters = inline_serializer(
-        "JobFilters",
-        {
-            "status": serializers.ListField(
-                child=serializers.ChoiceField(choices=[status.value for status in JobStatus]), required=False
-            ),
-            "team": serializers.CharField(required=False),
-            "project": serializers.CharField(required=False),
-            "q": serializers.CharField(required=False),
-            "labels": serializers.DictField(child=serializers.CharField(), required=False),
-            "created_after": serializers.DateTimeField(required=False),
-        },
-        required=False,
-    )
+    filters = JobFiltersSerializer(required=False)
     limit = serializers.IntegerField(
         min_value=1, max_value=MOST_JOBS, default=50, help_text="with filters: the newest so many jobs"
     )
@@ -148,9 +147,7 @@ class MetricsQueryView(APIView):
         description="Many series of many jobs at once: of `jobs`, or of the newest that `filters` match.",
     )
     def post(self, request: Request) -> Response:
-        form = QuerySerializer(data=request.data)
-        form.is_valid(raise_exception=True)
-        sent = form.validated_data
+        sent = read(QuerySerializer, request)
         jobs = _jobs(request, sent)
         names = frozenset(sent["series"])
         points = min(sent["points"], max(LEAST_POINTS, MOST_NUMBERS // max(1, len(jobs) * len(names))))
@@ -162,8 +159,8 @@ class MetricsQueryView(APIView):
             to_step=sent.get("to_step", curves.FAR),
             attempt=sent.get("attempt"),
         )
-        read, columns = (curves.averages, _averages) if sent["draw"] == "mean" else (curves.curves, _points)
-        found = read(asked) if jobs else {}
+        draw, columns = (curves.averages, _averages) if sent["draw"] == "mean" else (curves.curves, _points)
+        found = draw(asked) if jobs else {}
         items = []
         for job in jobs:
             origin = job.started_at or job.created_at

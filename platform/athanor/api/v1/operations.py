@@ -11,6 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.backends.base import Presence
@@ -62,12 +63,12 @@ class OrphansSerializer(serializers.Serializer[orphans.Orphans]):
     unlisted = UnlistedSerializer(many=True, help_text="clusters that could not say what they run")
 
 
-class ObjectSerializer(serializers.Serializer[Any]):
+class ObjectSerializer(RequestSerializer):
     cluster_id = serializers.CharField(max_length=60)
     backend_name = serializers.CharField(max_length=80)
 
 
-class AttemptIdSerializer(serializers.Serializer[Any]):
+class AttemptIdSerializer(RequestSerializer):
     attempt_id = serializers.CharField(max_length=60)
 
 
@@ -109,11 +110,10 @@ class OrphanCancelView(APIView):
     )
     def post(self, request: Request) -> Response:
         who = operator(request)
-        asked = ObjectSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        asked = read(ObjectSerializer, request)
         with tenancy.unrestricted():
-            orphans.cancel_object(**asked.validated_data, actor=who.user)
-        return Response(asked.validated_data, status=202)
+            orphans.cancel_object(**asked, actor=who.user)
+        return Response(asked, status=202)
 
 
 class OrphanObserveView(APIView):
@@ -125,9 +125,7 @@ class OrphanObserveView(APIView):
     )
     def post(self, request: Request) -> Response:
         who = operator(request)
-        asked = AttemptIdSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        attempt_id = asked.validated_data["attempt_id"]
+        attempt_id = read(AttemptIdSerializer, request)["attempt_id"]
         with tenancy.unrestricted():
             presence = orphans.observe_attempt(attempt_id, who.user)
         return Response({"attempt_id": attempt_id, "presence": presence.value})

@@ -17,11 +17,12 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.bodies import AmountField, RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, time
 from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
-from athanor.api.v1.teams import read
 from athanor.budgets import series as points
 from athanor.budgets import terms
 from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
@@ -35,7 +36,7 @@ from athanor.operations import series as fetching
 MOST_BYTES = 8 * 2**20
 MOST_POINTS = 5000
 DAYS = 7
-PRICE = {"max_digits": 12, "decimal_places": 6, "min_value": 0}
+PRICE = {"max_digits": 12, "decimal_places": 6}
 
 
 class CsvParser(BaseParser):
@@ -45,14 +46,14 @@ class CsvParser(BaseParser):
         return stream.read(MOST_BYTES + 1).decode(errors="replace")
 
 
-class PriceRuleSerializer(serializers.Serializer[Any]):
+class PriceRuleSerializer(RequestSerializer):
     weekdays = serializers.ListField(
         child=serializers.IntegerField(min_value=0, max_value=6), min_length=1, max_length=7, help_text="Monday is 0"
     )
     from_hour = serializers.IntegerField(min_value=0, max_value=23)
     to_hour = serializers.IntegerField(min_value=1, max_value=24, help_text="not later than from_hour: past midnight")
     zone = serializers.CharField(max_length=60, required=False, default="UTC")
-    price_per_slot_hour = serializers.DecimalField(**PRICE)
+    price_per_slot_hour = AmountField(**PRICE)
 
 
 class PriceSerializer(serializers.Serializer[Any]):
@@ -71,8 +72,8 @@ class PriceSerializer(serializers.Serializer[Any]):
     grams_per_kwh_now = serializers.FloatField(allow_null=True, help_text="null: not known")
 
 
-class PriceChangeSerializer(serializers.Serializer[Any]):
-    price_per_slot_hour = serializers.DecimalField(max_digits=12, decimal_places=4, min_value=0, required=False)
+class PriceChangeSerializer(RequestSerializer):
+    price_per_slot_hour = AmountField(max_digits=12, decimal_places=4, required=False)
     rules = PriceRuleSerializer(many=True, required=False, help_text="all of them")
     spot = serializers.BooleanField(required=False)
     watts_per_slot = serializers.IntegerField(min_value=0, max_value=100_000, required=False, allow_null=True)
@@ -97,7 +98,7 @@ class PriceSeriesSerializer(serializers.Serializer[Any]):
     problem = serializers.CharField(allow_blank=True, help_text="why it could not be fetched")
 
 
-class NewPriceSeriesSerializer(serializers.Serializer[Any]):
+class NewPriceSeriesSerializer(RequestSerializer):
     kind = serializers.ChoiceField(choices=Series.Kind.values)
     pool_id = serializers.CharField(required=False, allow_blank=True, help_text="of a price")
     cluster_id = serializers.CharField(required=False, allow_blank=True, help_text="of carbon")
@@ -159,6 +160,7 @@ class SeriesListView(APIView):
 
     @extend_schema(
         operation_id="series_connect",
+        parameters=IDEMPOTENT,
         request=NewPriceSeriesSerializer,
         responses={201: PriceSeriesSerializer, **PROBLEMS},
         description="A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its "
@@ -169,8 +171,11 @@ class SeriesListView(APIView):
         wanted = read(NewPriceSeriesSerializer, request)
         if wanted.get("url"):
             outbound.check_webhook_url(wanted["url"])
-        row = terms.connect(who.user, **wanted)
-        return Response(PriceSeriesSerializer(row).data, status=201)
+
+        def make() -> Response:
+            return Response(PriceSeriesSerializer(terms.connect(who.user, **wanted)).data, status=201)
+
+        return once(request, make)
 
 
 class SeriesView(APIView):

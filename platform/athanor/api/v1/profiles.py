@@ -9,6 +9,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import check_may_write, principal
+from athanor.api.bodies import RequestSerializer, read
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import profiles
@@ -42,13 +44,14 @@ class ProfileSerializer(serializers.Serializer[Any]):
         return row.artifact.size_bytes if row.artifact else None
 
 
-class ProfileRequestSerializer(serializers.Serializer[Any]):
+class ProfileRequestSerializer(RequestSerializer):
     steps = serializers.IntegerField(default=DEFAULT_STEPS, min_value=1, max_value=MOST_PROFILED_STEPS)
 
 
 class ProfileView(APIView):
     @extend_schema(
         operation_id="jobs_profile",
+        parameters=IDEMPOTENT,
         request=ProfileRequestSerializer,
         responses={202: ProfileSerializer, **PROBLEMS},
         description="Traces the next steps of every rank of a running job. One request of a job at a time.",
@@ -57,10 +60,12 @@ class ProfileView(APIView):
         who = principal(request)
         job = job_of(who, job_id)
         check_may_write(who, job.team_id)
-        asked = ProfileRequestSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        made = profiles.request(job.id, asked.validated_data["steps"], who.user.username)
-        return Response(ProfileSerializer(made).data, status=202)
+        steps = read(ProfileRequestSerializer, request)["steps"]
+
+        def make() -> Response:
+            return Response(ProfileSerializer(profiles.request(job.id, steps, who.user.username)).data, status=202)
+
+        return once(request, make)
 
 
 class ProfilesView(APIView):

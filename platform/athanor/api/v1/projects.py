@@ -10,12 +10,13 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import check_may_write, principal, team_named
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import tagged
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, page
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
-from athanor.api.v1.teams import read
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import projects
 from athanor.jobs.models import Project
@@ -34,13 +35,13 @@ class ProjectSerializer(serializers.Serializer[Project]):
     last_submitted_at = serializers.DateTimeField(allow_null=True)
 
 
-class NewProjectSerializer(serializers.Serializer[Any]):
+class NewProjectSerializer(RequestSerializer):
     name = serializers.RegexField(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     team = serializers.CharField(required=False)
     description = serializers.CharField(required=False, allow_blank=True, max_length=2000)
 
 
-class ProjectChangeSerializer(serializers.Serializer[Any]):
+class ProjectChangeSerializer(RequestSerializer):
     description = serializers.CharField(required=False, allow_blank=True, max_length=2000)
     archived = serializers.BooleanField(required=False, help_text="an archived project takes no more jobs")
 
@@ -72,14 +73,21 @@ class ProjectsView(APIView):
         return Response(listed(items, next_cursor))
 
     @extend_schema(
-        operation_id="projects_create", request=NewProjectSerializer, responses={201: ProjectSerializer, **PROBLEMS}
+        operation_id="projects_create",
+        parameters=IDEMPOTENT,
+        request=NewProjectSerializer,
+        responses={201: ProjectSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         who = principal(request)
         asked = read(NewProjectSerializer, request)
         team = team_named(who, Permission.SUBMIT, asked.get("team"))
-        row = projects.create(team, asked["name"], asked.get("description", ""), who.user)
-        return Response(_data(row), status=201)
+
+        def make() -> Response:
+            row = projects.create(team, asked["name"], asked.get("description", ""), who.user)
+            return Response(_data(row), status=201)
+
+        return once(request, make)
 
 
 class ProjectView(APIView):

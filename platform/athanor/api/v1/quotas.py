@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -14,6 +13,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.pagination import number
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
@@ -81,7 +81,7 @@ class QuotasSerializer(serializers.Serializer[Any]):
     nodes = QuotaNodeSerializer(many=True, help_text="parents before children")
 
 
-class AdmissionSettingsSerializer(serializers.ModelSerializer[AdmissionSettings]):
+class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer[AdmissionSettings]):
     half_life_seconds = serializers.IntegerField(
         min_value=60, max_value=365 * DAY, help_text="in which past use counts half in fair share"
     )
@@ -156,7 +156,7 @@ class QuotasView(APIView):
     @extend_schema(
         operation_id="quotas_change",
         parameters=[IF_MATCH],
-        request={"application/json": ChangesDocument, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": ChangesDocument, "application/yaml": ChangesDocument},
         responses={200: QuotasSerializer, **PROBLEMS},
         description="Change some nodes, all of it or nothing. It holds at once; what runs above it is not stopped.",
     )
@@ -169,7 +169,7 @@ class QuotasView(APIView):
     @extend_schema(
         operation_id="quotas_declare",
         parameters=[IF_MATCH],
-        request={"application/json": TreeDocument, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": TreeDocument, "application/yaml": TreeDocument},
         responses={200: QuotasSerializer, **PROBLEMS},
         description="The whole tree. Groups that are left out are removed; teams that are left out stay as they are.",
     )
@@ -203,7 +203,7 @@ class QuotaPreviewView(APIView):
 
     @extend_schema(
         operation_id="quotas_preview",
-        request={"application/json": ProposalDocument, "application/yaml": OpenApiTypes.STR},
+        request={"application/json": ProposalDocument, "application/yaml": ProposalDocument},
         responses={200: QuotaPreviewSerializer, **PROBLEMS},
         description="What changes, or a whole tree, would do now. Changes nothing.",
     )
@@ -243,10 +243,9 @@ class AdmissionSettingsView(APIView):
     )
     def put(self, request: Request) -> Response:
         who = manager(request)
-        asked = AdmissionSettingsSerializer(data=request.data, partial=True)
-        asked.is_valid(raise_exception=True)
+        asked = read(AdmissionSettingsSerializer, request, partial=True)
         unchanged = guard(request, lambda row, tag: tag == tag_of(AdmissionSettingsSerializer(row).data))
-        services.change_settings(asked.validated_data, who.user, unchanged)
+        services.change_settings(asked, who.user, unchanged)
         return tagged(request, AdmissionSettingsSerializer(services.settings()).data)
 
 

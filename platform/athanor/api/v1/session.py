@@ -20,6 +20,7 @@ from athanor.accounts.models import User
 from athanor.accounts.roles import PlatformRole
 from athanor.accounts.selectors import memberships_of, principal_of
 from athanor.api.authentication import DashboardSessionAuthentication
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.core.errors import Unauthenticated
 
@@ -86,7 +87,7 @@ class PasskeyOptionsSerializer(serializers.Serializer[Any]):
     publicKey = serializers.DictField()
 
 
-class CredentialsSerializer(serializers.Serializer[Any]):
+class CredentialsSerializer(RequestSerializer):
     username = serializers.CharField()
     password = serializers.CharField(trim_whitespace=False)
 
@@ -112,9 +113,8 @@ class SessionView(APIView):
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:
-        given = CredentialsSerializer(data=request.data)
-        given.is_valid(raise_exception=True)
-        user = authenticate(request._request, **given.validated_data)
+        given = read(CredentialsSerializer, request)
+        user = authenticate(request._request, **given)
         if user is None:
             raise Unauthenticated(
                 "invalid_credentials", "there is no user with this name and password", remedy="check both"

@@ -69,7 +69,7 @@ PROBLEMS: dict[Any, Any] = {
         404: "not there, or not yours to see",
         406: "only JSON is answered here",
         408: "the body did not arrive in time",
-        409: "not in the state that it is in; see detail",
+        409: "not in the state that it is in, or the same request is in progress; see detail",
         412: "it has changed since you read it (If-Match)",
         413: "the body is larger than the limit of this address",
         415: "a body of this Content-Type is not taken",

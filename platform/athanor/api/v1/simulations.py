@@ -3,7 +3,6 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,6 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, page
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS
@@ -56,15 +56,15 @@ class SimulationsView(APIView):
 
     @extend_schema(
         operation_id="simulations_create",
-        request={"application/json": SimulationRequest, "application/yaml": OpenApiTypes.STR},
+        parameters=IDEMPOTENT,
+        request={"application/json": SimulationRequest, "application/yaml": SimulationRequest},
         responses={202: SimulationDocument, **PROBLEMS},
         description="Carried out by a worker; ask for it by its id until its state is done or failed.",
     )
     def post(self, request: Request) -> Response:
         who = overseer(request)
         asked = parsed(SimulationRequest, request.data, "invalid_simulation", "simulation")
-        row = simulations.ask(asked, who.user)
-        return Response(shown(row), status=202)
+        return once(request, lambda: Response(shown(simulations.ask(asked, who.user)), status=202))
 
 
 class SimulationView(APIView):

@@ -10,9 +10,10 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import check, principal, team_for
+from athanor.api.bodies import RequestSerializer, read
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import TeamSecret
 
@@ -40,7 +41,7 @@ class DestinationsField(serializers.ListField):
         super().__init__(max_length=MOST_DESTINATIONS, **options)
 
 
-class NewSecretSerializer(serializers.Serializer[Any]):
+class NewSecretSerializer(RequestSerializer):
     name = serializers.RegexField(r"^[a-z][a-z0-9-]*$", max_length=63)
     value = serializers.CharField(
         max_length=LONGEST_VALUE, trim_whitespace=False, write_only=True, help_text="never shown again"
@@ -50,7 +51,7 @@ class NewSecretSerializer(serializers.Serializer[Any]):
     )
 
 
-class SecretChangesSerializer(serializers.Serializer[Any]):
+class SecretChangesSerializer(RequestSerializer):
     destinations = DestinationsField(help_text="replaces those that are set; empty: may be sent to no server")
 
 
@@ -62,6 +63,7 @@ class SecretsView(APIView):
 
     @extend_schema(
         operation_id="secrets_put",
+        parameters=IDEMPOTENT,
         request=NewSecretSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer, **PROBLEMS},
         description="Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. MLflow's credentials "
@@ -71,8 +73,12 @@ class SecretsView(APIView):
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewSecretSerializer, request)
-        row, created = team_secrets.put(team, asked["name"], asked["value"], who.user, asked.get("destinations"))
-        return Response(SecretSerializer(row).data, status=201 if created else 200)
+
+        def make() -> Response:
+            row, created = team_secrets.put(team, asked["name"], asked["value"], who.user, asked.get("destinations"))
+            return Response(SecretSerializer(row).data, status=201 if created else 200)
+
+        return once(request, make)
 
 
 class SecretView(APIView):

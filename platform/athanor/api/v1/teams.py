@@ -24,7 +24,9 @@ from athanor.accounts.selectors import (
     teams_of,
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
+from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
@@ -37,15 +39,21 @@ ROLES = [role.value for role in Role]
 LONGEST_INVITATION_HOURS = 24 * 30
 
 
-class LimitsSerializer(serializers.Serializer[Any]):
+class LimitsSerializer(RequestSerializer):
     max_running_jobs = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
     max_slots = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
 
 
-class TeamSerializer(LimitsSerializer):
-    id = serializers.CharField(read_only=True)
+class NewTeamSerializer(LimitsSerializer):
     name = serializers.SlugField(max_length=63)
-    created_at = serializers.DateTimeField(read_only=True)
+
+
+class TeamSerializer(serializers.Serializer[Team]):
+    max_running_jobs = serializers.IntegerField(allow_null=True)
+    max_slots = serializers.IntegerField(allow_null=True)
+    id = serializers.CharField()
+    name = serializers.CharField()
+    created_at = serializers.DateTimeField()
 
     def to_representation(self, instance: Team) -> dict[str, Any]:
         leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
@@ -64,7 +72,7 @@ class MemberSerializer(serializers.Serializer[Membership]):
         return row.user.service_team_id is not None
 
 
-class RoleSerializer(serializers.Serializer[Any]):
+class RoleSerializer(RequestSerializer):
     role = serializers.ChoiceField(choices=ROLES)
 
 
@@ -107,7 +115,7 @@ class MadeInvitationSerializer(InvitationSerializer):
     url = serializers.CharField(help_text="for the invited; good once")
 
 
-class AcceptSerializer(serializers.Serializer[Any]):
+class AcceptSerializer(RequestSerializer):
     token = serializers.CharField(max_length=200)
     username = serializers.CharField(required=False, max_length=150, help_text="of a new user; not when signed in")
     password = serializers.CharField(required=False, trim_whitespace=False, max_length=200)
@@ -129,17 +137,23 @@ class TeamsView(APIView):
         rows = teams_of(principal(request)).select_related("quota_node")
         return Response(listed(TeamSerializer(rows, many=True).data))
 
-    @extend_schema(operation_id="teams_create", request=TeamSerializer, responses={201: TeamSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="teams_create",
+        parameters=IDEMPOTENT,
+        request=NewTeamSerializer,
+        responses={201: TeamSerializer, **PROBLEMS},
+    )
     def post(self, request: Request) -> Response:
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
-        asked = read(TeamSerializer, request)
+        asked = read(NewTeamSerializer, request)
         if asked.keys() - {"name"}:
             check_platform(who, Permission.MANAGE_QUOTAS)
-        team = members.create_team(asked.pop("name"), who.user)
-        if asked:
-            team = quotas.change_limits(team, asked, who.user).team
-        return Response(TeamSerializer(team).data, status=201)
+        name = asked.pop("name")
+        return once(
+            request,
+            lambda: Response(TeamSerializer(quotas.create_team(name, asked, who.user)).data, status=201),
+        )
 
 
 class TeamView(APIView):
@@ -178,6 +192,7 @@ class MembersView(APIView):
 
     @extend_schema(
         operation_id="members_add",
+        parameters=IDEMPOTENT,
         request=NewMemberSerializer,
         responses={202: InvitationSerializer, **PROBLEMS},
         description=(
@@ -191,8 +206,12 @@ class MembersView(APIView):
         asked = read(NewMemberSerializer, request)
         role = Role(asked["role"])
         check_may_grant(who, role)
-        row = members.offer_membership(team, asked["username"], role, who.user)
-        return Response(InvitationSerializer(row).data, status=202)
+
+        def make() -> Response:
+            row = members.offer_membership(team, asked["username"], role, who.user)
+            return Response(InvitationSerializer(row).data, status=202)
+
+        return once(request, make)
 
 
 class MemberView(APIView):
@@ -252,6 +271,7 @@ class InvitationsView(APIView):
 
     @extend_schema(
         operation_id="invitations_create",
+        parameters=IDEMPOTENT,
         request=NewInvitationSerializer,
         responses={201: MadeInvitationSerializer, **PROBLEMS},
     )
@@ -262,10 +282,14 @@ class InvitationsView(APIView):
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
         role = Role(asked["role"])
         check_may_grant(who, role)
-        row, token = members.invite(team, role, hours, note, who.user)
-        # Behind the #, so that it is in no server's log.
-        url = f"{settings.ATHANOR.public_url}/invitation#{token}"
-        return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
+
+        def make() -> Response:
+            row, token = members.invite(team, role, hours, note, who.user)
+            # Behind the #, so that it is in no server's log.
+            url = f"{settings.ATHANOR.public_url}/invitation#{token}"
+            return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
+
+        return once(request, make)
 
 
 class InvitationView(APIView):
@@ -286,10 +310,15 @@ class OffersView(APIView):
 
 
 class OfferAcceptView(APIView):
-    @extend_schema(operation_id="offers_accept", request=None, responses={201: MemberSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="offers_accept",
+        parameters=IDEMPOTENT,
+        request=None,
+        responses={201: MemberSerializer, **PROBLEMS},
+    )
     def post(self, request: Request, invitation_id: str) -> Response:
-        row = members.accept_offer(invitation_id, _consenting(principal(request)))
-        return Response(MemberSerializer(row).data, status=201)
+        user = _consenting(principal(request))
+        return once(request, lambda: _joined(members.accept_offer(invitation_id, user)))
 
 
 class OfferDeclineView(APIView):
@@ -305,7 +334,10 @@ class AcceptView(APIView):
     permission_classes = (AllowAny,)
 
     @extend_schema(
-        operation_id="invitations_accept", request=AcceptSerializer, responses={201: MemberSerializer, **PROBLEMS}
+        operation_id="invitations_accept",
+        parameters=IDEMPOTENT,
+        request=AcceptSerializer,
+        responses={201: MemberSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         given = request.data if isinstance(request.data, dict) else {}
@@ -313,11 +345,14 @@ class AcceptView(APIView):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
         asked = read(AcceptSerializer, request)
         if isinstance(request.auth, Principal):
-            row = members.accept(asked["token"], _consenting(request.auth))
-        else:
-            new = read(_NewUserSerializer, request)
-            row = members.accept_as_new(asked["token"], new["username"], new["password"])
-        return Response(MemberSerializer(row).data, status=201)
+            user = _consenting(request.auth)
+            return once(request, lambda: _joined(members.accept(asked["token"], user)))
+        new = read(_NewUserSerializer, request)
+        return once(
+            request,
+            lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
+            credential=f"invitation:{services.digest_of(asked['token'])}",
+        )
 
 
 class ServiceAccountsView(APIView):
@@ -331,6 +366,7 @@ class ServiceAccountsView(APIView):
 
     @extend_schema(
         operation_id="service_accounts_create",
+        parameters=IDEMPOTENT,
         request=NewServiceAccountSerializer,
         responses={201: ServiceAccountSerializer, **PROBLEMS},
     )
@@ -340,8 +376,12 @@ class ServiceAccountsView(APIView):
         asked = read(NewServiceAccountSerializer, request)
         role = Role(asked["role"])
         check_may_grant(who, role)
-        account = members.create_service_account(team, asked["name"], role, who.user)
-        return Response(ServiceAccountSerializer(account).data, status=201)
+
+        def make() -> Response:
+            account = members.create_service_account(team, asked["name"], role, who.user)
+            return Response(ServiceAccountSerializer(account).data, status=201)
+
+        return once(request, make)
 
 
 class ServiceAccountView(APIView):
@@ -355,37 +395,34 @@ class ServiceAccountView(APIView):
 class ServiceAccountTokensView(APIView):
     @extend_schema(
         operation_id="service_accounts_token",
+        parameters=IDEMPOTENT,
         request=ScopedSerializer,
         responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request, account_id: str) -> Response:
         who = principal(request)
         account = _managed(who, account_id)
-        assert account.service_team is not None
+        team = account.service_team
+        assert team is not None
         asked = read(ScopedSerializer, request)
         scopes, expires_at = narrowed(who, asked)
-        row, token = services.issue_token(
-            account,
-            account.service_team,
-            asked["name"],
-            expires_at,
-            scopes=scopes,
-            actor=who.user,
-            parent_id=who.token_id,
-        )
-        return issued(row, token)
+
+        def make() -> Response:
+            made = services.issue_token(
+                account, team, asked["name"], expires_at, scopes=scopes, actor=who.user, parent_id=who.token_id
+            )
+            return issued(*made)
+
+        return once(request, make)
 
 
-class _NewUserSerializer(serializers.Serializer[Any]):
+class _NewUserSerializer(AcceptSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(trim_whitespace=False, max_length=200)
 
 
-def read(shape: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
-    asked = shape(data=request.data)
-    asked.is_valid(raise_exception=True)
-    found: dict[str, Any] = dict(asked.validated_data)
-    return found
+def _joined(row: Membership) -> Response:
+    return Response(MemberSerializer(row).data, status=201)
 
 
 def _seen(who: Principal, team_id: str) -> Any:

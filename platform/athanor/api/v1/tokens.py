@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,6 +16,8 @@ from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope, includes
 from athanor.accounts.selectors import Principal, tokens_of
 from athanor.api.access import principal, team_named
+from athanor.api.bodies import RequestSerializer, read
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
@@ -45,7 +47,7 @@ class NewTokenSerializer(TokenSerializer):
     token = serializers.CharField(help_text="shown this once")
 
 
-class ScopedSerializer(serializers.Serializer[Any]):
+class ScopedSerializer(RequestSerializer):
     name = serializers.CharField(max_length=100)
     expires_in_days = serializers.IntegerField(
         required=False,
@@ -70,6 +72,15 @@ class TokenRequestSerializer(ScopedSerializer):
     team = serializers.CharField(required=False)
 
 
+class TokenRotationSerializer(RequestSerializer):
+    overlap_seconds = serializers.IntegerField(
+        default=DEFAULT_OVERLAP_SECONDS,
+        min_value=0,
+        max_value=LONGEST_OVERLAP_SECONDS,
+        help_text="for which the old one still works",
+    )
+
+
 class TokensView(APIView):
     @extend_schema(
         operation_id="tokens_list",
@@ -84,18 +95,24 @@ class TokensView(APIView):
         return Response(listed(TokenSerializer(rows, many=True).data, next_cursor))
 
     @extend_schema(
-        operation_id="tokens_create", request=TokenRequestSerializer, responses={201: NewTokenSerializer, **PROBLEMS}
+        operation_id="tokens_create",
+        parameters=IDEMPOTENT,
+        request=TokenRequestSerializer,
+        responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
-        asked = TokenRequestSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        asked = read(TokenRequestSerializer, request)
         who = principal(request)
-        team = team_named(who, Permission.VIEW, asked.validated_data.get("team"))
-        scopes, expires_at = narrowed(who, asked.validated_data)
-        row, token = services.issue_token(
-            who.user, team, asked.validated_data["name"], expires_at, scopes=scopes, parent_id=who.token_id
-        )
-        return issued(row, token)
+        team = team_named(who, Permission.VIEW, asked.get("team"))
+        scopes, expires_at = narrowed(who, asked)
+
+        def make() -> Response:
+            made = services.issue_token(
+                who.user, team, asked["name"], expires_at, scopes=scopes, parent_id=who.token_id
+            )
+            return issued(*made)
+
+        return once(request, make)
 
 
 class TokensRevokeAllView(APIView):
@@ -121,17 +138,8 @@ class TokenView(APIView):
 class TokenRotateView(APIView):
     @extend_schema(
         operation_id="tokens_rotate",
-        request=inline_serializer(
-            "TokenRotation",
-            {
-                "overlap_seconds": serializers.IntegerField(
-                    required=False,
-                    min_value=0,
-                    max_value=LONGEST_OVERLAP_SECONDS,
-                    help_text=f"for which the old one still works; {DEFAULT_OVERLAP_SECONDS} without it",
-                )
-            },
-        ),
+        parameters=IDEMPOTENT,
+        request=TokenRotationSerializer,
         responses={201: NewTokenSerializer, **PROBLEMS},
         description=(
             "A successor with the same name and scopes; what else the old one has made ends with it. A person renews a "
@@ -142,10 +150,12 @@ class TokenRotateView(APIView):
     def post(self, request: Request, token_id: str) -> Response:
         who = principal(request)
         row = own_token(who, token_id)
-        field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
-        body = request.data if isinstance(request.data, dict) else {}
-        overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
-        return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
+        overlap = read(TokenRotationSerializer, request)["overlap_seconds"]
+
+        def make() -> Response:
+            return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
+
+        return once(request, make)
 
 
 def own_token(who: Principal, token_id: str) -> ApiToken:

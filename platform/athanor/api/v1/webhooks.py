@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,9 +13,10 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal, team_named
+from athanor.api.bodies import RequestSerializer, read
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.teams import read
 from athanor.webhooks import selectors, services
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
 
@@ -31,7 +32,7 @@ class WebhookSecretSerializer(serializers.Serializer[WebhookSecret]):
     retires_at = serializers.DateTimeField(allow_null=True, help_text="until when it signs beside its successor")
 
 
-class WebhookChangesSerializer(serializers.Serializer[Any]):
+class WebhookChangesSerializer(RequestSerializer):
     url = serializers.CharField(max_length=500, required=False)
     name = serializers.CharField(max_length=100, required=False, allow_blank=True)
     types = serializers.ListField(
@@ -40,7 +41,7 @@ class WebhookChangesSerializer(serializers.Serializer[Any]):
     enabled = serializers.BooleanField(required=False)
 
 
-class NewWebhookSerializer(serializers.Serializer[Any]):
+class NewWebhookSerializer(RequestSerializer):
     url = serializers.CharField(max_length=500, help_text="https, and public, unless an administrator allows another")
     name = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
     types = serializers.ListField(
@@ -96,6 +97,15 @@ class FullDeliverySerializer(DeliverySerializer):
     body = serializers.CharField(help_text="as it is sent")
 
 
+class WebhookSecretRotationSerializer(RequestSerializer):
+    overlap_seconds = serializers.IntegerField(
+        default=DEFAULT_OVERLAP_SECONDS,
+        min_value=0,
+        max_value=LONGEST_OVERLAP_SECONDS,
+        help_text="for which the old one signs too",
+    )
+
+
 class WebhooksView(APIView):
     @extend_schema(operation_id="webhooks_list", responses={200: page_of("WebhookPage", WebhookSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
@@ -104,6 +114,7 @@ class WebhooksView(APIView):
 
     @extend_schema(
         operation_id="webhooks_create",
+        parameters=IDEMPOTENT,
         request=NewWebhookSerializer,
         responses={201: MadeWebhookSerializer, **PROBLEMS},
         description="Told of what happens from now on: a CloudEvents 1.0 envelope, signed in `Athanor-Signature: "
@@ -113,10 +124,14 @@ class WebhooksView(APIView):
         who = principal(request)
         asked = read(NewWebhookSerializer, request)
         team = team_named(who, Permission.MANAGE, asked.get("team"))
-        webhook, secret = services.create(
-            team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=who.user
-        )
-        return Response(_with_secret(webhook, secret), status=201)
+
+        def make() -> Response:
+            webhook, secret = services.create(
+                team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=who.user
+            )
+            return Response(_with_secret(webhook, secret), status=201)
+
+        return once(request, make)
 
 
 class WebhookView(APIView):
@@ -146,6 +161,7 @@ class WebhookView(APIView):
 class WebhookTestView(APIView):
     @extend_schema(
         operation_id="webhooks_test",
+        parameters=IDEMPOTENT,
         request=None,
         responses={202: DeliverySerializer, **PROBLEMS},
         description="Sends an event of type `webhook.test`, once; how it went is read from the delivery. A team has "
@@ -153,34 +169,27 @@ class WebhookTestView(APIView):
     )
     def post(self, request: Request, webhook_id: str) -> Response:
         who = principal(request)
-        delivery = services.test(_managed(who, webhook_id), who.user)
-        return Response(DeliverySerializer(delivery).data, status=202)
+        webhook = _managed(who, webhook_id)
+        return once(request, lambda: Response(DeliverySerializer(services.test(webhook, who.user)).data, status=202))
 
 
 class WebhookSecretView(APIView):
     @extend_schema(
         operation_id="webhooks_rotate_secret",
-        request=inline_serializer(
-            "WebhookSecretRotation",
-            {
-                "overlap_seconds": serializers.IntegerField(
-                    required=False,
-                    min_value=0,
-                    max_value=LONGEST_OVERLAP_SECONDS,
-                    help_text=f"for which the old one signs too; {DEFAULT_OVERLAP_SECONDS} without it",
-                )
-            },
-        ),
+        parameters=IDEMPOTENT,
+        request=WebhookSecretRotationSerializer,
         responses={201: MadeWebhookSerializer, **PROBLEMS},
     )
     def post(self, request: Request, webhook_id: str) -> Response:
         who = principal(request)
         webhook = _managed(who, webhook_id)
-        field = serializers.IntegerField(min_value=0, max_value=LONGEST_OVERLAP_SECONDS)
-        body = request.data if isinstance(request.data, dict) else {}
-        overlap = field.run_validation(body.get("overlap_seconds", DEFAULT_OVERLAP_SECONDS))
-        secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
-        return Response(_with_secret(_managed(who, webhook_id), secret), status=201)
+        overlap = read(WebhookSecretRotationSerializer, request)["overlap_seconds"]
+
+        def make() -> Response:
+            secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
+            return Response(_with_secret(_managed(who, webhook_id), secret), status=201)
+
+        return once(request, make)
 
 
 class DeliveriesView(APIView):
@@ -203,11 +212,16 @@ class DeliveryView(APIView):
 
 
 class RedeliverView(APIView):
-    @extend_schema(operation_id="deliveries_redeliver", request=None, responses={202: DeliverySerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="deliveries_redeliver",
+        parameters=IDEMPOTENT,
+        request=None,
+        responses={202: DeliverySerializer, **PROBLEMS},
+    )
     def post(self, request: Request, delivery_id: str) -> Response:
         who = principal(request)
-        again = services.redeliver(_delivery(who, delivery_id), who.user)
-        return Response(DeliverySerializer(again).data, status=202)
+        row = _delivery(who, delivery_id)
+        return once(request, lambda: Response(DeliverySerializer(services.redeliver(row, who.user)).data, status=202))
 
 
 def _managed(who: Principal, webhook_id: str) -> Webhook:

@@ -7,7 +7,7 @@ from athanor.core import tenancy
 class Migration(migrations.Migration):
     dependencies = [
         ("operations", "0002_simulations"),
-        ("accounts", "0015_life_cycle"),
+        ("accounts", "0014_life_cycle"),
         ("artifacts", "0012_deletions_of_projects_and_teams"),
     ]
 

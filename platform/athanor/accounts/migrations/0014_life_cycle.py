@@ -10,7 +10,7 @@ KNOWN_TO_A_PROVIDER = """
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("accounts", "0012_parts_of_the_platform_scope"),
+        ("accounts", "0013_idempotent_answers"),
         ("socialaccount", "0006_alter_socialaccount_extra_data"),
     ]
 

@@ -1,0 +1,113 @@
+"""`Idempotency-Key`: a POST that makes something makes it once, however often it is sent.
+
+Views parse and authorise a request as always, and then pass what makes the change to `once`. So a repeated request is
+authorised again before it gets the stored answer. `test_conventions.py` fails for a POST that answers 201 without it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+
+from django.db import transaction
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from athanor.accounts import idempotency
+from athanor.accounts.idempotency import Answer, KeyedRequest
+from athanor.accounts.selectors import Principal
+from athanor.api.renderers import FastJSONRenderer
+from athanor.core.documents import load_json
+from athanor.core.errors import FieldProblem, Invalid
+
+HEADER = "Idempotency-Key"
+LONGEST_KEY = 200
+PATTERN = r"^[!-~]([ -~]*[!-~])?$"
+_VISIBLE = re.compile(PATTERN)
+STORED_HEADERS = ("Location", "ETag")
+
+_KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": PATTERN}
+REPLAYED = OpenApiParameter(
+    "Idempotency-Replayed",
+    {"type": "string", "enum": ["true"]},
+    OpenApiParameter.HEADER,
+    description="Set when nothing was made: this is the answer of the first request with the key.",
+    response=[200, 201, 202],
+)
+# Of each POST that makes something.
+IDEMPOTENT = [
+    OpenApiParameter(
+        HEADER,
+        _KEY_SCHEMA,
+        OpenApiParameter.HEADER,
+        description="Makes the request safe to repeat: for 24 hours the same key with the same address and body, from "
+        "the same token or signed-in user, gets the first answer again and makes nothing. With another body or "
+        "address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with "
+        "Retry-After. Errors are not stored.",
+    ),
+    REPLAYED,
+]
+# Of submissions of jobs: the key is the team's, and does not expire.
+IDEMPOTENT_JOBS = [
+    OpenApiParameter(
+        HEADER,
+        _KEY_SCHEMA,
+        OpenApiParameter.HEADER,
+        description="Makes the submission safe to repeat: the same key in the same team with the same spec gives the "
+        "same job, from whichever member and at whatever time. With another spec: 422 `idempotency_key_reused`.",
+    ),
+    REPLAYED,
+]
+
+
+def key_of(request: Request) -> str | None:
+    """Return the key of a request, None without one. Raises Invalid for one that is malformed."""
+    key = request.headers.get(HEADER)
+    if key is not None and not (len(key) <= LONGEST_KEY and _VISIBLE.match(key)):
+        detail = f"{HEADER} {key[:60]!r} is not of 1 to {LONGEST_KEY} visible ASCII characters; it has {len(key)}"
+        problem = FieldProblem(f"/{HEADER}", "invalid", detail)
+        raise Invalid("invalid_parameter", detail, remedy="use a UUID", problems=(problem,))
+    return key
+
+
+def once(request: Request, make: Callable[[], Response], *, credential: str = "") -> Response:
+    """Return what `make` returns, or the stored answer of this request. Call it with an authorised request.
+
+    `credential` names what authorises a request that has no principal.
+    """
+    key = key_of(request)
+    if key is None:
+        with transaction.atomic():
+            return make()
+    made: list[Response] = []
+
+    def run() -> Answer:
+        made.append(make())
+        return answer_of(made[0])
+
+    digest = hashlib.sha256(json.dumps(request.data, sort_keys=True).encode()).hexdigest()
+    answer, is_replay = idempotency.once(keyed(request, key, digest, credential), run)
+    return replay_of(answer) if is_replay else made[0]
+
+
+def keyed(request: Request, key: str, digest: str, credential: str = "") -> KeyedRequest:
+    return KeyedRequest(credential or _credential(request), key, request.get_full_path(), digest)
+
+
+def answer_of(response: Response) -> Answer:
+    """Return what to store of a response."""
+    headers = {name: response[name] for name in STORED_HEADERS if response.has_header(name)}
+    return Answer(response.status_code, FastJSONRenderer().render(response.data).decode(), headers)
+
+
+def replay_of(answer: Answer) -> Response:
+    headers = {**answer.headers, REPLAYED.name: "true"}
+    return Response(load_json(answer.body.encode()), status=answer.status, headers=headers)
+
+
+def _credential(request: Request) -> str:
+    """Sessions of a user can do the same; each token has scopes of its own."""
+    who = request.auth
+    assert isinstance(who, Principal), "a request without a principal names its credential"
+    return f"token:{who.token_id}" if who.token_id else f"user:{who.user.id}"
