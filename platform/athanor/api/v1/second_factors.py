@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
+from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.v1.account import LONGEST_PASSWORD, AccountView
 from athanor.api.v1.session import PasskeyOptionsSerializer
 from athanor.api.v1.shapes import PROBLEMS
@@ -151,15 +152,20 @@ class PasskeysView(AccountView):
     @extend_schema(
         operation_id="second_factors_passkey_add",
         description="Adds the passkey whose registration was begun in this session. Other sessions end.",
+        parameters=IDEMPOTENT,
         request=NewPasskeySerializer,
         responses={201: AddedPasskeySerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
         given = read(NewPasskeySerializer, request)
-        row, codes = passkeys.complete_registration(
-            request._request, _user(request), given["name"], given["credential"]
-        )
-        return Response(AddedPasskeySerializer({"passkey": row, "recovery_codes": codes}).data, status=201)
+
+        def make() -> Response:
+            row, codes = passkeys.complete_registration(
+                request._request, _user(request), given["name"], given["credential"]
+            )
+            return Response(AddedPasskeySerializer({"passkey": row, "recovery_codes": codes}).data, status=201)
+
+        return once(request, make)
 
 
 class PasskeyView(AccountView):
