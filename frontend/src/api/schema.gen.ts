@@ -2035,6 +2035,7 @@ export interface components {
         ActionEnum: "change" | "create" | "delete";
         /** @enum {string} */
         ActivationCheckpointingEnum: "none" | "selective" | "full";
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         AdmissionSettings: {
             fair_share?: boolean;
             /** @description in which past use counts half in fair share */
@@ -2767,7 +2768,9 @@ export interface components {
         };
         ForkRequest: {
             /** @description JSON merge patch on the spec as written */
-            changes?: unknown;
+            changes?: {
+                [key: string]: unknown;
+            } | null;
         };
         /** @enum {string} */
         FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
@@ -2895,9 +2898,7 @@ export interface components {
              * Teams
              * @default {}
              */
-            teams: {
-                [key: string]: components["schemas"]["TeamDocument"];
-            };
+            teams: Record<string, never>;
         };
         /** @enum {string} */
         HealthEnum: "ok" | "degraded" | "unknown" | "hung" | "straggling";
@@ -3623,6 +3624,11 @@ export interface components {
             role: components["schemas"]["RoleEnum"];
             name: string;
         };
+        NewTeamRequest: {
+            max_running_jobs?: number | null;
+            max_slots?: number | null;
+            name: string;
+        };
         NewToken: {
             id: string;
             name: string;
@@ -3762,6 +3768,7 @@ export interface components {
         };
         /** @enum {string} */
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         Object: {
             cluster_id: string;
             backend_name: string;
@@ -4039,8 +4046,7 @@ export interface components {
             max_slots?: number | null;
         };
         PatchedPriceChangeRequest: {
-            /** Format: decimal */
-            price_per_slot_hour?: string;
+            price_per_slot_hour?: string | number;
             /** @description all of them */
             rules?: components["schemas"]["PriceRuleRequest"][];
             spot?: boolean;
@@ -4052,11 +4058,11 @@ export interface components {
             archived?: boolean;
         };
         PatchedRoleRequest: {
-            role?: components["schemas"]["RoleEnum"];
+            role: components["schemas"]["RoleEnum"];
         };
         PatchedSecretChangesRequest: {
             /** @description replaces those that are set; empty: may be sent to no server */
-            destinations?: string[];
+            destinations: string[];
         };
         PatchedWebhookChangesRequest: {
             url?: string;
@@ -4101,8 +4107,7 @@ export interface components {
             slots_per_node?: number;
             /** Format: int64 */
             memory_bytes?: number;
-            /** Format: decimal */
-            price_per_slot_hour?: string;
+            price_per_slot_hour?: string | number;
             currency?: string;
         };
         /** PoolFigures */
@@ -4197,6 +4202,7 @@ export interface components {
             items: components["schemas"]["Price"][];
             next_cursor: string | null;
         };
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         PriceRule: {
             /** @description Monday is 0 */
             weekdays: number[];
@@ -4216,8 +4222,7 @@ export interface components {
             to_hour: number;
             /** @default UTC */
             zone: string;
-            /** Format: decimal */
-            price_per_slot_hour: string;
+            price_per_slot_hour: string | number;
         };
         PriceSeries: {
             id: string;
@@ -4236,6 +4241,7 @@ export interface components {
         };
         /** @enum {string} */
         PriceSeriesKindEnum: "price" | "carbon";
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         PriceSeriesMapping: {
             /** @description where the list is: data.points */
             items?: string;
@@ -5101,57 +5107,12 @@ export interface components {
         /** @enum {string} */
         TargetsEnum: "query" | "key" | "value" | "output" | "gate" | "up" | "down";
         Team: {
-            max_running_jobs?: number | null;
-            max_slots?: number | null;
-            readonly id: string;
+            max_running_jobs: number | null;
+            max_slots: number | null;
+            id: string;
             name: string;
             /** Format: date-time */
-            readonly created_at: string;
-        };
-        /** TeamDocument */
-        TeamDocument: {
-            /**
-             * Weight
-             * @default 1
-             */
-            weight: number;
-            /**
-             * Max Running Jobs
-             * @default null
-             */
-            max_running_jobs: number | null;
-            /**
-             * Max Queued Jobs
-             * @default null
-             */
-            max_queued_jobs: number | null;
-            /**
-             * Max Slots
-             * @default null
-             */
-            max_slots: number | null;
-            /**
-             * Max Slots Per Job
-             * @default null
-             */
-            max_slots_per_job: number | null;
-            /**
-             * Max Run Seconds
-             * @default null
-             */
-            max_run_seconds: number | null;
-            /**
-             * Max Storage Bytes
-             * @default null
-             */
-            max_storage_bytes: number | null;
-            /**
-             * Grants
-             * @default {}
-             */
-            grants: {
-                [key: string]: components["schemas"]["Grant"];
-            };
+            created_at: string;
         };
         TeamEventPage: {
             items: components["schemas"]["Event"][];
@@ -5160,11 +5121,6 @@ export interface components {
         TeamPage: {
             items: components["schemas"]["Team"][];
             next_cursor: string | null;
-        };
-        TeamRequest: {
-            max_running_jobs?: number | null;
-            max_slots?: number | null;
-            name: string;
         };
         TeamRole: {
             id: string;
@@ -5224,8 +5180,11 @@ export interface components {
             team?: string;
         };
         TokenRotationRequest: {
-            /** @description for which the old one still works; 3600 without it */
-            overlap_seconds?: number;
+            /**
+             * @description for which the old one still works
+             * @default 3600
+             */
+            overlap_seconds: number;
         };
         /**
          * TokenizerSpec
@@ -5514,8 +5473,11 @@ export interface components {
             retires_at: string | null;
         };
         WebhookSecretRotationRequest: {
-            /** @description for which the old one signs too; 86400 without it */
-            overlap_seconds?: number;
+            /**
+             * @description for which the old one signs too
+             * @default 86400
+             */
+            overlap_seconds: number;
         };
         WholeDecision: {
             id: number;
@@ -14143,10 +14105,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["JobSpecRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["JobSpecRequest"];
             };
         };
         responses: {
@@ -17014,10 +16976,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["JobSpecRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["JobSpecRequest"];
             };
         };
         responses: {
@@ -18975,10 +18937,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["TreeDocumentRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["TreeDocumentRequest"];
             };
         };
         responses: {
@@ -19119,10 +19081,10 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["PatchedChangesDocumentRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["PatchedChangesDocumentRequest"];
             };
         };
         responses: {
@@ -19816,7 +19778,7 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["ProposalDocumentRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["ProposalDocumentRequest"];
             };
         };
         responses: {
@@ -20093,7 +20055,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["PatchedSecretChangesRequest"];
             };
@@ -22506,7 +22468,7 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["SimulationRequestRequest"];
-                "application/yaml": string;
+                "application/yaml": components["schemas"]["SimulationRequestRequest"];
             };
         };
         responses: {
@@ -22946,7 +22908,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["TeamRequest"];
+                "application/json": components["schemas"]["NewTeamRequest"];
             };
         };
         responses: {
@@ -24222,7 +24184,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
                 "application/json": components["schemas"]["PatchedRoleRequest"];
             };
