@@ -4598,6 +4598,7 @@ export interface components {
         };
         /** @enum {string} */
         PriceSeriesKindEnum: "price" | "carbon";
+        /** @description A body of a request. It refuses unknown fields, and values of another JSON type than the document says. */
         PriceSeriesMapping: {
             /** @description where the list is: data.points */
             items?: string;

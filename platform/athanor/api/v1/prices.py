@@ -79,7 +79,7 @@ class PriceChangeSerializer(RequestSerializer):
     watts_per_slot = serializers.IntegerField(min_value=0, max_value=100_000, required=False, allow_null=True)
 
 
-class PriceSeriesMappingSerializer(serializers.Serializer[Any]):
+class PriceSeriesMappingSerializer(RequestSerializer):
     items = serializers.CharField(required=False, allow_blank=True, help_text="where the list is: data.points")
     time = serializers.CharField(required=False, help_text="its field with the time; time without it")
     value = serializers.CharField(required=False, help_text="its field with the value; value without it")
