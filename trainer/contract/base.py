@@ -1,9 +1,10 @@
 """The base classes and commonest numbers of everything that crosses the border between trainer and platform."""
 
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 PositiveInt = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
@@ -35,10 +36,27 @@ FiniteMetrics = Annotated[dict[str, float], AfterValidator(_finite)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 
+def _types_in(annotation: Any) -> set[Any]:
+    parts = get_args(annotation)
+    return {annotation}.union(*map(_types_in, parts)) if parts else {annotation}
+
+
 class SpecModel(BaseModel):
-    """Written by people: an unknown name is an error, so that a typing mistake is never ignored."""
+    """Written by people: an unknown name is an error, so that a typing mistake is never ignored.
+
+    `true` and `false` are no numbers, though Python counts them as 1 and 0.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_boolean_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool):
+            types = _types_in(cls.model_fields[str(info.field_name)].annotation)
+            if types & {int, float} and not types & {bool, Any}:
+                raise PydanticCustomError("number_expected", "a number is expected, not true or false")
+        return value
 
 
 class WireModel(BaseModel):

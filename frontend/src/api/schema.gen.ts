@@ -3217,7 +3217,9 @@ export interface components {
              * Teams
              * @default {}
              */
-            teams: Record<string, never>;
+            teams: {
+                [key: string]: components["schemas"]["TeamDocument"];
+            };
         };
         /** @enum {string} */
         HealthEnum: "ok" | "degraded" | "unknown" | "hung" | "straggling";
@@ -5496,6 +5498,51 @@ export interface components {
             name: string;
             /** Format: date-time */
             created_at: string;
+        };
+        /** TeamDocument */
+        TeamDocument: {
+            /**
+             * Weight
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Max Running Jobs
+             * @default null
+             */
+            max_running_jobs: number | null;
+            /**
+             * Max Queued Jobs
+             * @default null
+             */
+            max_queued_jobs: number | null;
+            /**
+             * Max Slots
+             * @default null
+             */
+            max_slots: number | null;
+            /**
+             * Max Slots Per Job
+             * @default null
+             */
+            max_slots_per_job: number | null;
+            /**
+             * Max Run Seconds
+             * @default null
+             */
+            max_run_seconds: number | null;
+            /**
+             * Max Storage Bytes
+             * @default null
+             */
+            max_storage_bytes: number | null;
+            /**
+             * Grants
+             * @default {}
+             */
+            grants: {
+                [key: string]: components["schemas"]["Grant"];
+            };
         };
         TeamEventPage: {
             items: components["schemas"]["Event"][];

@@ -1,4 +1,7 @@
-"""Refuse query parameters that an operation does not have: ignored, `stauts=failed` would answer with everything."""
+"""Refuse query parameters that an operation does not have, and values that the document does not list.
+
+Ignored, `stauts=failed` and `active=none` would be answered as if nothing had been asked.
+"""
 
 import difflib
 import json
@@ -17,11 +20,16 @@ _PREFIXES = {"/api/v1/jobs": "label."}
 
 
 @lru_cache(maxsize=1)
-def _known() -> dict[tuple[str, str], frozenset[str]]:
-    """Return the query parameters of each method and path of the API document."""
+def _known() -> dict[tuple[str, str], dict[str, list[str]]]:
+    """Return the query parameters of each method and path of the API document, with the values of those that have a
+    list of them."""
     paths: dict[str, dict[str, Any]] = json.loads(document.content())["paths"]
     return {
-        (method, path): frozenset(each["name"] for each in operation.get("parameters", []) if each["in"] == "query")
+        (method, path): {
+            each["name"]: each["schema"].get("enum", []) if each["schema"].get("type") == "string" else []
+            for each in operation.get("parameters", [])
+            if each["in"] == "query"
+        }
         for path, operations in paths.items()
         for method, operation in operations.items()
     }
@@ -45,16 +53,24 @@ class QueryParametersMiddleware:
             return None
         prefix = _PREFIXES.get(path)
         unknown = [name for name in request.GET if name not in known and not (prefix and name.startswith(prefix))]
-        if not unknown:
-            return None
-        code = "unknown_parameter"
-        errors = [{"pointer": f"/{name}", "code": code, "detail": _hint(name, known)} for name in unknown]
-        detail = errors[0]["detail"]
-        body = problem_document(422, "Invalid content", code, detail, remedy="correct the name", errors=errors)
-        return JsonResponse(body, status=422, content_type=CONTENT_TYPE)
+        if unknown:
+            return _refusal("unknown_parameter", {name: _hint(name, known) for name in unknown}, "correct the name")
+        wrong = {
+            name: f"{name}={value!r} is none of {', '.join(known[name])}"
+            for name, values in request.GET.lists()
+            for value in values
+            if known.get(name) and value not in known[name]
+        }
+        return _refusal("invalid_parameter", wrong, "correct the value") if wrong else None
 
 
-def _hint(name: str, known: frozenset[str]) -> str:
+def _refusal(code: str, details: dict[str, str], remedy: str) -> JsonResponse:
+    errors = [{"pointer": f"/{name}", "code": code, "detail": detail} for name, detail in details.items()]
+    body = problem_document(422, "Invalid content", code, errors[0]["detail"], remedy=remedy, errors=errors)
+    return JsonResponse(body, status=422, content_type=CONTENT_TYPE)
+
+
+def _hint(name: str, known: dict[str, list[str]]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         return f"unknown query parameter {name!r}; did you mean {nearest[0]!r}?"

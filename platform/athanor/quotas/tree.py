@@ -60,7 +60,7 @@ class GroupDocument(TeamDocument):
     """What is left out has its default."""
 
     groups: Annotated["dict[Name, GroupDocument]", NAMED] = {}
-    teams: Annotated[dict[TeamName, TeamDocument], NAMED] = {}
+    teams: dict[TeamName, TeamDocument] = {}
 
 
 class TreeDocument(SpecModel):

@@ -478,6 +478,18 @@ def test_a_passkey_is_the_second_step(browser: Browser, public: str) -> None:
     assert audited("second_factor.use")[0].after == {"kind": "passkey", "name": "Yubikey"}
 
 
+def test_a_passkey_is_added_once_however_often_it_is_sent(browser: Browser, public: str) -> None:
+    options = browser.confirm("passkeys:begin").json()
+    body = {"name": "Yubikey", "credential": SecurityKey(public, "athanor.example").register(options)}
+    first, second = (
+        browser.send("POST", "second-factors/passkeys", body, HTTP_IDEMPOTENCY_KEY="add-1") for _ in range(2)
+    )
+    assert (first.status_code, second.status_code) == (201, 201), second.content
+    assert second["Idempotency-Replayed"] == "true"
+    assert second.json() == first.json()
+    assert len(browser.get("/api/v1/second-factors").json()["passkeys"]) == 1
+
+
 def test_the_name_of_the_platform_comes_from_its_settings_not_from_the_request(browser: Browser, public: str) -> None:
     body = {"current_password": PASSWORD}
     options = browser.send("POST", "second-factors/passkeys:begin", body, HTTP_HOST="evil.example").json()

@@ -137,6 +137,13 @@ def test_a_tag_is_found_in_a_list_of_tags(api: Any, submit: Callable[..., Job]) 
     assert api.send("GET", f"jobs/{job.id}", **{"If_None_Match": '"a", "b"'}).status_code == 200
 
 
+def test_a_value_that_a_query_parameter_does_not_have_is_refused(api: Any) -> None:
+    answer = api.send("GET", "budgets?active=none")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+    assert answer.json()["errors"][0]["detail"] == "active='none' is none of true, all"
+    assert api.send("GET", "budgets?active=all").status_code == 200
+
+
 # A second one finds what it asks for done already, and changes nothing.
 IDEMPOTENT_BY_NATURE = {"admin_orphan_cancel", "jobs_cancel", "jobs_pause", "jobs_resume"}
 

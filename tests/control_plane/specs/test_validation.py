@@ -51,6 +51,19 @@ def test_a_wrong_value_is_named_with_its_remedy(
     assert says in found[pointer]
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "pointer"),
+    [
+        ("steps", True, "/training/steps"),
+        ("schedule", {"warmup_steps": False}, "/training/schedule/warmup_steps"),
+        ("optimizer", {"learning_rate": True}, "/training/optimizer/learning_rate"),
+    ],
+)
+def test_true_and_false_are_no_numbers(spec: dict[str, Any], field: str, value: Any, pointer: str) -> None:
+    spec["training"][field] = value
+    assert "a number is expected, not true or false" in problems(spec)[pointer]
+
+
 def test_a_shape_must_divide(spec: dict[str, Any]) -> None:
     shape = {"hidden_size": 100, "num_layers": 1, "num_heads": 3, "num_kv_heads": 1, "intermediate_size": 8}
     spec["training"]["model"] = {"shape": shape}
