@@ -140,7 +140,7 @@ def test_a_tag_is_found_in_a_list_of_tags(api: Any, submit: Callable[..., Job]) 
 def test_a_value_that_a_query_parameter_does_not_have_is_refused(api: Any) -> None:
     answer = api.send("GET", "budgets?active=none")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
-    assert answer.json()["errors"][0]["detail"] == "active='none' is none of true, all"
+    assert answer.json()["errors"][0]["detail"] == "active='none' is none of all, true"
     assert api.send("GET", "budgets?active=all").status_code == 200
 
 
