@@ -19,6 +19,8 @@ import pytest
 
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import World
+from deploy.local.administrator import Administrator
+from deploy.local.handle import wait_until
 from tests.bench.platform_stack import settings_of
 from tests.e2e.administration import write_server_part
 from tests.e2e.conftest import FINAL, TINY, Stack
@@ -99,6 +101,8 @@ class Reader:
             ". .venv/bin/activate": f". {local}/activate" if (local / "activate").exists() else "true",
             "curl -N": "curl --max-time 3 -N",
         }
+        if shutil.which("uuidgen") is None:
+            self.replaced["uuidgen"] = "cat /proc/sys/kernel/random/uuid"
         self.environment = {
             **self.stack.environment,
             **settings_of(self.stack),
@@ -187,7 +191,10 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
     used = {reason for each in COMMANDS if (reason := each.reason_not_run)}
     assert used == set(NOT_RUN.values())
     pages = {each.place.partition(":")[0] for each in COMMANDS if not each.reason_not_run}
-    assert pages == {"README.md", "docs/audit.md", "docs/budgets.md", "docs/events.md", "docs/quotas.md"}
+    assert pages == {
+        "README.md",
+        *(f"docs/{name}.md" for name in ("audit", "budgets", "deletion", "events", "quotas", "retries")),
+    }
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
@@ -250,6 +257,28 @@ def test_the_commands_of_events(stack: Stack, reader: Reader) -> None:
     said = reader.follow(command)
     assert "HTTP" not in said
     assert said.startswith((":", "id:", "event:", "retry:")), said
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_the_commands_of_retries(reader: Reader) -> None:
+    (command,) = page("docs/retries.md")
+    made = json.loads(reader.follow(command))
+    assert (made["url"], bool(made["secret"])) == ("https://example.org/hook", True)
+
+
+def test_the_commands_of_deletion(stack: Stack, reader: Reader) -> None:
+    admin = Administrator(stack.credentials)
+    team = admin.call("POST", "teams", {"name": "gone"})
+    deletion = admin.call("DELETE", f"teams/{team['id']}?permanently=true")
+
+    def is_erased() -> bool:
+        rows = admin.call("GET", "deletions")["items"]
+        return [row["state"] for row in rows if row["id"] == deletion["id"]] == ["purged"]
+
+    wait_until(is_erased, "the team is erased", 120)
+    certificate = admin.call("GET", f"deletions/{deletion['id']}/certificate")
+    (reader.folder / "certificate.json").write_text(json.dumps(certificate))
+    reader.follow_page("docs/deletion.md")
 
 
 def test_the_commands_of_the_audit_trail(stack: Stack, reader: Reader) -> None:

@@ -59,6 +59,7 @@ REMAINS = (
     "ids, names, times and slots of jobs and attempts, and recorded decisions of admission, which name them",
     "backups and deleted rows of PostgreSQL, until they are destroyed or vacuumed: with one from before the erasure "
     "and the master key of its time, copies of the object store from before can still be read",
+    "answers stored for an Idempotency-Key, encrypted, until they are a day old",
     "caches on compute nodes, until the node's cache evicts them or it is cleared",
     "keys in the memory of processes that used them, until they are restarted",
     "older versions of objects in a bucket that keeps versions; they cannot be decrypted",
