@@ -23,6 +23,7 @@ import psycopg
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import StackHandle, wait_until
 from tests.bench.platform_stack import api, made_attempts, private_stack, settings_of, small_job
+from tests.control_plane.accounts.authenticators import totp
 
 SLOW_SECONDS = 25
 HEALTHY_WITHIN_SECONDS = 5.0
@@ -335,8 +336,7 @@ def _store(stack: StackHandle) -> tuple[Any, str]:
 def sign_in(target: Target) -> None:
     """One machine guesses the administrator's password; the administrator's own browser is not held up."""
     name, password = target.stack.credentials["username"], target.stack.credentials["password"]
-    stranger = httpx.Client(base_url=f"{target.url}/api/v1", timeout=60)
-    stranger.headers["X-CSRFToken"] = stranger.get("/session").json()["csrf_token"]
+    stranger = _visitor(target)
     statuses = [
         stranger.post("/session", json={"username": name, "password": f"wrong {number}"}).status_code
         for number in range(20)
@@ -346,9 +346,107 @@ def sign_in(target: Target) -> None:
     target.holds(again.status_code == 200, f"the administrator is locked out of a known browser: {again.text[:200]}")
 
 
+def second_factor(target: Target) -> None:
+    """Somebody who knows a password, but not the second factor, tries to get in with the password alone."""
+    name, password = "victim", "correct horse battery"
+    own = _joined(target, name, password)
+    begun = own.post("/second-factors/authenticator-app:begin", json={"current_password": password}).json()
+    code = totp(begun["secret"], time.time())
+    own.post("/second-factors/authenticator-app:confirm", json={"code": code}).raise_for_status()
+    stranger = _visitor(target)
+
+    def password_again() -> None:
+        answer = stranger.post("/session", json={"username": name, "password": password})
+        target.refused(answer, "the password alone", 401)
+        stranger.headers["X-CSRFToken"] = stranger.get("/session").json()["csrf_token"]
+
+    password_again()
+    for path in ("/jobs", "/tokens", "/second-factors", "/teams"):
+        target.refused(stranger.get(path), f"GET {path} between the two steps", 401, 403)
+    made = stranger.post("/tokens", json={"name": "stolen"})
+    target.refused(made, "a token between the two steps", 401)
+    remove = "/second-factors/authenticator-app:remove"
+    target.refused(
+        stranger.post(remove, json={"current_password": password}), "removal between the two steps", 401, 403
+    )
+    for wrong in (code, "000000", "", "0" * 5000, None, [code], {"$ne": ""}):
+        target.refused(stranger.post("/session:second-factor", json={"code": wrong}), f"the code {str(wrong)[:20]!r}")
+    guesses = [stranger.post("/session:second-factor", json={"code": f"{n:06}"}).status_code for n in range(30)]
+    target.holds(set(guesses) <= {401, 429} and 429 in guesses, f"guessing codes is not slowed down: {set(guesses)}")
+    for _ in range(3):  # a correct password must not end the delay of codes
+        password_again()
+        target.refused(stranger.post("/session:second-factor", json={"code": "000001"}), "a guess after it", 401, 429)
+    with httpx.Client(base_url=target.url, timeout=60) as browser:
+        browser.get("/admin/login/")
+        form = {"username": name, "password": password, "csrfmiddlewaretoken": browser.cookies.get("csrftoken", "")}
+        browser.post("/admin/login/", data=form, headers={"Referer": f"{target.url}/admin/login/"})
+        target.holds("sessionid" not in browser.cookies, "/admin/ signs in with the password alone")
+    target.holds(not stranger.get("/session").json()["authenticated"], "the stranger is signed in")
+
+
+def stored_answers(target: Target) -> None:
+    """Whoever learns an Idempotency-Key tries to read the secret in the answer that is stored for it."""
+    key = {"Idempotency-Key": "attack-1"}
+    body = {"name": "secret answer"}
+    first = target.member.post("/tokens", json=body, headers=key)
+    secret = first.json()["token"]
+    again = target.member.post("/tokens", json=body, headers=key)
+    target.holds(again.json().get("token") == secret, "the caller does not get the answer again")
+    other = _joined(target, "other-member", "correct horse battery")
+    same_user = httpx.Client(base_url=f"{target.url}/api/v1", headers={"Authorization": f"Bearer {secret}"}, timeout=60)
+    for who, client in (
+        ("another user", other),
+        ("another token of the user", same_user),
+        ("nobody", _visitor(target)),
+    ):
+        answer = client.post("/tokens", json=body, headers=key)
+        target.holds(secret not in answer.text, f"{who} gets the stored answer")
+    target.refused(target.member.post("/tokens", json={"name": "else"}, headers=key), "the key with another body", 422)
+    target.refused(target.member.post("/jobs", json=body, headers=key), "the key at another address")
+    for wrong in ("", "x" * 201, "tab\tinside", "\u00e9".encode("latin1").decode("latin1")):
+        answer = target.member.post("/tokens", json=body, headers=[(b"Idempotency-Key", wrong.encode("latin1"))])
+        target.refused(answer, f"the key {wrong[:10]!r}", 400, 422)
+    with psycopg.connect(settings_of(target.stack)["DATABASE_URL"], autocommit=True) as connection:
+        rows = connection.execute("SELECT * FROM accounts_idempotentanswer").fetchall()
+    target.holds(bool(rows) and secret not in str(rows), "the secret is in the table in plain")
+
+
+def deleted_team(target: Target) -> None:
+    """A member of a team that is deleted tries to keep reading and writing with what he had."""
+    team = target.admin.post("/teams", json={"name": "doomed"}).json()["id"]
+    session = _joined(target, "doomed-member", "correct horse battery", team)
+    token = session.post("/tokens", json={"name": "kept"}).json()["token"]
+    client = httpx.Client(base_url=f"{target.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    target.holds(client.get("/jobs").status_code == 200, "the token does not work before")
+    target.refused(session.delete(f"/teams/{team}"), "deletion by a member", 403)
+    deletion = target.admin.delete(f"/teams/{team}").raise_for_status().json()["id"]
+    target.refused(client.get("/jobs"), "the token of a deleted team", 401, 403)
+    target.refused(client.post("/jobs", json=small_job()), "a job of a deleted team", 401, 403)
+    target.refused(client.post("/tokens", json={"name": "again"}), "a new token", 401, 403)
+    for path in (f"/teams/{team}/members", f"/deletions/{deletion}/certificate"):
+        target.refused(session.get(path), f"GET {path} by a member of before", 403, 404)
+    target.refused(session.post(f"/deletions/{deletion}:restore"), "restoring by a member of before", 403, 404)
+    target.refused(session.post("/tokens", json={"name": "x", "team": team}), "a token by the session", 403, 404, 422)
+
+
+def _visitor(target: Target) -> httpx.Client:
+    client = httpx.Client(base_url=f"{target.url}/api/v1", timeout=60)
+    client.headers["X-CSRFToken"] = client.get("/session").json()["csrf_token"]
+    return client
+
+
+def _joined(target: Target, name: str, password: str, team: str = "") -> Session:
+    """A session of a new member of a team."""
+    team = team or target.admin.get("/teams").json()["items"][0]["id"]
+    invitation = target.admin.post(f"/teams/{team}/invitations", json={"role": "member"}).raise_for_status().json()
+    account = {"token": invitation["token"], "username": name, "password": password}
+    httpx.post(f"{target.url}/api/v1/invitations:accept", json=account, timeout=60).raise_for_status()
+    return Session(target.url, name, password)
+
+
 ATTACKS: list[Callable[[Target], None]] = [
     slow_clients, bombs, tokens, forged_events, paths_and_addresses,
-    manifests_and_objects, audit_trail, sign_in,
+    manifests_and_objects, stored_answers, deleted_team, audit_trail, sign_in, second_factor,
 ]  # fmt: skip
 
 
@@ -371,14 +469,12 @@ def _target(stack: StackHandle) -> Target:
     with api(stack) as client:
         client.post("/jobs", json=small_job()).raise_for_status()
     admin = Session(url, credentials["username"], credentials["password"])
-    team = admin.get("/teams").json()["items"][0]["id"]
-    invitation = admin.post(f"/teams/{team}/invitations", json={"role": "member"}).json()
-    account = {"token": invitation["token"], "username": "mallory", "password": "correct horse battery"}
-    httpx.post(f"{url}/api/v1/invitations:accept", json=account, timeout=60).raise_for_status()
-    session = Session(url, account["username"], account["password"])
-    token = session.post("/tokens", json={"name": "mallory"}).json()["token"]
-    member = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60)
-    return Target(stack, url, admin, member, made_attempts(stack, 1)[0])
+    target = Target(stack, url, admin, httpx.Client(base_url=f"{url}/api/v1", timeout=60), made_attempts(stack, 1)[0])
+    token = (
+        _joined(target, "mallory", "correct horse battery").post("/tokens", json={"name": "mallory"}).json()["token"]
+    )
+    target.member.headers["Authorization"] = f"Bearer {token}"
+    return target
 
 
 def _web_bytes(stack: StackHandle) -> int:
