@@ -82,7 +82,7 @@ REFUSALS: dict[str, set[str]] = {
     "costs_export": {"/after", "/by"},  # `after` before `before`; each name once
     "costs_report": {"/after", "/by"},
     "datasets_list": {"unknown_field"},
-    "events_list": {"cursor"},
+    "events_list": {"cursor", "unknown_team"},
     "jobs_list": {"unknown_field"},
     "jobs_plan": {"value_error", "unknown_team"},
     "jobs_submit": {"value_error", "unknown_team"},
