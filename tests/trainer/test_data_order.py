@@ -115,7 +115,9 @@ def test_each_source_of_a_mixture_gives_its_samples_in_order_and_in_proportion(
         assert abs(len(own) - exact) <= 2 * len(weights) + 2  # its share of places is whole, and at least one
     early = [int((sources[:100] == source).sum()) for source in range(len(weights))]
     expected = [int((sources == source).sum()) / (2 * PLACES) * 100 for source in range(len(weights))]
-    assert np.abs(np.array(early) - expected).max() <= 2
+    # Up to any place a source has given its share of it to within (sources + 1) / 2: up to the time t, c * t rounded,
+    # and t differs from the place by half a sample of each source. Between two places, to within twice that.
+    assert np.abs(np.array(early) - expected).max() <= len(weights) + 1
 
 
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=80), length=st.integers(2, 32))
