@@ -5944,8 +5944,8 @@ export interface operations {
     admin_decisions: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
-                cursor?: number;
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
+                cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
             };
@@ -7612,8 +7612,8 @@ export interface operations {
                 actor?: string;
                 after?: string;
                 before?: string;
-                /** @description `next_cursor` of the page before. */
-                cursor?: number;
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
+                cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
                 /** @description an id */
@@ -11009,7 +11009,7 @@ export interface operations {
     clusters_probes: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -12128,7 +12128,7 @@ export interface operations {
     datasets_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description comma-separated: only these fields of each object */
                 fields?: string;
@@ -12841,7 +12841,7 @@ export interface operations {
     deletions_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -14524,7 +14524,7 @@ export interface operations {
         parameters: {
             query?: {
                 created_after?: string;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description comma-separated: fields that lists leave out otherwise */
                 expand?: string;
@@ -18530,7 +18530,7 @@ export interface operations {
             query?: {
                 /** @description only those; both without it */
                 archived?: "false" | "true";
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description comma-separated: only these fields of each object */
                 fields?: string;
@@ -24717,7 +24717,7 @@ export interface operations {
     simulations_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -27718,7 +27718,7 @@ export interface operations {
     tokens_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -29122,7 +29122,7 @@ export interface operations {
     deliveries_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;

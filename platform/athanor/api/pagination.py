@@ -11,17 +11,20 @@ from athanor.api.parameters import WholeNumber, refusal
 
 LARGEST_LIMIT = 200
 DEFAULT_LIMIT = 50
-CURSOR = re.compile(r"^[a-z]+_[0-9A-Z]{26}$")
+CURSOR = re.compile(r"[a-z]+_[0-9A-Z]{26}")
+POSITION = re.compile(r"[0-9]{1,18}")
 
 LIMIT = WholeNumber("limit", "Most items of a page.", lowest=1, highest=LARGEST_LIMIT, default=DEFAULT_LIMIT)
+CURSOR_HELP = "`next_cursor` of the page before; empty or absent for the first."
 PAGED = [
     LIMIT.documented,
-    OpenApiParameter(
-        "cursor", {"type": "string", "pattern": CURSOR.pattern}, description="`next_cursor` of the page before."
-    ),
+    OpenApiParameter("cursor", {"type": "string", "pattern": f"^({CURSOR.pattern})?$"}, description=CURSOR_HELP),
 ]
 # Where rows are numbered.
-POSITION = WholeNumber("cursor", "`next_cursor` of the page before.")
+NUMBERED = [
+    LIMIT.documented,
+    OpenApiParameter("cursor", {"type": "string", "pattern": f"^({POSITION.pattern})?$"}, description=CURSOR_HELP),
+]
 
 Row = TypeVar("Row", bound=Model)
 
@@ -32,11 +35,7 @@ def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = No
     With `whole` the page is found first, by ids alone, which an index may answer, and then read as `whole` reads it.
     """
     limit = LIMIT.read(request)
-    cursor = request.query_params.get("cursor")
-    if cursor is not None:
-        if not CURSOR.match(cursor):
-            detail = f"cursor={cursor[:40]!r} was not made by this list"
-            raise refusal("cursor", "cursor", detail, "start without a cursor")
+    if cursor := _cursor(request, CURSOR):
         rows = rows.filter(pk__lt=cursor)
     rows = rows.order_by("-pk")
     if whole is None:
@@ -45,6 +44,20 @@ def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = No
     ids = [str(pk) for pk in rows.values_list("pk", flat=True)[: limit + 1]]
     found = list(whole.filter(pk__in=ids[:limit]).order_by("-pk"))
     return found, ids[limit - 1] if len(ids) > limit else None
+
+
+def position(request: Request) -> int | None:
+    """Return the number after which a list of numbered rows continues, None for its first page."""
+    cursor = _cursor(request, POSITION)
+    return int(cursor) if cursor else None
+
+
+def _cursor(request: Request, form: re.Pattern[str]) -> str:
+    cursor = request.query_params.get("cursor", "")
+    if cursor and not form.fullmatch(cursor):
+        detail = f"cursor={cursor[:40]!r} was not made by this list"
+        raise refusal("cursor", "cursor", detail, "start without a cursor")
+    return cursor
 
 
 def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:

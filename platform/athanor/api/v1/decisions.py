@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.pagination import LIMIT, POSITION, listed
+from athanor.api.pagination import LIMIT, NUMBERED, listed, position
 from athanor.api.v1.operations import operator
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core import tenancy
@@ -54,7 +54,7 @@ class CalibrationSerializer(serializers.Serializer[estimates.Calibration]):
 class DecisionsView(APIView):
     @extend_schema(
         operation_id="admin_decisions",
-        parameters=[LIMIT.documented, POSITION.documented],
+        parameters=NUMBERED,
         responses={200: page_of("DecisionPage", DecisionSerializer), **PROBLEMS},
         description="Decisions of admission that started or preempted something, newest first.",
     )
@@ -62,7 +62,7 @@ class DecisionsView(APIView):
         operator(request)
         rows = AdmissionCycle.objects.defer("snapshot", "decisions").order_by("-id")
         limit = LIMIT.read(request)
-        if cursor := POSITION.given(request):
+        if cursor := position(request):
             rows = rows.filter(id__lt=cursor)
         found = list(rows[: limit + 1])
         next_cursor = str(found[limit - 1].pk) if len(found) > limit else None
