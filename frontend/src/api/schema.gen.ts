@@ -5944,7 +5944,9 @@ export interface operations {
     admin_decisions: {
         parameters: {
             query?: {
-                cursor?: number;
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
+                cursor?: string;
+                /** @description Most items of a page. */
                 limit?: number;
             };
             header?: never;
@@ -7610,7 +7612,9 @@ export interface operations {
                 actor?: string;
                 after?: string;
                 before?: string;
-                cursor?: number;
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
+                cursor?: string;
+                /** @description Most items of a page. */
                 limit?: number;
                 /** @description an id */
                 target?: string;
@@ -9873,8 +9877,7 @@ export interface operations {
                 limit?: number;
                 /** @description a part of the name */
                 q?: string;
-                /** @description ready, drained, down, unknown or quarantined */
-                state?: string;
+                state?: "down" | "drained" | "quarantined" | "ready" | "unknown";
             };
             header?: never;
             path: {
@@ -11006,7 +11009,7 @@ export interface operations {
     clusters_probes: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -11843,7 +11846,7 @@ export interface operations {
                 after?: string;
                 /** @description up to here; now without it */
                 before?: string;
-                /** @description of team, project, accelerator, pool, cluster, day, separated by commas; team without it */
+                /** @description separated by commas, each once; team without it */
                 by?: string;
             };
             header?: never;
@@ -11986,7 +11989,7 @@ export interface operations {
                 after?: string;
                 /** @description up to here; now without it */
                 before?: string;
-                /** @description of team, project, accelerator, pool, cluster, day, separated by commas; team without it */
+                /** @description separated by commas, each once; team without it */
                 by?: string;
             };
             header?: never;
@@ -12125,9 +12128,11 @@ export interface operations {
     datasets_list: {
         parameters: {
             query?: {
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description comma-separated: only these fields of each object */
                 fields?: string;
+                /** @description Most items of a page. */
                 limit?: number;
                 team?: string;
             };
@@ -12836,7 +12841,9 @@ export interface operations {
     deletions_list: {
         parameters: {
             query?: {
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
+                /** @description Most items of a page. */
                 limit?: number;
             };
             header?: never;
@@ -13675,7 +13682,7 @@ export interface operations {
                 limit?: number;
                 /** @description one team's; those of all your teams without it */
                 team?: string;
-                /** @description seconds to wait for an event when there is none, at most 30 */
+                /** @description seconds to wait for an event when there is none */
                 wait?: number;
             };
             header?: {
@@ -14517,11 +14524,13 @@ export interface operations {
         parameters: {
             query?: {
                 created_after?: string;
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description comma-separated: fields that lists leave out otherwise */
                 expand?: string;
                 /** @description comma-separated: only these fields of each object */
                 fields?: string;
+                /** @description Most items of a page. */
                 limit?: number;
                 project?: string;
                 /** @description a part of the name, or an id */
@@ -15797,7 +15806,7 @@ export interface operations {
                 /** @description a `seq` */
                 after?: number;
                 limit?: number;
-                /** @description seconds to wait for an event when there is none, at most 30 */
+                /** @description seconds to wait for an event when there is none */
                 wait?: number;
             };
             header?: {
@@ -15944,10 +15953,12 @@ export interface operations {
             query?: {
                 /** @description a cursor: what comes after it */
                 after?: number;
+                /** @description of one attempt, by its number; of all without it */
                 attempt?: number;
                 /** @description lines that contain this */
                 grep?: string;
                 limit?: number;
+                /** @description of one rank; -1 is the agent */
                 rank?: number;
                 /** @description only the last so many */
                 tail?: number;
@@ -16090,6 +16101,7 @@ export interface operations {
     jobs_metrics: {
         parameters: {
             query?: {
+                /** @description steps above this one */
                 after_step?: number;
                 /** @description as that attempt drew it, whatever came later */
                 attempt?: number;
@@ -18518,9 +18530,11 @@ export interface operations {
             query?: {
                 /** @description only those; both without it */
                 archived?: "false" | "true";
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description comma-separated: only these fields of each object */
                 fields?: string;
+                /** @description Most items of a page. */
                 limit?: number;
                 team?: string;
             };
@@ -24703,7 +24717,7 @@ export interface operations {
     simulations_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -27704,7 +27718,7 @@ export interface operations {
     tokens_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;
@@ -29108,7 +29122,7 @@ export interface operations {
     deliveries_list: {
         parameters: {
             query?: {
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the page before; empty or absent for the first. */
                 cursor?: string;
                 /** @description Most items of a page. */
                 limit?: number;

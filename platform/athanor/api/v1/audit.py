@@ -13,7 +13,8 @@ from athanor.accounts import audit, audit_export
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
-from athanor.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT, listed, number, time
+from athanor.api.pagination import LIMIT, NUMBERED, listed, position
+from athanor.api.parameters import time
 from athanor.api.transfers import Download
 from athanor.api.v1.shapes import PROBLEMS, page_of
 
@@ -48,14 +49,14 @@ class AuditEventSerializer(serializers.Serializer[AuditEvent]):
 class AuditView(APIView):
     @extend_schema(
         operation_id="audit_list",
-        parameters=[*FILTERS, OpenApiParameter("limit", int), OpenApiParameter("cursor", int)],
+        parameters=[*FILTERS, *NUMBERED],
         responses={200: page_of("AuditPage", AuditEventSerializer), **PROBLEMS},
         description="Newest first. All of it for platform administrators and auditors; its own for a team's.",
     )
     def get(self, request: Request) -> Response:
         rows = _asked(request)
-        limit = number(request, "limit", DEFAULT_LIMIT, lowest=1, highest=LARGEST_LIMIT)
-        if cursor := number(request, "cursor", 0):
+        limit = LIMIT.read(request)
+        if cursor := position(request):
             rows = rows.filter(seq__lt=cursor)
         found = list(rows[: limit + 1])
         next_cursor = str(found[limit - 1].seq) if len(found) > limit else None

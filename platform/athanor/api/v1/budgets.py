@@ -27,7 +27,8 @@ from athanor.api.access import check_platform, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, time
+from athanor.api.pagination import listed
+from athanor.api.parameters import time
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.budgets import services, statements
 from athanor.budgets.models import Budget, BudgetPeriod

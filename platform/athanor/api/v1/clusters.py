@@ -15,7 +15,8 @@ from athanor.api.access import principal
 from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, number, page
+from athanor.api.pagination import PAGED, listed, page
+from athanor.api.parameters import WholeNumber
 from athanor.api.v1.cluster_shapes import (
     ActedNodeSerializer,
     ChangesSerializer,
@@ -227,13 +228,17 @@ class PoolView(APIView):
         return Response(status=204)
 
 
+NODE_LIMIT = WholeNumber("limit", lowest=1, highest=MOST_NODES, default=500)
+STATES = ["ready", "drained", "down", "unknown", "quarantined"]
+
+
 class NodesView(APIView):
     @extend_schema(
         operation_id="nodes_list",
         parameters=[
             OpenApiParameter("q", str, description="a part of the name"),
-            OpenApiParameter("state", str, description="ready, drained, down, unknown or quarantined"),
-            OpenApiParameter("limit", int),
+            OpenApiParameter("state", str, enum=STATES),
+            NODE_LIMIT.documented,
             OpenApiParameter("cursor", str),
         ],
         responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
@@ -252,7 +257,7 @@ class NodesView(APIView):
             rows = rows.filter(state=asked["state"])
         if asked.get("cursor"):
             rows = rows.filter(name__gt=asked["cursor"])
-        limit = number(request, "limit", 500, lowest=1, highest=MOST_NODES)
+        limit = NODE_LIMIT.read(request)
         found = list(rows[: limit + 1])
         next_cursor = found[limit - 1].name if len(found) > limit else None
         items = NodeSerializer(found[:limit], many=True, context={"hit": recent_hits(row)}).data

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.pagination import time
+from athanor.api.parameters import comma_separated, time
 from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.budgets import costs, services
@@ -28,7 +28,7 @@ LONGEST = timedelta(days=800)
 ASKED = [
     OpenApiParameter("after", OpenApiTypes.DATETIME, description="hours from here on; 30 days ago without it"),
     OpenApiParameter("before", OpenApiTypes.DATETIME, description="up to here; now without it"),
-    OpenApiParameter("by", str, description=f"of {', '.join(costs.GROUPS)}, separated by commas; team without it"),
+    comma_separated("by", list(costs.GROUPS), "separated by commas, each once; team without it"),
 ]
 
 

@@ -18,7 +18,7 @@ from athanor.accounts import idempotency
 from athanor.accounts.models import Team, User
 from athanor.api.access import check_may_write, principal, team_to_write
 from athanor.api.idempotency import IDEMPOTENT, answer_of, key_of, keyed, replay_of
-from athanor.api.pagination import listed, page
+from athanor.api.pagination import PAGED, listed, page
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.transfers import transfer
@@ -57,8 +57,7 @@ class DatasetsView(APIView):
         operation_id="datasets_list",
         parameters=[
             OpenApiParameter("team", str),
-            OpenApiParameter("limit", int),
-            OpenApiParameter("cursor", str),
+            *PAGED,
             FIELDS,
         ],
         responses={

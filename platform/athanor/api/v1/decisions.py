@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT, listed, number
+from athanor.api.pagination import LIMIT, NUMBERED, listed, position
 from athanor.api.v1.operations import operator
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core import tenancy
@@ -54,15 +54,15 @@ class CalibrationSerializer(serializers.Serializer[estimates.Calibration]):
 class DecisionsView(APIView):
     @extend_schema(
         operation_id="admin_decisions",
-        parameters=[OpenApiParameter("limit", int), OpenApiParameter("cursor", int)],
+        parameters=NUMBERED,
         responses={200: page_of("DecisionPage", DecisionSerializer), **PROBLEMS},
         description="Decisions of admission that started or preempted something, newest first.",
     )
     def get(self, request: Request) -> Response:
         operator(request)
         rows = AdmissionCycle.objects.defer("snapshot", "decisions").order_by("-id")
-        limit = number(request, "limit", DEFAULT_LIMIT, lowest=1, highest=LARGEST_LIMIT)
-        if cursor := number(request, "cursor", 0):
+        limit = LIMIT.read(request)
+        if cursor := position(request):
             rows = rows.filter(id__lt=cursor)
         found = list(rows[: limit + 1])
         next_cursor = str(found[limit - 1].pk) if len(found) > limit else None

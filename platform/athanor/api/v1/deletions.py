@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, check_may_write, check_platform, principal, team_for
-from athanor.api.pagination import listed, page
+from athanor.api.pagination import PAGED, listed, page
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import deletions, selectors
 from athanor.artifacts.deletions import Target
@@ -181,7 +181,7 @@ class DatasetView(APIView):
 class DeletionsView(APIView):
     @extend_schema(
         operation_id="deletions_list",
-        parameters=[OpenApiParameter("limit", int), OpenApiParameter("cursor", str)],
+        parameters=PAGED,
         responses={200: page_of("DeletionPage", DeletionSerializer), **PROBLEMS},
         description="Newest first, with those that are over.",
     )

@@ -15,12 +15,11 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.tickets import Ticket, ticket_of
 from athanor.api.access import principal, team_named
-from athanor.api.pagination import number
+from athanor.api.parameters import WholeNumber, refusal
 from athanor.api.streams import reads
 from athanor.api.streams.following import FOLLOWING, WAITING, Following, hand_over
 from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
 from athanor.api.v1.shapes import PROBLEMS, EventSerializer
-from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import feed, selectors
 from athanor.jobs.models import JobEvent
 
@@ -28,11 +27,12 @@ LARGEST_PAGE = 1000
 LONGEST_WAIT_SECONDS = 30
 LAST_EVENT_ID = "Last-Event-ID"
 STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
+LIMIT = WholeNumber("limit", lowest=1, highest=LARGEST_PAGE, default=200)
+WAIT = WholeNumber("wait", "seconds to wait for an event when there is none", highest=LONGEST_WAIT_SECONDS, default=0)
+AFTER = WholeNumber("after", "a `seq`", default=0)
 PAGED = [
-    OpenApiParameter("limit", int),
-    OpenApiParameter(
-        "wait", int, description=f"seconds to wait for an event when there is none, at most {LONGEST_WAIT_SECONDS}"
-    ),  # fmt: skip
+    LIMIT.documented,
+    WAIT.documented,
     OpenApiParameter(
         LAST_EVENT_ID, str, OpenApiParameter.HEADER, description="of a stream: where to go on, before `after`"
     ),  # fmt: skip
@@ -65,7 +65,7 @@ class FollowedView(APIView):
 class JobEventsView(FollowedView):
     @extend_schema(
         operation_id="jobs_events",
-        parameters=[OpenApiParameter("after", int, description="a `seq`"), *PAGED],
+        parameters=[AFTER.documented, *PAGED],
         responses={
             (200, "application/json"): inline_serializer(
                 "EventPage", {"items": EventSerializer(many=True), "next_after": serializers.IntegerField()}
@@ -79,11 +79,11 @@ class JobEventsView(FollowedView):
         who = principal(request)
         job = selectors.job_of(who, job_id)
         given = request.headers.get(LAST_EVENT_ID, "")
-        after = int(given) if given.isdecimal() and len(given) < 18 else number(request, "after", 0)
+        after = int(given) if given.isdecimal() and len(given) < 18 else AFTER.read(request)
         heads = feed.heads([job.team_id])
-        wait = number(request, "wait", 0, highest=LONGEST_WAIT_SECONDS)
+        wait = WAIT.read(request)
         following = Following(_ticket(request, heads), heads, {}, job.id, after, wait)
-        rows = selectors.events_of(job, after, number(request, "limit", 200, lowest=1, highest=LARGEST_PAGE))
+        rows = selectors.events_of(job, after, LIMIT.read(request))
         return self.answer(request, following, rows, rows[-1].seq if rows else after)
 
 
@@ -112,18 +112,14 @@ class EventsView(FollowedView):
         feed.number()
         heads = feed.heads(teams)
         streams = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
+        source = LAST_EVENT_ID if request.headers.get(LAST_EVENT_ID) else "after"
         cursor = request.headers.get(LAST_EVENT_ID) or request.query_params.get("after") or ("" if streams else "0")
         positions = positions_of(cursor, heads) if cursor else dict(heads)
         if positions is None:
-            detail = f"after={cursor!r} was not made by this list"
-            raise Invalid(
-                "invalid_parameter",
-                detail,
-                remedy="name the team, or start with after=0",
-                problems=(FieldProblem("/after", "cursor", detail),),
-            )
-        wait = number(request, "wait", 0, highest=LONGEST_WAIT_SECONDS)
-        limit = number(request, "limit", 200, lowest=1, highest=LARGEST_PAGE)
+            detail = f"{source}={cursor[:100]!r} was not made by this list"
+            raise refusal(source, "cursor", detail, "name the team, or start with after=0")
+        wait = WAIT.read(request)
+        limit = LIMIT.read(request)
         rows = [] if streams else feed.after(positions, limit)
         following = Following(_ticket(request, heads), heads, positions, wait_seconds=wait)
         reached = {**positions, **{row.team_id: row.team_seq or 0 for row in rows}}

@@ -19,7 +19,8 @@ from athanor.api.access import check_may_write, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
-from athanor.api.pagination import listed, page, time
+from athanor.api.pagination import PAGED, listed, page
+from athanor.api.parameters import comma_separated, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
 from athanor.api.v1 import deletions, outlook, submission
@@ -77,13 +78,12 @@ class JobsView(APIView):
     @extend_schema(
         operation_id="jobs_list",
         parameters=[
-            OpenApiParameter("status", str, description="comma-separated"),
+            comma_separated("status", [status.value for status in JobStatus], "comma-separated"),
             OpenApiParameter("team", str),
             OpenApiParameter("project", str),
             OpenApiParameter("q", str, description="a part of the name, or an id"),
             OpenApiParameter("created_after", OpenApiTypes.DATETIME),
-            OpenApiParameter("limit", int),
-            OpenApiParameter("cursor", str),
+            *PAGED,
             FIELDS,
             EXPAND,
         ],

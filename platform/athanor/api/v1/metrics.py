@@ -12,9 +12,8 @@ from rest_framework.views import APIView
 
 from athanor.api.access import principal
 from athanor.api.bodies import RequestSerializer, read
-from athanor.api.pagination import number
+from athanor.api.parameters import LARGEST_32, WholeNumber
 from athanor.api.v1.shapes import PROBLEMS
-from athanor.api.v1.telemetry import attempt_number
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.jobs import selectors
 from athanor.jobs.models import Job
@@ -87,15 +86,21 @@ class QuerySerializer(RequestSerializer):
     )
 
 
+POINTS = WholeNumber("points", POINTS_HELP, lowest=LEAST_POINTS, highest=MOST_POINTS, default=500)
+AFTER_STEP = WholeNumber("after_step", "steps above this one", lowest=-1, default=-1)
+TO_STEP = WholeNumber("to_step", "the last step to show", highest=curves.FAR, default=curves.FAR)
+ATTEMPT = WholeNumber("attempt", "as that attempt drew it, whatever came later", lowest=1, highest=LARGEST_32)
+
+
 class MetricsView(APIView):
     @extend_schema(
         operation_id="jobs_metrics",
         parameters=[
             OpenApiParameter("names", str, description="comma-separated; all without it"),
-            OpenApiParameter("points", int, description=POINTS_HELP),
-            OpenApiParameter("after_step", int),
-            OpenApiParameter("to_step", int, description="the last step to show"),
-            OpenApiParameter("attempt", int, description="as that attempt drew it, whatever came later"),
+            POINTS.documented,
+            AFTER_STEP.documented,
+            TO_STEP.documented,
+            ATTEMPT.documented,
         ],
         responses={
             200: inline_serializer(
@@ -117,10 +122,10 @@ class MetricsView(APIView):
         asked = curves.Asked(
             jobs=[job.id],
             names=wanted or None,
-            points=number(request, "points", 500, lowest=LEAST_POINTS, highest=MOST_POINTS),
-            from_step=number(request, "after_step", -1, lowest=-1) + 1,
-            to_step=number(request, "to_step", curves.FAR, highest=curves.FAR),
-            attempt=attempt_number(request),
+            points=POINTS.read(request),
+            from_step=AFTER_STEP.read(request) + 1,
+            to_step=TO_STEP.read(request),
+            attempt=ATTEMPT.given(request),
         )
         found = {name: points for (_, name), points in curves.curves(asked).items()}
         last_step = max((int(points[pyramid.STEP, -1]) for points in found.values()), default=-1)

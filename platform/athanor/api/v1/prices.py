@@ -20,7 +20,8 @@ from athanor.api.access import check_platform, principal
 from athanor.api.bodies import AmountField, RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, time
+from athanor.api.pagination import listed
+from athanor.api.parameters import time
 from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.budgets import series as points

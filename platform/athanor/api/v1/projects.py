@@ -13,11 +13,10 @@ from athanor.api.access import check_may_write, principal, team_named
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import tagged
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, page
+from athanor.api.pagination import PAGED, listed, page
 from athanor.api.sparse import FIELDS, shown
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
-from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import projects
 from athanor.jobs.models import Project
 
@@ -52,8 +51,7 @@ class ProjectsView(APIView):
         parameters=[
             OpenApiParameter("team", str),
             OpenApiParameter("archived", str, enum=["true", "false"], description="only those; both without it"),
-            OpenApiParameter("limit", int),
-            OpenApiParameter("cursor", str),
+            *PAGED,
             FIELDS,
         ],
         responses={200: page_of("ProjectPage", ProjectSerializer), **PROBLEMS},
@@ -63,10 +61,6 @@ class ProjectsView(APIView):
         if team := request.query_params.get("team"):
             rows = rows.filter(team__name=team)
         if archived := request.query_params.get("archived"):
-            if archived not in ("true", "false"):
-                detail = f"archived={archived!r} is neither true nor false"
-                problem = FieldProblem("/archived", "choice", detail)
-                raise Invalid("invalid_parameter", detail, remedy="mend archived", problems=(problem,))
             rows = rows.filter(archived_at__isnull=archived == "false")
         found, next_cursor = page(request, rows)
         items = shown(request, ProjectSerializer, projects.with_activity(found), many=True)

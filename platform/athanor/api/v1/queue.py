@@ -11,7 +11,8 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import principal
-from athanor.api.pagination import listed, number
+from athanor.api.pagination import listed
+from athanor.api.parameters import WholeNumber
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, ReasonSerializer, WaitSerializer, page_of, wait_of
 from athanor.jobs.models import Job
 from athanor.jobs.queue import Queue, queues
@@ -48,12 +49,15 @@ class PoolQueueSerializer(serializers.Serializer[Any]):
     jobs = QueuedJobSerializer(many=True, help_text="in order; those that you may see")
 
 
+LIMIT = WholeNumber("limit", "jobs of each pool", lowest=1, highest=MOST, default=100)
+
+
 class QueueView(APIView):
     @extend_schema(
         operation_id="queue_show",
         parameters=[
             OpenApiParameter("pool", str, description="cluster/name, or a cluster"),
-            OpenApiParameter("limit", int, description="jobs of each pool"),
+            LIMIT.documented,
         ],
         responses={200: page_of("QueuePage", PoolQueueSerializer), **PROBLEMS},
         description="The waiting jobs of each pool, in the order in which they were last considered.",
@@ -63,7 +67,7 @@ class QueueView(APIView):
         found = queues(
             who,
             whole=Permission.OVERSEE in who.platform,
-            most=number(request, "limit", 100, lowest=1, highest=MOST),
+            most=LIMIT.read(request),
             pool=request.query_params.get("pool", ""),
         )
         return Response(listed([PoolQueueSerializer(_queue(who, each)).data for each in found]))

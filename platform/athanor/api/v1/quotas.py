@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,7 +15,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
-from athanor.api.pagination import number
+from athanor.api.parameters import WholeNumber
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
@@ -213,16 +213,19 @@ class QuotaPreviewView(APIView):
         return Response(QuotaPreviewSerializer(found).data)
 
 
+DAYS = WholeNumber("days", lowest=1, highest=MOST_DAYS, default=30)
+
+
 class QuotaUsageView(APIView):
     @extend_schema(
         operation_id="quotas_usage",
-        parameters=[OpenApiParameter("days", int)],
+        parameters=[DAYS.documented],
         responses={200: QuotaUsageSerializer, **PROBLEMS},
         description="Of the nodes that you see: slots held day by day, and bytes kept now.",
     )
     def get(self, request: Request) -> Response:
         who, tree, now = principal(request), selectors.tree(), timezone.now()
-        days = number(request, "days", 30, lowest=1, highest=MOST_DAYS)
+        days = DAYS.read(request)
         seen = visible(who, tree)
         nodes = [row for row in quota_history.history(tree, now, days).values() if row.node_id in seen]
         return Response(QuotaUsageSerializer({"days": quota_history.days_until(now, days), "nodes": nodes}).data)

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.pagination import number
+from athanor.api.parameters import LARGEST_32, WholeNumber
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.backends.base import BackendUnavailable
 from athanor.core.errors import Invalid, NotFound, Unavailable
@@ -30,16 +30,23 @@ class LogLineSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(allow_blank=True)
 
 
+AFTER = WholeNumber("after", "a cursor: what comes after it", lowest=-1, default=-1)
+TAIL = WholeNumber("tail", "only the last so many", lowest=1, highest=LARGEST_PAGE)
+LIMIT = WholeNumber("limit", lowest=1, highest=LARGEST_PAGE, default=500)
+ATTEMPT = WholeNumber("attempt", "of one attempt, by its number; of all without it", lowest=1, highest=LARGEST_32)
+RANK = WholeNumber("rank", "of one rank; -1 is the agent", lowest=-1, highest=LARGEST_32)
+
+
 class LogsView(APIView):
     @extend_schema(
         operation_id="jobs_logs",
         parameters=[
-            OpenApiParameter("after", int, description="a cursor: what comes after it"),
-            OpenApiParameter("tail", int, description="only the last so many"),
-            OpenApiParameter("attempt", int),
-            OpenApiParameter("rank", int),
+            AFTER.documented,
+            TAIL.documented,
+            ATTEMPT.documented,
+            RANK.documented,
             OpenApiParameter("grep", str, description="lines that contain this"),
-            OpenApiParameter("limit", int),
+            LIMIT.documented,
         ],
         responses={
             200: inline_serializer(
@@ -52,18 +59,15 @@ class LogsView(APIView):
     )
     def get(self, request: Request, job_id: str) -> Response:
         job = selectors.job_of(principal(request), job_id)
-        parameters = request.query_params
         sought = logs.Sought(
-            attempt=attempt_number(request),
-            rank=number(request, "rank", 0, lowest=-1, highest=2**31 - 1) if parameters.get("rank") else None,
-            grep=parameters.get("grep", ""),
+            attempt=ATTEMPT.given(request),
+            rank=RANK.given(request),
+            grep=request.query_params.get("grep", ""),
         )
-        after = number(request, "after", -1, lowest=-1)
-        if parameters.get("tail"):
-            limit = number(request, "tail", 0, lowest=1, highest=LARGEST_PAGE)
-            page = logs.backwards(job, sought, after=after, limit=limit)
+        after, limit, tail = AFTER.read(request), LIMIT.read(request), TAIL.given(request)
+        if tail is not None:
+            page = logs.backwards(job, sought, after=after, limit=tail)
         else:
-            limit = number(request, "limit", 500, lowest=1, highest=LARGEST_PAGE)
             page = logs.forwards(job, sought, after=after, limit=limit)
         items = [
             {
@@ -105,10 +109,3 @@ class OutputView(APIView):
             remedy = "take the cursor of an earlier answer, or none"
             raise Invalid("invalid_cursor", "this cursor is none of an earlier answer", remedy=remedy) from error
         return Response(OutputSerializer({"text": part.text, "cursor": part.cursor}).data)
-
-
-def attempt_number(request: Request) -> int | None:
-    """The attempt that was asked for by its number; None: all."""
-    if not request.query_params.get("attempt"):
-        return None
-    return number(request, "attempt", 0, lowest=1, highest=2**31 - 1)
