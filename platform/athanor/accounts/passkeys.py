@@ -143,7 +143,7 @@ def remove(request: HttpRequest, user: User, passkey_id: int, password: str) -> 
 
 
 def begin_sign_in(request: HttpRequest) -> dict[str, Any]:
-    """Return the options for `navigator.credentials.get`, for the user whose sign-in waits in this browser.
+    """Return the options for `navigator.credentials.get`, for the user with a pending sign-in in this browser.
 
     Raises Unauthenticated when none does, Conflict when they have no passkey.
     """

@@ -119,7 +119,7 @@ def begin_sign_in(request: HttpRequest, user: User) -> SecondFactorRequired:
 
 
 def pending_user(request: HttpRequest) -> User | None:
-    """Return whose sign-in waits for its second step in this browser, if any.
+    """Return the user with a pending sign-in in this browser, None without one.
 
     A new password, a deactivated account and PENDING_SECONDS end it.
     """
@@ -195,7 +195,7 @@ def _use_code(user: User, code: str) -> str:
 
 
 def _step_of(secret: str, code: str) -> int | None:
-    """Return the time step whose code this is, the newest if there are several."""
+    """Return the time step that has this code, the newest if there are several."""
     now = int(time.time()) // STEP_SECONDS
     expected = {now + offset: format_hotp_value(hotp_value(secret, now + offset)) for offset in TOLERATED_STEPS}
     matching = [step for step, value in expected.items() if compare_user_code(actual=code, expected=value)]

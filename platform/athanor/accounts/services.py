@@ -74,7 +74,7 @@ def latest_end() -> datetime:
 
 
 def recognise_token(secret: str) -> RecognisedToken | None:
-    """None for a token that is unknown, expired or revoked, or whose user may no longer sign in.
+    """None for a token that is unknown, expired or revoked, or of a user who may no longer sign in.
 
     Raises Unauthenticated while its user must sign in at the provider again.
     """

@@ -53,7 +53,7 @@ export function SignInPage() {
     },
   });
   const [expired, setExpired] = useState<Problem | null>(null);
-  const told = enter.error ? undefined : PROBLEMS[search.get("problem") ?? ""];
+  const notice = enter.error ? undefined : PROBLEMS[search.get("problem") ?? ""];
   useEffect(() => {
     document.title = "Sign in · Athanor";
   }, []);
@@ -92,7 +92,7 @@ export function SignInPage() {
                 required
                 withAsterisk={false}
               />
-              {told ? <Notice tone="bad" title={told} urgent /> : null}
+              {notice ? <Notice tone="bad" title={notice} urgent /> : null}
               {expired ? <ProblemNotice error={expired} /> : null}
               {enter.error && !needsSecondStep(enter.error) ? <ProblemNotice error={enter.error} /> : null}
               {session.error ? <ProblemNotice error={session.error} /> : null}
