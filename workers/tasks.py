@@ -5,7 +5,7 @@ from typing import Any
 
 from celery import shared_task
 
-from athanor.accounts import idempotency
+from athanor.accounts import idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import rounds
@@ -88,6 +88,11 @@ def sweep_storage() -> None:
 @sweeper(wakeups.SWEEP_UNREFERENCED)
 def sweep_unreferenced() -> None:
     unreferenced.sweep()
+
+
+@sweeper(wakeups.CHECK_SIGN_ONS)
+def check_sign_ons() -> None:
+    sign_on_checks.run_due()
 
 
 @sweeper(wakeups.ERASE_TEAMS)

@@ -5,6 +5,7 @@ from django.db import models
 
 from athanor.accounts import roles
 from athanor.core import ids
+from athanor.core.leases import LeasedModel
 
 
 class PlatformRole(models.TextChoices):
@@ -23,9 +24,10 @@ class User(AbstractUser):
     service_team = models.ForeignKey(
         "Team", null=True, blank=True, on_delete=models.PROTECT, related_name="service_accounts"
     )
-    # When the sign-on provider last vouched for the user; null for an account that no provider has. Tokens and sessions
-    # stop working some time after it (accounts/sign_on_age.py).
+    # When the sign-on provider last confirmed the user; null for an account that no provider has. Tokens and sessions
+    # stop working some time after it, or when the provider refuses to confirm it again (accounts/sign_on_age.py).
     signed_on_at = models.DateTimeField(null=True, blank=True, editable=False)
+    sign_on_refused_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     @property
     def password_version(self) -> str:
@@ -134,6 +136,17 @@ class SignInTries(models.Model):
 
     def __str__(self) -> str:
         return f"{self.count} until {self.window_ends}"
+
+
+class SignOnGrant(LeasedModel):
+    """The refresh token with which the sign-on provider is asked about a user (accounts/sign_on_checks.py)."""
+
+    user = models.OneToOneField(User, primary_key=True, on_delete=models.CASCADE, related_name="sign_on_grant")
+    encrypted = models.BinaryField(help_text="by the master key")
+    next_check_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"sign-on of {self.user_id}, next check at {self.next_check_at}"
 
 
 class IdempotentAnswer(models.Model):

@@ -23,6 +23,7 @@ TOKEN_PREFIX = "ath_"  # noqa: S105 - the public start of every token
 RECOGNISE = """
     SELECT token.id, token.scopes, token.last_used_at, team.id, team.name,
         caller.id, caller.username, caller.platform_role, caller.signed_on_at,
+        caller.sign_on_refused_at,
         (SELECT role FROM accounts_membership WHERE user_id = caller.id AND team_id = team.id)
     FROM accounts_apitoken token
         JOIN accounts_user caller ON caller.id = token.user_id
@@ -84,11 +85,19 @@ def recognise_token(secret: str) -> RecognisedToken | None:
         row = cursor.fetchone()
     if row is None:
         return None
-    identifier, scopes, last_used_at, team_id, team_name, user_id, username, platform_role, signed_on_at, role = row
-    sign_on_age.check(username, signed_on_at, now)
+    identifier, scopes, last_used_at, team_id, team_name, user_id, username, platform_role, *sign_on, role = row
+    user = _loaded(
+        User,
+        id=user_id,
+        username=username,
+        platform_role=platform_role,
+        is_active=True,
+        signed_on_at=sign_on[0],
+        sign_on_refused_at=sign_on[1],
+    )
+    sign_on_age.check(user, now)
     if last_used_at is None or now - last_used_at > LAST_USED_RESOLUTION:
         ApiToken.objects.filter(pk=identifier).update(last_used_at=now)
-    user = _loaded(User, id=user_id, username=username, platform_role=platform_role, is_active=True)
     team = _loaded(Team, id=team_id, name=team_name)
     return RecognisedToken(identifier, json.loads(scopes), user, team, role)
 

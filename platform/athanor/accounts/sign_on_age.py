@@ -1,8 +1,8 @@
-"""How long what a single-sign-on user holds works without the provider: ATHANOR_SIGN_ON_MAX_AGE_DAYS.
+"""How long the tokens and sessions of a single-sign-on user work without a word of the provider.
 
-The provider is asked at each sign-in, and at no other time. A user whose account there has ended cannot sign in again,
-so their tokens and sessions stop working that many days after their last sign-in. Users with a password of this
-platform only and service accounts have no `signed_on_at` and are not concerned.
+The provider confirms a user at each sign-in and, where it gives refresh tokens, at each check (sign_on_checks.py).
+Access ends ATHANOR_SIGN_ON_MAX_AGE_DAYS after the last confirmation, and when a check is refused; the next sign-in
+restores it. Users with a password of this platform only and service accounts are not concerned.
 """
 
 from datetime import datetime, timedelta
@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.utils import timezone
 
+from athanor.accounts.models import User
 from athanor.core.errors import Unauthenticated
 
 
@@ -19,18 +20,26 @@ def valid_until(signed_on_at: datetime | None) -> datetime | None:
     return signed_on_at + timedelta(days=days) if signed_on_at and days else None
 
 
-def is_over(signed_on_at: datetime | None, now: datetime | None = None) -> bool:
-    until = valid_until(signed_on_at)
+def is_over(user: User, now: datetime | None = None) -> bool:
+    """Return whether `user` must sign in at the provider again."""
+    if user.sign_on_refused_at is not None:
+        return True
+    until = valid_until(user.signed_on_at)
     return until is not None and (now or timezone.now()) >= until
 
 
-def check(username: str, signed_on_at: datetime | None, now: datetime) -> None:
+def check(user: User, now: datetime) -> None:
     """Raise Unauthenticated for a user who must sign in at the provider again."""
-    if signed_on_at is None or not is_over(signed_on_at, now):
+    if not is_over(user, now):
         return
+    reason = (
+        f"the sign-on provider refused to confirm {user.username} on {user.sign_on_refused_at:%Y-%m-%d %H:%M} UTC"
+        if user.sign_on_refused_at
+        else f"the sign-on provider last confirmed {user.username} on {user.signed_on_at:%Y-%m-%d}; tokens of "
+        f"single-sign-on users work for {settings.ATHANOR.sign_on_max_age_days} days after that"
+    )
     raise Unauthenticated(
         "sign_on_expired",
-        f"{username} last signed in at the sign-on provider on {signed_on_at:%Y-%m-%d}; tokens of single-sign-on users "
-        f"work for {settings.ATHANOR.sign_on_max_age_days} days after that",
+        reason,
         remedy=f"sign in at {settings.ATHANOR.public_url}/sign-in with single sign-on; the same token then works again",
     )

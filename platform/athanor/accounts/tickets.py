@@ -51,7 +51,7 @@ def still_good(tickets: Collection[Ticket]) -> set[Ticket]:
     good = set()
     for ticket in tickets:
         user = users.get(ticket.user_id)
-        if user is None or sign_on_age.is_over(user.signed_on_at):
+        if user is None or sign_on_age.is_over(user):
             continue
         if ticket.token_id:
             allowed, narrowed = ticket.token_id in scopes, scopes.get(ticket.token_id)

@@ -46,7 +46,7 @@ class DashboardSessionAuthentication(SessionAuthentication):
         if found is None:
             return None
         user: Any = found[0]
-        if sign_on_age.is_over(user.signed_on_at):
+        if sign_on_age.is_over(user):
             return None  # as one whose session is over: the dashboard leads to the sign-in page
         bind(user=user.id)
         view = (request.parser_context or {}).get("view")

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import models, transaction
 
-from athanor.accounts import audit, idempotency, second_factors
+from athanor.accounts import audit, idempotency, second_factors, sign_on_checks
 from athanor.accounts.models import Team
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
@@ -31,9 +31,9 @@ def register(model: type[models.Model], owner_of: Callable[[Any], str]) -> None:
 
 
 def rotate_master() -> int:
-    """Wrap every key and second factor by ATHANOR_MASTER_KEY that ATHANOR_PREVIOUS_MASTER_KEY still wraps.
+    """Encrypt by ATHANOR_MASTER_KEY every secret that is still encrypted by ATHANOR_PREVIOUS_MASTER_KEY.
 
-    Returns how many.
+    Returns how many: keys, second factors and refresh tokens.
 
     Raises Misconfigured when a key opens with neither; those before it are done.
     """
@@ -48,7 +48,7 @@ def rotate_master() -> int:
             audit.record("key.rotate_master", actor=ACTOR, target=("team_key", team_id), team_id=team_id)
             done += 1
     idempotency.rewrap()
-    return done + int(audit.rewrap_key()) + second_factors.rewrap()
+    return done + int(audit.rewrap_key()) + second_factors.rewrap() + sign_on_checks.rewrap()
 
 
 def rotate_team(team: Team) -> int:

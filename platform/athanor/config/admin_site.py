@@ -57,7 +57,7 @@ def _refusal_told(page: Any, request: HttpRequest, view: Any, *args: Any, **kwar
 
 def may_enter(user: Any) -> bool:
     """By a role on the platform; an anonymous visitor has none."""
-    if sign_on_age.is_over(getattr(user, "signed_on_at", None)):
+    if user.is_authenticated and sign_on_age.is_over(user):
         return False
     return user.is_active and getattr(user, "platform_role", PlatformRole.NONE) != PlatformRole.NONE
 

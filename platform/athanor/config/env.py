@@ -60,8 +60,10 @@ class Environment(BaseModel):
     token_max_days: int = Field(365, ge=1, le=3650, alias="ATHANOR_TOKEN_MAX_DAYS")
     # Who must have a second factor to use the dashboard and /admin/ with a password.
     require_second_factor: Literal["off", "admins", "everyone"] = Field("off", alias="ATHANOR_REQUIRE_SECOND_FACTOR")
-    # Days after the last sign-in at the OpenID provider for which tokens and sessions of its users work; 0: no limit.
+    # Days after the OpenID provider last confirmed a user for which their tokens and sessions work; 0: no limit.
     sign_on_max_age_days: int = Field(30, ge=0, le=3650, alias="ATHANOR_SIGN_ON_MAX_AGE_DAYS")
+    # Minutes between two requests to the provider to confirm a user, where it gives refresh tokens; 0: at sign-in only.
+    sign_on_check_minutes: int = Field(60, ge=0, le=1440, alias="ATHANOR_SIGN_ON_CHECK_MINUTES")
     # Days after a job's end for which its metrics at each resolution, and its log lines, are kept; 0: for ever.
     metrics_days_1x: int = Field(90, ge=0, alias="ATHANOR_METRICS_DAYS_1X")
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")

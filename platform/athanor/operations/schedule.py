@@ -38,6 +38,11 @@ SWEEPERS = (
         "Objects under a job's prefix that no manifest names are counted, and deleted when no save can need them.",
     ),
     Sweeper(wakeups.ERASE_TEAMS, 30.0, "A deleted team whose undo window is over is erased, with a certificate."),
+    Sweeper(
+        wakeups.CHECK_SIGN_ONS,
+        30.0,
+        "A single-sign-on user whom the provider refuses to confirm has no access.",
+    ),
     Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
     Sweeper(
         wakeups.SWEEP_TELEMETRY,

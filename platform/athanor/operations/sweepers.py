@@ -13,7 +13,7 @@ from django.db.models import Count, F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Least, Now
 from django.utils import timezone
 
-from athanor.accounts import idempotency
+from athanor.accounts import idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
@@ -81,6 +81,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     ],
     wakeups.SWEEP_UNREFERENCED: lambda: [Due(unreferenced.due(), F("next_scan_at"))],
     wakeups.ERASE_TEAMS: lambda: [Due(erasure.due(), F("purge_after"))],
+    wakeups.CHECK_SIGN_ONS: lambda: [Due(sign_on_checks.due(), F("next_check_at"))],
     wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
     wakeups.SWEEP_TELEMETRY: lambda: [
         *(Due(rows, F(ended)) for rows, ended in retention.overdue()),

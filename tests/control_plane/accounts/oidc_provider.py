@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
+from django.test import Client
 
 CLIENT_ID, CLIENT_SECRET = "athanor", "oidc-secret"
 
@@ -22,9 +23,12 @@ class Provider:
     def __init__(self) -> None:
         self.claims: dict[str, Any] = {"sub": "u-1", "preferred_username": "grace", "email": "grace@example.org"}
         self.refuse_tokens = False
+        self.unavailable = False
+        self.userinfo_unavailable = False
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self._codes: dict[str, dict[str, str]] = {}
         self._access: dict[str, dict[str, Any]] = {}
+        self.refresh_tokens: set[str] = set()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -39,17 +43,36 @@ class Provider:
         return f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
 
     def token(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        if self.unavailable:
+            return 503, {"error": "temporarily_unavailable"}
+        if form.get("grant_type") == "refresh_token":
+            return self._refresh(form)
         asked = self._codes.pop(form.get("code", ""), None)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest())
         known = form.get("client_id") == CLIENT_ID and form.get("client_secret") == CLIENT_SECRET
         if self.refuse_tokens or not asked or not known or challenge.decode().rstrip("=") != asked["code_challenge"]:
             return 400, {"error": "invalid_grant"}
+        return 200, self._tokens(with_refresh="offline_access" in asked.get("scope", "").split())
+
+    def _refresh(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """A refresh token is good once; its use brings the next one."""
+        known = form.get("client_id") == CLIENT_ID and form.get("client_secret") == CLIENT_SECRET
+        if self.refuse_tokens or not known or form.get("refresh_token") not in self.refresh_tokens:
+            return 400, {"error": "invalid_grant", "error_description": "Token is not active"}
+        self.refresh_tokens.remove(form["refresh_token"])
+        return 200, self._tokens(with_refresh=True)
+
+    def _tokens(self, *, with_refresh: bool) -> dict[str, Any]:
         access = secrets.token_urlsafe()
         self._access[access] = dict(self.claims)
         now = int(time.time())
         claims = {**self.claims, "iss": self.issuer, "aud": CLIENT_ID, "iat": now, "exp": now + 300}
         signed = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": "k"})
-        return 200, {"access_token": access, "token_type": "Bearer", "expires_in": 300, "id_token": signed}
+        answer = {"access_token": access, "token_type": "Bearer", "expires_in": 300, "id_token": signed}
+        if with_refresh:
+            answer["refresh_token"] = secrets.token_urlsafe()
+            self.refresh_tokens.add(answer["refresh_token"])
+        return answer
 
     def answer(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, dict[str, Any]]:
         if path == "/.well-known/openid-configuration":
@@ -67,6 +90,8 @@ class Provider:
             return 200, {"keys": [{**public, "kid": "k", "use": "sig", "alg": "RS256"}]}
         if path == "/token" and method == "POST":
             return self.token({name: values[0] for name, values in parse_qs(body.decode()).items()})
+        if path == "/userinfo" and self.userinfo_unavailable:
+            return 503, {}
         if path == "/userinfo":
             claims = self._access.get(headers.get("Authorization", "").removeprefix("Bearer "))
             return (200, claims) if claims else (401, {"error": "invalid_token"})
@@ -105,3 +130,12 @@ def running() -> Iterator[Provider]:
         provider.server.shutdown()
         provider.server.server_close()
         thread.join()
+
+
+def sign_in(provider: Provider, client: Client | None = None) -> tuple[Client, Any]:
+    """As a browser does: to the provider, and back with a code."""
+    client = client or Client()
+    away = client.post("/sso/oidc/login", {"next": "/jobs"})
+    assert away.status_code == 302, away.content
+    assert away["Location"].startswith(f"{provider.issuer}/authorize?")
+    return client, client.get(provider.authorize(away["Location"]))

@@ -1,7 +1,7 @@
 """Single sign-on against a provider that really answers: accounts, groups and roles, and what is refused."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,36 +15,10 @@ from athanor.accounts.models import ApiToken, AuditEvent, Membership, Team, User
 from athanor.accounts.roles import Role, parse_group_roles
 from athanor.accounts.services import issue_token
 from athanor.accounts.tickets import Ticket, still_good
-from tests.control_plane.accounts import oidc_provider
 from tests.control_plane.accounts.authenticators import totp
-from tests.control_plane.accounts.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider
+from tests.control_plane.accounts.oidc_provider import Provider, sign_in
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def provider(settings: Any) -> Iterator[Provider]:
-    with oidc_provider.running() as found:
-        app = {
-            "provider_id": "oidc",
-            "name": "Example",
-            "client_id": CLIENT_ID,
-            "secret": CLIENT_SECRET,
-            "settings": {"server_url": found.issuer, "scope": ["openid", "groups"]},
-        }
-        settings.SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": [app]}}
-        settings.SIGN_ON = True
-        settings.ATHANOR_GROUP_ROLES = parse_group_roles("ml=red:member, ml-leads=red:admin, ops=platform:auditor")
-        yield found
-
-
-def sign_in(provider: Provider, client: Client | None = None) -> tuple[Client, Any]:
-    """As a browser does: to the provider, and back with a code."""
-    client = client or Client()
-    away = client.post("/sso/oidc/login", {"next": "/jobs"})
-    assert away.status_code == 302, away.content
-    assert away["Location"].startswith(f"{provider.issuer}/authorize?")
-    return client, client.get(provider.authorize(away["Location"]))
 
 
 def test_a_new_user_is_made_and_gets_what_their_groups_mean(provider: Provider, team: Team) -> None:
