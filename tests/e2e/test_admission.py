@@ -57,10 +57,10 @@ def until(page: Page, job_id: str, status: str) -> Any:
 
 
 def test_borrowed_slots_go_back_at_a_checkpoint_and_come_again(page: Page, stack, half: int) -> None:
-    outlook = page.get_by_role("region", name="What it will take")
+    outlook = page.get_by_role("region", name="Estimate")
     page.goto("/jobs/new")
     write_spec(page, TINY_YAML + f"team: {stack.team}\n")
-    expect(outlook).to_contain_text("It would start at once.")
+    expect(outlook).to_contain_text("It would start immediately.")
 
     borrowing = [submit(page, stack.team, name, half) for name in ("first", "second")]
     for job_id in borrowing:
@@ -92,9 +92,9 @@ def test_borrowed_slots_go_back_at_a_checkpoint_and_come_again(page: Page, stack
     expect(page.get_by_text(re.compile("jobs? that w(as|ere) told"))).to_be_visible()
 
     page.goto("/operations")
-    decisions = page.get_by_role("table", name="Decisions of admission")
+    decisions = page.get_by_role("table", name="Admission decisions")
     expect(decisions).to_contain_text(victim[-6:])
     decisions.get_by_role("button", name=re.compile("^Decide .* again$")).first.click()
-    expect(decisions.get_by_role("status").first).to_have_text("The same again")
+    expect(decisions.get_by_role("status").first).to_have_text("Same result")
     is_clean(page)
     kept(page, "decisions")

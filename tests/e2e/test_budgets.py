@@ -68,7 +68,7 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     row = page.get_by_role("row").filter(has_text="cpu").first
     row.get_by_role("button", name="Change prices of").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Price of a slot and hour").fill("0.5")
+    dialog.get_by_label("Price per slot-hour").fill("0.5")
     dialog.get_by_role("button", name="Add a rule").click()
     dialog.get_by_label("Price", exact=True).fill("0.25")
     is_clean(page)
@@ -86,12 +86,12 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     of_carbon = dialog.get_by_role("form", name=re.compile("^Carbon of the grid"))
     answer = {"data": [{"at": datetime.now(UTC).isoformat(), "grams": 211}]}
     with Provider(json.dumps(answer).encode()) as provider:
-        of_carbon.get_by_label("Address of a provider").fill(provider.url)
+        of_carbon.get_by_label("Provider URL").fill(provider.url)
         of_carbon.get_by_role("button", name="Save").click()
         expect(of_carbon.get_by_role("alert")).to_contain_text("A list of objects")
-        of_carbon.get_by_label("Where its list is").fill("data")
-        of_carbon.get_by_label("Field of the time").fill("at")
-        of_carbon.get_by_label("Field of the value").fill("grams")
+        of_carbon.get_by_label("Path of the list").fill("data")
+        of_carbon.get_by_label("Time field").fill("at")
+        of_carbon.get_by_label("Value field").fill("grams")
         of_carbon.get_by_role("button", name="Save").click()
         expect(of_carbon.get_by_text("Fetched at")).to_be_visible()
     is_clean(page)
@@ -106,5 +106,5 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     page.goto("/costs")
     expect(page.get_by_role("heading", name="Costs", level=1)).to_be_visible()
     page.get_by_label("By", exact=True).select_option("day,team")
-    expect(page.get_by_role("table", name="Costs").or_(page.get_by_text("Nothing was used"))).to_be_visible()
+    expect(page.get_by_role("table", name="Costs").or_(page.get_by_text("No usage"))).to_be_visible()
     is_clean(page)

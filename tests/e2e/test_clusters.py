@@ -128,7 +128,7 @@ def test_a_cluster_is_registered_with_errors_at_their_place(page: Page, stack, i
     expect(page.get_by_label("Configuration as YAML")).to_contain_text("kill_after_seconds: 30")
     page.get_by_role("tab", name="Overview").click()
     page.get_by_role("switch", name="Admits jobs").click()
-    expect(page.get_by_text("Nothing new is admitted here")).to_be_visible()
+    expect(page.get_by_text("No new jobs are admitted here")).to_be_visible()
     call(page, "DELETE", page.url.replace(f"{stack.url}/", ""))
 
 
@@ -188,7 +188,7 @@ def test_a_lost_node_is_told_on_the_jobs_page_and_on_its_own(
     attempts = page.get_by_role("region", name="Attempts")
     expect(attempts).to_contain_text(f"On {cluster['name']}")
     expect(attempts).to_contain_text("gpu-07")
-    attempts.get_by_role("button", name=re.compile("Show what .* kept of attempt 1")).click()
+    attempts.get_by_role("button", name=re.compile("Show the output of attempt 1")).click()
     expect(attempts.get_by_role("log", name="Output of attempt 1")).to_contain_text("hello from the program")
     is_clean(page)
     page.get_by_role("tab", name="Spec").click()

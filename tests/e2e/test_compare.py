@@ -1,4 +1,4 @@
-"""Comparing jobs in a real Chromium: chosen in the table, drawn over one another, zoomed into."""
+"""Comparing jobs in a real Chromium: chosen in the table, overlaid, zoomed into."""
 
 import pytest
 from playwright.sync_api import Page, Request, expect

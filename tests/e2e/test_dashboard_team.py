@@ -40,7 +40,7 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     page.get_by_role("button", name="Remove", exact=True).click()
     expect(page.get_by_role("button", name="Remove lin")).to_have_count(0)
     guest.reload()
-    expect(guest.get_by_text("You are in no team yet")).to_be_visible()
+    expect(guest.get_by_text("You are not in a team yet")).to_be_visible()
 
     guest.goto(link)
     guest.get_by_role("button", name="Join the team").click()
@@ -56,11 +56,11 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     guest.get_by_role("button", name=re.compile("^Join ")).click()
     guest.get_by_role("button", name="Leave the team").click()
     guest.get_by_role("button", name="Leave", exact=True).click()
-    expect(guest.get_by_text("You are in no team yet")).to_be_visible()
+    expect(guest.get_by_text("You are not in a team yet")).to_be_visible()
     other.close()
 
     page.get_by_role("link", name="Audit").click()
-    page.get_by_label("What, such as job.cancel").fill("member.remove")
+    page.get_by_label("Action, such as job.cancel").fill("member.remove")
     expect(page.get_by_role("table", name="Audit").get_by_role("row")).to_have_count(3)
 
 

@@ -1,4 +1,4 @@
-"""Quotas and the queue in a real Chromium: the tree is changed with a preview, audited, and holds at once."""
+"""Quotas and the queue in a real Chromium: the tree is changed with a preview, audited, and takes effect immediately."""
 
 import os
 import re
@@ -71,14 +71,14 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("textbox", name="Name").fill("research lab")
     expect(dialog.get_by_role("button", name="Save")).to_be_disabled()
-    dialog.get_by_role("button", name="See what it would do").click()
+    dialog.get_by_role("button", name="Preview").click()
     expect(dialog.get_by_role("alert")).to_contain_text("/changes/0/node")
     dialog.get_by_role("textbox", name="Name").fill("research")
     dialog.get_by_role("button", name="Add an accelerator").click()
     dialog.get_by_role("combobox", name="Accelerator").fill(ACCELERATOR)
     dialog.get_by_role("group", name=f"Slots of {ACCELERATOR}").get_by_label("Own slots").fill("2")
-    dialog.get_by_role("button", name="See what it would do").click()
-    expect(dialog.get_by_role("region", name="What it would do")).to_contain_text("+ research")
+    dialog.get_by_role("button", name="Preview").click()
+    expect(dialog.get_by_role("region", name="Preview")).to_contain_text("+ research")
     is_clean(page)
     kept(page, "dialog")
     dialog.get_by_role("button", name="Save").click()
@@ -92,8 +92,8 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     slots = dialog.get_by_role("group", name=f"Slots of {ACCELERATOR}")
     slots.get_by_label("Own slots").fill("2")
     slots.get_by_label("May borrow").fill("0")
-    dialog.get_by_label("Jobs that wait").fill("2")
-    dialog.get_by_role("button", name="See what it would do").click()
+    dialog.get_by_label("Waiting jobs").fill("2")
+    dialog.get_by_role("button", name="Preview").click()
     expect(dialog).to_contain_text(f"{stack.team} -> research/{stack.team}")
     dialog.get_by_role("button", name="Save").click()
     expect(tree.get_by_role("row", name=re.compile(f"{stack.team} team"))).to_contain_text("jobs that wait: 2")
@@ -122,8 +122,8 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     page.get_by_role("button", name=f"Change research/{stack.team}").click()
     dialog.get_by_label("May borrow").fill("4")
     dialog.get_by_role("group", name=f"Slots of {ACCELERATOR}").get_by_label("Own slots").fill("4")
-    dialog.get_by_role("button", name="See what it would do").click()
-    expect(dialog).to_contain_text("Would start at once")
+    dialog.get_by_role("button", name="Preview").click()
+    expect(dialog).to_contain_text("Would start immediately")
     expect(dialog).to_contain_text(large["id"])
     dialog.get_by_role("button", name="Save").click()
     wait_until(lambda: stack.job(large["id"])["status"] != "queued", "with a larger quota it starts", 60)
@@ -131,8 +131,8 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     kept(page, "borrowed")
 
     page.get_by_role("button", name="Change organisation").click()
-    dialog.get_by_label("Slots in all").fill("1")
-    dialog.get_by_role("button", name="See what it would do").click()
+    dialog.get_by_label("Total slots").fill("1")
+    dialog.get_by_role("button", name="Preview").click()
     expect(dialog).to_contain_text("6 used slots, and 1 would be allowed")
     kept(page, "over")
     dialog.get_by_role("button", name="Back").click()
@@ -143,9 +143,9 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
 def test_settings_of_admission_are_changed(page: Page, stack) -> None:
     sign_in(page, stack, "/quotas")
     before = call(page, "GET", "quotas/settings")
-    page.get_by_role("button", name="How admission decides").click()
+    page.get_by_role("button", name="Admission settings").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Protected from reclaim, hours").fill("2")
+    dialog.get_by_label("Minimum run time before preemption, hours").fill("2")
     is_clean(page)
     kept(page, "settings")
     dialog.get_by_role("button", name="Save").click()

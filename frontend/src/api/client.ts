@@ -15,7 +15,7 @@ export interface RequestOptions {
   signal?: AbortSignal;
 }
 
-/** Django renews the cookie at sign-in, so it is read for each request and never kept. */
+/** Django renews the cookie at sign-in, so it is read for each request and not cached. */
 function csrfToken(): string {
   const match = /(?:^|;\s*)csrftoken=([^;]+)/.exec(document.cookie);
   return match?.[1] ? decodeURIComponent(match[1]) : fallbackToken;

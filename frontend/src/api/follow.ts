@@ -14,7 +14,7 @@ export interface ProgressChange {
 export interface Following {
   onEvent: (event: JobEvent) => void;
   onProgress: (change: ProgressChange) => void;
-  /** False while there is no stream: whoever polls as well then polls as if there were none. */
+  /** False while there is no stream; pollers then use their normal interval. */
   onLive: (live: boolean) => void;
 }
 
@@ -64,7 +64,7 @@ function follow(path: string, following: Following): () => void {
   };
 }
 
-/** `path` null follows nothing. The handlers may change without the stream being opened anew. */
+/** `path` null follows nothing. The handlers may change without the stream being reopened. */
 export function useFollow(path: string | null, following: Following): void {
   const onEvent = useEffectEvent(following.onEvent);
   const onProgress = useEffectEvent(following.onProgress);

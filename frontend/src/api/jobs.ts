@@ -23,7 +23,7 @@ export const JOBS_PER_PAGE = 50;
 const LIVE_LIST_MS = 3_000;
 const QUIET_LIST_MS = 15_000;
 const LIVE_JOB_MS = 1_500;
-/** While a stream tells of changes, asking is only for what a stream may have lost. */
+/** With a stream, polling only fetches what the stream may have lost. */
 const FOLLOWED_MS = 30_000;
 export const ALL_JOBS = "jobs";
 
@@ -31,7 +31,7 @@ function anyLive(pages: Page<JobSummary>[] | undefined): boolean {
   return pages?.some((page) => page.items.some((job) => !isFinal(job.status))) ?? false;
 }
 
-/** Polls quickly only while something on the screen can still change and no stream would tell. */
+/** Polls quickly only while something on the screen can still change and no stream reports it. */
 export function jobsQuery(filters: JobFilters) {
   return infiniteQueryOptions({
     queryKey: jobKeys.list(filters),

@@ -23,7 +23,7 @@ export function useLiveJobs(): void {
     onEvent: refresh,
     onProgress: (change) => showInLists(client, change),
     onLive: (live) => {
-      // A refetch looks anew at how soon the next one is due.
+      // A refetch decides again when the next one is due.
       if (setFollowed(ALL_JOBS, live)) refresh();
     },
   });

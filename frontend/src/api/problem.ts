@@ -1,6 +1,6 @@
 import type { FieldProblem } from "@/api/types";
 
-/** What the server refused, as RFC 9457 tells it; also what the browser could not even ask (`code: "offline"`). */
+/** What the server refused, as RFC 9457 describes it, or a request that the browser could not send (`code: "offline"`). */
 export class Problem extends Error {
   readonly status: number;
   readonly code: string;
@@ -61,6 +61,6 @@ export function offlineProblem(): Problem {
     status: 0,
     code: "offline",
     message: "The server does not answer.",
-    remedy: "Check the connection and that the stack is up; this page keeps trying.",
+    remedy: "Check the connection and that the stack is up; this page retries.",
   });
 }

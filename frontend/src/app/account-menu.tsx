@@ -9,7 +9,7 @@ import { CheckIcon, MoonIcon, SunIcon, SystemIcon, UserIcon } from "@/components
 const SCHEMES = [
   { value: "light", name: "Light", Icon: SunIcon },
   { value: "dark", name: "Dark", Icon: MoonIcon },
-  { value: "auto", name: "As the system", Icon: SystemIcon },
+  { value: "auto", name: "System", Icon: SystemIcon },
 ] as const;
 
 export function AccountMenu({ user, teams }: { user: User; teams: Team[] }) {
@@ -37,7 +37,7 @@ export function AccountMenu({ user, teams }: { user: User; teams: Team[] }) {
             {user.username}
           </Text>
           <Text size="xs" truncate>
-            {teams.map((team) => `${team.name} (${team.role})`).join(", ") || "In no team yet"}
+            {teams.map((team) => `${team.name} (${team.role})`).join(", ") || "No team yet"}
           </Text>
         </Menu.Label>
         <Menu.Divider />

@@ -20,7 +20,7 @@ export function ErrorPage() {
   const error = useRouteError();
   useReloadFor(error);
   return (
-    <Page title="This page failed">
+    <Page title="Something went wrong on this page">
       <Stack p="md" maw={720}>
         <ProblemNotice error={error} />
         <Group>
@@ -34,7 +34,7 @@ export function ErrorPage() {
   );
 }
 
-/** Code that did not come, comes with the whole page as soon as the server answers again. */
+/** Reload the page, and so the missing code, when the server answers again. */
 function useReloadFor(error: unknown) {
   const { isSuccess } = useQuery({
     queryKey: ["server-answers"],
@@ -52,8 +52,8 @@ function useReloadFor(error: unknown) {
 
 export function NotFoundPage() {
   return (
-    <Page title="There is no such page">
-      <Text>The address may be mistyped, or from another version of the dashboard.</Text>
+    <Page title="Page not found">
+      <Text>The address may be mistyped, or belong to another version of the dashboard.</Text>
       <Group>
         <Button component={Link} to="/jobs" variant="default">
           Back to the jobs

@@ -29,7 +29,7 @@ interface ChartCardProps {
   smoothing?: number;
   unit: Unit;
   height?: number;
-  /** Told by title, so that one function serves many charts. */
+  /** Called with the card's title, so that one function serves many charts. */
   onZoom?: (chart: string, zoom: Zoom | null) => void;
 }
 

@@ -42,7 +42,7 @@ export interface PlotLook {
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the number is all there is at run time
 const LOGARITHMIC = 3 as uPlot.Scale.Distr;
 
-const WHOLE = Array.from({ length: 11 }, (_, power) => [1, 2, 5].map((lead) => lead * 10 ** power)).flat();
+const INTEGERS = Array.from({ length: 11 }, (_, power) => [1, 2, 5].map((lead) => lead * 10 ** power)).flat();
 
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
@@ -128,7 +128,7 @@ export function plotOptions(
         size: 30,
         space: 64,
         // There is no half step, and no minute of a hundred seconds.
-        incrs: { step: WHOLE, time: CLOCKWISE, day: DAILY }[look.axis],
+        incrs: { step: INTEGERS, time: CLOCKWISE, day: DAILY }[look.axis],
         values: (_plot, splits) => splits.map(showX),
       },
       {

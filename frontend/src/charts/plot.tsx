@@ -15,7 +15,7 @@ interface PlotProps {
   /** Read out in place of the picture. */
   summary: string;
   onCursor: (cursor: Cursor | null) => void;
-  /** Null: the whole of the axis is shown. */
+  /** Null: the full axis is shown. */
   onZoom?: ((zoom: Zoom | null) => void) | undefined;
 }
 
@@ -32,7 +32,7 @@ function zoomOf(plot: uPlot): Zoom | null {
   return isZoomed(plot) && min != null && max != null ? { from: min, to: max } : null;
 }
 
-/** uPlot, made once per look and fed with data: only a change of axes or colours draws it anew. */
+/** uPlot, made once per look and fed with data: only a change of axes or colours recreates it. */
 export function Plot({ look, data, height, summary, onCursor, onZoom }: PlotProps) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);

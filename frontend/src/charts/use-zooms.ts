@@ -9,15 +9,15 @@ export function union(zooms: (Zoom | null)[]): Zoom | null {
   return { from: Math.min(...close.map((zoom) => zoom.from)), to: Math.max(...close.map((zoom) => zoom.to)) };
 }
 
-/** Charts that zoom together cover different stretches of one axis: each tells its own, one request covers them all. */
+/** Charts that zoom together show different ranges of one axis: each reports its own, one request covers them all. */
 export function useZooms(): [Zoom | null, (chart: string, zoom: Zoom | null) => void] {
   const [zooms, setZooms] = useState<Record<string, Zoom | null>>({});
-  const tell = useCallback((chart: string, zoom: Zoom | null) => {
+  const report = useCallback((chart: string, zoom: Zoom | null) => {
     setZooms((before) => {
       const known = before[chart] ?? null;
       const same = known?.from === zoom?.from && known?.to === zoom?.to;
       return same ? before : { ...before, [chart]: zoom };
     });
   }, []);
-  return [useMemo(() => union(Object.values(zooms)), [zooms]), tell];
+  return [useMemo(() => union(Object.values(zooms)), [zooms]), report];
 }

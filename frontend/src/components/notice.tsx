@@ -7,7 +7,7 @@ import classes from "./notice.module.css";
 interface NoticeProps {
   tone: Tone;
   title?: string;
-  /** Read out at once, as for what the reader has just caused. */
+  /** Announced immediately by screen readers, for the result of the user's own action. */
   urgent?: boolean;
   children?: ReactNode;
 }

@@ -4,7 +4,7 @@ import { Problem } from "@/api/problem";
 import { Notice } from "@/components/notice";
 import { sentence } from "@/lib/text";
 
-/** What went wrong, what to do about it, and what to quote to whoever runs the server. */
+/** What went wrong, what to do about it, and the id to quote to the server's operators. */
 export function ProblemNotice({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const problem = error instanceof Problem ? error : null;
   const message = error instanceof Error ? error.message : "An unknown error.";

@@ -6,7 +6,7 @@ import { Notice } from "@/components/notice";
 
 import classes from "./shown-once.module.css";
 
-/** A secret that the server will not tell again; `children` says what it is good for. */
+/** A secret that the server does not show again; `children` says what it is used for. */
 export function ShownOnce({ secret, onDone, children }: { secret: string; onDone: () => void; children: ReactNode }) {
   return (
     <Stack>

@@ -1,4 +1,4 @@
-/** A part of the dashboard's code that the server did not deliver: it was away, or has another version by now. */
+/** A chunk of the dashboard's code that did not load: the server was unreachable, or has another version by now. */
 export class ChunkError extends Error {
   override name = "ChunkError";
 }
@@ -15,7 +15,7 @@ export async function chunk<T>(load: () => Promise<T>): Promise<T> {
 const LAST_RELOAD = "athanor.reloaded-for-chunk";
 const MS_BETWEEN_RELOADS = 15_000;
 
-/** Whether the page may load itself anew. Not twice in a short time: then the chunk is missing for good. */
+/** Whether the page may reload itself. Not twice in a short time: then the chunk is missing for good. */
 export function mayReload(storage: Pick<Storage, "getItem" | "setItem">, now: number): boolean {
   const last = Number(storage.getItem(LAST_RELOAD) ?? -MS_BETWEEN_RELOADS);
   if (now - last < MS_BETWEEN_RELOADS) return false;

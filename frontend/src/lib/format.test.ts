@@ -69,7 +69,7 @@ it("keeps four decimals of a loss, and the currency of a price", () => {
   expect(money(0, "")).toBe("0.00");
 });
 
-it("shortens an id to its kind and its end, which tell ids apart", () => {
+it("shortens an id to its kind and its end, which distinguish ids", () => {
   expect(shortId("job_01M7XRAHCTFC0038PR2QEJ7KE4")).toBe("job_…EJ7KE4");
   expect(shortId("job_1")).toBe("job_1");
 });

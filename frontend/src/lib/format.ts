@@ -43,11 +43,11 @@ export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return NOTHING;
   if (seconds < 0.9995) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
   if (seconds < 59.95) return `${seconds < 9.95 ? seconds.toFixed(1) : Math.round(seconds)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)}m ${String(whole % 60).padStart(2, "0")}s`;
-  const minutes = Math.round(whole / 60);
+  const rounded = Math.round(seconds);
+  if (rounded < 3600) return `${Math.floor(rounded / 60)}m ${String(rounded % 60).padStart(2, "0")}s`;
+  const minutes = Math.round(rounded / 60);
   if (minutes < 1440) return `${Math.floor(minutes / 60)}h ${String(minutes % 60).padStart(2, "0")}m`;
-  const hours = Math.round(whole / 3600);
+  const hours = Math.round(rounded / 3600);
   return `${Math.floor(hours / 24)}d ${hours % 24}h`;
 }
 

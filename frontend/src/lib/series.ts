@@ -14,7 +14,7 @@ function lowerBound(steps: number[], step: number): number {
   return low;
 }
 
-/** `tail` continues `head`. Where they overlap `tail` wins: a resumed run writes its last steps anew. */
+/** `tail` continues `head`. Where they overlap `tail` wins: a resumed run repeats its last steps. */
 export function splice(head: Series, tail: Series): Series {
   const first = tail.steps[0];
   if (first === undefined) return head;

@@ -65,7 +65,7 @@ describe("setField", () => {
     expect(fieldAt(parseSpec(text).spec, ["name"])).toBe("2026");
   });
 
-  it("keeps a text with a comma whole within braces, and fills a field left empty", () => {
+  it("does not split a text with a comma within braces, and fills a field left empty", () => {
     const source = setField("data: {source: a}\n", ["data", "source"], "b, c: d");
     expect(fieldAt(parseSpec(source).spec, ["data", "source"])).toBe("b, c: d");
     expect(fieldAt(parseSpec(setField("name:\n", ["name"], "a")).spec, ["name"])).toBe("a");

@@ -77,7 +77,7 @@ export function setField(text: string, path: string[], value: Json | undefined):
   if (value !== undefined && isScalar(node) && node.range) {
     const [from, to] = node.range;
     const patched = text.slice(0, from) + stringify(value, { lineWidth: 0 }).trimEnd() + text.slice(to);
-    // Not so where the place has rules of its own (a comma within braces, a field left empty): then it is printed anew.
+    // Not so where the place has rules of its own (a comma within braces, a field left empty): then it is printed again.
     if (fieldAt(parseSpec(patched).spec, path) === value) return patched;
   }
   if (document.contents === null) document.contents = document.createNode({}) as never;
@@ -95,7 +95,7 @@ export function fieldAt(spec: JsonObject | null, path: string[]): Json | undefin
   return value;
 }
 
-/** The order in which people write a spec: the server's database keeps the fields but not their order. */
+/** The order in which people write a spec: the server's database stores the fields but not their order. */
 const ORDER = [
   ["version", "name", "team", "project", "labels", "priority"],
   ["resources", "cluster", "accelerator", "nodes", "processes_per_node", "time_limit_seconds"],

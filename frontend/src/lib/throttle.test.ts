@@ -9,7 +9,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-test("a burst is two: the first at once, the last when the time is over", () => {
+test("a burst is two: the first immediately, the last when the time is over", () => {
   const act = vi.fn();
   const ask = throttled(act, 1000);
   for (let n = 0; n < 10; n += 1) ask();

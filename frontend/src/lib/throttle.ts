@@ -1,4 +1,4 @@
-/** Runs `act` at once and then at most each `ms`, the last time included: many changes in a burst are one. */
+/** Run `act` immediately and then at most every `ms`, including the last call: many changes in a burst are one. */
 export function throttled(act: () => void, ms: number): () => void {
   let waiting = false;
   let asked = false;

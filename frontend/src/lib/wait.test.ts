@@ -11,9 +11,9 @@ const wait: Wait = {
 const minuteLater = Date.parse(at) + 60_000;
 
 it("counts an estimate down from when it was made", () => {
-  const told = { ...wait, p50_seconds: 120, p90_seconds: 660 };
-  expect(expectedStart(told, minuteLater)).toBe("in about 1m 00s, nine of ten within 10m 00s");
-  expect(expectedStart(told, minuteLater + 3_600_000)).toBe("any moment");
+  const estimated = { ...wait, p50_seconds: 120, p90_seconds: 660 };
+  expect(expectedStart(estimated, minuteLater)).toBe("in about 1m 00s, nine of ten within 10m 00s");
+  expect(expectedStart(estimated, minuteLater + 3_600_000)).toBe("any moment");
   expect(expectedStart(wait, minuteLater)).toBeNull();
 });
 

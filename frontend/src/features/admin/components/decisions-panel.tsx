@@ -23,15 +23,15 @@ export function DecisionsPanel() {
     { name: "When", cell: ({ time }) => <TimeAgo time={time} now={now} /> },
     { name: "Considered", end: true, quiet: true, cell: ({ considered }) => considered },
     { name: "Started", cell: ({ admitted }) => <Jobs ids={admitted} /> },
-    { name: "Asked to make room", cell: ({ preempted }) => <Jobs ids={preempted} /> },
+    { name: "Preempted", cell: ({ preempted }) => <Jobs ids={preempted} /> },
     { name: "Took", end: true, quiet: true, cell: ({ took_seconds }) => duration(took_seconds) },
     { name: "Again", cell: (decision) => <Replay decision={decision} /> },
   ];
   return (
-    <Panel title="Decisions of admission" flush>
+    <Panel title="Admission decisions" flush>
       {decisions.data && decisions.data.items.length > 0 ? (
         <DataTable
-          label="Decisions of admission"
+          label="Admission decisions"
           rows={decisions.data.items}
           columns={columns}
           rowKey={({ id }) => String(id)}
@@ -62,7 +62,7 @@ function Replay({ decision }: { decision: AdmissionDecision }) {
   if (replay.data) {
     return (
       <Text size="sm" role="status">
-        {replay.data.same ? "The same again" : `Otherwise for ${replay.data.differing.length} jobs`}
+        {replay.data.same ? "Same result" : `Otherwise for ${replay.data.differing.length} jobs`}
       </Text>
     );
   }

@@ -12,7 +12,7 @@ export function OperationsPage() {
   return (
     <Page
       title="Operations"
-      lead="What carries every job to its end, how far it is behind, and what has lost its other half."
+      lead="Background reconcilers, their backlog, and orphaned objects."
     >
       {sweepers.error ? (
         <ProblemNotice error={sweepers.error} onRetry={() => void sweepers.refetch()} />

@@ -15,10 +15,10 @@ import { cancelObject, observeAttempt, orphansKey, orphansQuery } from "@/featur
 import { useNow } from "@/lib/use-now";
 
 const SEEN: Record<string, string> = {
-  present: "It is there after all.",
-  finished: "It has ended; its job goes on from there in a moment.",
-  absent: "It was not found once more. It is given up when that has been so for long enough.",
-  unknown: "Its cluster cannot say.",
+  present: "It was found.",
+  finished: "The attempt has ended; its job continues in a moment.",
+  absent: "It was not found again. It is given up after it has been missing for long enough.",
+  unknown: "Its cluster gave no answer.",
 };
 
 export function OrphansPanel() {
@@ -44,7 +44,7 @@ export function OrphansPanel() {
       {orphans.error ? <ProblemNotice error={orphans.error} /> : null}
       <Stack gap="sm">
         {found?.unlisted.map((unlisted) => (
-          <Notice key={unlisted.cluster} tone="waiting" title={`${unlisted.cluster} did not say what it runs.`}>
+          <Notice key={unlisted.cluster} tone="waiting" title={`${unlisted.cluster} did not list its jobs.`}>
             <p>{unlisted.why}</p>
           </Notice>
         ))}
@@ -57,7 +57,7 @@ export function OrphansPanel() {
       </Stack>
       {none ? (
         <EmptyState title="No orphans">
-          Everything that runs belongs to a live attempt, and every live attempt was found on its cluster.
+          Every running object belongs to a live attempt, and every live attempt was found on its cluster.
         </EmptyState>
       ) : null}
       {found && found.objects.length > 0 ? (
@@ -89,7 +89,7 @@ export function OrphansPanel() {
 
 function ObjectsTable({ objects, onCancel }: { objects: LostObject[]; onCancel: (object: LostObject) => void }) {
   const columns: Column<LostObject>[] = [
-    { name: "Runs without an attempt", cell: (object) => <span className="mono">{object.backend_name}</span> },
+    { name: "Objects without an attempt", cell: (object) => <span className="mono">{object.backend_name}</span> },
     { name: "Cluster", cell: (object) => object.cluster },
     { name: "Why", cell: (object) => object.why },
     { name: "Job", quiet: true, cell: (object) => <span className="mono">{object.job_id || "–"}</span> },
@@ -142,7 +142,7 @@ function AttemptsTable({ attempts, busy, onObserve }: AttemptsTableProps) {
           variant="subtle"
           disabled={busy}
           onClick={() => onObserve(attempt)}
-          aria-label={`Look at ${attempt.attempt_id} now`}
+          aria-label={`Check ${attempt.attempt_id} now`}
         >
           Look now
         </Button>

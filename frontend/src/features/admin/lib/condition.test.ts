@@ -21,7 +21,7 @@ describe("the condition of a sweeper", () => {
   it("is good while it runs", () => {
     expect(condition(healthy, NOW).text).toBe("Runs");
   });
-  it("tells never from late", () => {
+  it("distinguishes never from late", () => {
     expect(condition({ ...healthy, ran_at: null, late: true }, NOW).text).toBe("Never ran");
     expect(condition({ ...healthy, ran_at: null }, NOW).text).toBe("Not yet due");
     expect(condition({ ...healthy, late: true }, NOW).text).toBe("Late");

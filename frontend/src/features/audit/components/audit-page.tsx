@@ -64,11 +64,11 @@ export function AuditPage() {
     </Button>
   );
   return (
-    <Page title="Audit" lead="Who did what to what, each record chained to the one before." actions={actions}>
+    <Page title="Audit" lead="Every recorded action. Each record is chained to the one before." actions={actions}>
       <Group align="flex-end">
         {field("actor", "Who")}
-        {field("action", "What, such as job.cancel")}
-        {field("target", "To what, an id")}
+        {field("action", "Action, such as job.cancel")}
+        {field("target", "Target id")}
       </Group>
       {audit.error ? <ProblemNotice error={audit.error} onRetry={() => void audit.refetch()} /> : null}
       {audit.data ? (
@@ -76,7 +76,7 @@ export function AuditPage() {
           {rows.length > 0 ? (
             <DataTable label="Audit" rows={rows} columns={COLUMNS} rowKey={(event) => String(event.seq)} />
           ) : (
-            <EmptyState title="Nothing is recorded">No record fits the filters.</EmptyState>
+            <EmptyState title="No records">No record matches the filters.</EmptyState>
           )}
         </Panel>
       ) : null}

@@ -124,7 +124,7 @@ export function seriesQuery() {
   });
 }
 
-/** As it is wanted from now on, made if there is none yet; asked at once if it has a provider. */
+/** Create or replace a series; one with a provider is fetched immediately. */
 export async function connectSeries(wanted: NewPriceSeries): Promise<PriceSeries> {
   const series = await request<PriceSeries>("/series", { method: "POST", json: wanted });
   if (!series.url) return series;

@@ -8,7 +8,7 @@ import classes from "./budget-bar.module.css";
 /** What is spent and reserved of the current period; the mark is what is likely spent at its end. */
 export function BudgetBar({ budget }: { budget: Budget }) {
   const { current, forecast } = budget;
-  if (current === null) return <Text size="sm">Its period begins in a moment</Text>;
+  if (current === null) return <Text size="sm">The period begins in a moment</Text>;
   const parts = partsOf(budget);
   const spent = `${amountText(budget, current.spent)} of ${amountText(budget, current.amount)} spent`;
   const reserved = `${amountText(budget, current.reserved)} reserved`;

@@ -82,9 +82,9 @@ function Figures({ budget }: { budget: Budget }) {
       <Figure name="Reserved" text={show(current.reserved)} note="for jobs that hold slots" />
       <Figure name="Left" text={show(current.available)} />
       <Figure
-        name="Likely at the end"
+        name="Forecast for the end"
         text={show(forecast.p50)}
-        note={forecast.p90 === null ? "from what runs now" : `90 %: up to ${show(forecast.p90)}`}
+        note={forecast.p90 === null ? "at the current rate" : `90 %: up to ${show(forecast.p90)}`}
       />
       <Figure name="Used up" text={forecast.exhausted_at ? moment(forecast.exhausted_at) : "not in this period"} />
       <Figure name="Paid back" text={show(current.lost)} note="lost to the infrastructure" />
@@ -118,7 +118,7 @@ function Statement({ budget, statement }: { budget: Budget; statement: BudgetSta
       {statement.lines.length > 0 ? (
         <DataTable label="Statement" rows={statement.lines} columns={columns} rowKey={(line) => line.job_id} />
       ) : (
-        <EmptyState title="Nothing was spent by your teams">In this period, up to now.</EmptyState>
+        <EmptyState title="Your teams spent nothing">In this period, up to now.</EmptyState>
       )}
       <Text size="sm" c="dimmed" p="sm">
         Others: {show(statement.others.spent)} spent, {show(statement.others.reserved)} reserved.

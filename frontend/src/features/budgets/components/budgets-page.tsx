@@ -84,18 +84,18 @@ export function BudgetsPage() {
     </>
   );
   return (
-    <Page title="Budgets" lead="What teams may spend in each period, what they did, and whether it lasts." actions={actions}>
+    <Page title="Budgets" lead="Spending limits per period, spending to date, and forecasts." actions={actions}>
       {budgets.error ? (
         <ProblemNotice error={budgets.error} onRetry={() => void budgets.refetch()} />
       ) : null}
-      <Checkbox label="Closed ones too" checked={all} onChange={(event) => setAll(event.currentTarget.checked)} />
+      <Checkbox label="Include closed" checked={all} onChange={(event) => setAll(event.currentTarget.checked)} />
       {budgets.data ? (
         <Panel flush>
           {budgets.data.items.length > 0 ? (
             <DataTable label="Budgets" rows={budgets.data.items} columns={COLUMNS} rowKey={(budget) => budget.id} />
           ) : (
             <EmptyState title="No budgets">
-              Nothing bounds what is spent. A platform administrator makes budgets for teams, groups or all.
+              No spending limit is set. Platform administrators create budgets for teams, groups or the organisation.
             </EmptyState>
           )}
         </Panel>

@@ -9,7 +9,7 @@ import { errorAt } from "@/features/budgets/components/new-budget-dialog";
 import { scaleOf, toAmount } from "@/features/budgets/lib/amounts";
 import { fieldsOf } from "@/lib/form";
 
-/** What may be changed of a budget; another amount holds at once. */
+/** The editable fields of a budget; a new amount takes effect immediately. */
 export function ChangeBudgetDialog({ read, onClose }: { read: ReadBudget; onClose: () => void }) {
   const { budget, tag } = read;
   const client = useQueryClient();
@@ -43,14 +43,14 @@ export function ChangeBudgetDialog({ read, onClose }: { read: ReadBudget; onClos
           />
           <NumberInput label="Warn at, % spent" name="soft_percent" min={1} max={100} defaultValue={budget.soft_percent} />
           <Checkbox
-            label="Hard: nothing starts without it, and runs stop at a checkpoint when it is used up"
+            label="Hard: jobs start only within it, and runs stop at a checkpoint when it is used up"
             name="hard"
             defaultChecked={budget.hard}
           />
-          <Checkbox label="Active: what runs is charged to it" name="active" defaultChecked={budget.active} />
+          <Checkbox label="Active: usage is charged to it" name="active" defaultChecked={budget.active} />
           <Text size="sm" c="dimmed">
-            It holds at once, in this period too. When a hard one has less than is given out, the newest runs save a
-            checkpoint and wait.
+            Takes effect immediately, including in this period. If a hard budget falls below what is reserved, the newest
+            runs save a checkpoint and return to the queue.
           </Text>
           {change.error ? <ProblemNotice error={change.error} /> : null}
           <Group justify="flex-end">

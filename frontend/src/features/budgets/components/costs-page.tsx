@@ -52,7 +52,7 @@ const FIGURES: Column<CostRow>[] = [
 export function CostsPage() {
   const [days, setDays] = useState("30");
   const [by, setBy] = useState("team");
-  // Whole hours: the question stays the same while it is looked at.
+  // Full hours, so that the query key does not change while the page is open.
   const [now] = useState(() => Math.ceil(Date.now() / 3_600_000) * 3_600_000);
   const filters = {
     after: new Date(now - Number(days) * DAY_MS).toISOString(),
@@ -77,7 +77,7 @@ export function CostsPage() {
   return (
     <Page
       title="Costs"
-      lead="What jobs used and what it cost. What the infrastructure lost is not charged."
+      lead="Usage and cost of jobs. Infrastructure faults are not charged."
       actions={actions}
     >
       <Group align="flex-end">
@@ -90,7 +90,7 @@ export function CostsPage() {
           {costs.data.items.length > 0 ? (
             <DataTable label="Costs" rows={costs.data.items} columns={columns} rowKey={key} />
           ) : (
-            <EmptyState title="Nothing was used">No job of yours ran in this time.</EmptyState>
+            <EmptyState title="No usage">None of your jobs ran in this period.</EmptyState>
           )}
         </Panel>
       ) : null}

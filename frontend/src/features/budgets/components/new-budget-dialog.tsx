@@ -45,15 +45,15 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
         <Stack>
           <TextInput label="Name" name="name" required maxLength={100} error={errorAt(make.error, "/name")} />
           <NativeSelect
-            label="Whose"
+            label="Owner"
             name="node"
-            description="A team, a group or the organisation: all below it is charged"
+            description="A team, a group or the organisation, including everything below it"
             data={choices}
             error={errorAt(make.error, "/node_id")}
           />
           <Group grow align="flex-start">
             <NativeSelect
-              label="What it counts"
+              label="Unit"
               data={[
                 { value: "slot_hours", label: "Slot-hours" },
                 { value: "money", label: "Money" },
@@ -78,7 +78,7 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
           <TextInput
             label="Accelerator"
             name="accelerator"
-            description="As specs name it; empty for all"
+            description="The name used in specs; empty for all"
             error={errorAt(make.error, "/accelerator")}
           />
           <NumberInput label="Warn at, % spent" name="soft_percent" min={1} max={100} defaultValue={80} />

@@ -95,8 +95,8 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
       <form onSubmit={submit}>
         <Stack>
           <NumberInput
-            label={`Price of a slot and hour, ${price.currency}`}
-            description="When no rule holds"
+            label={`Price per slot-hour, ${price.currency}`}
+            description="When no rule applies"
             name="price"
             min={0}
             decimalScale={4}
@@ -116,17 +116,17 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
               Add a rule by weekday and hour
             </Button>
           </Group>
-          <Checkbox label="Spot: its provider may take machines back" name="spot" defaultChecked={price.spot} />
+          <Checkbox label="Spot: the provider may reclaim machines" name="spot" defaultChecked={price.spot} />
           <NumberInput
-            label="Watts of a slot"
-            description="For its carbon; empty when nobody knows"
+            label="Watts per slot"
+            description="For carbon figures; empty if unknown"
             name="watts"
             min={0}
             defaultValue={price.watts_per_slot ?? ""}
           />
           {save.error ? <ProblemNotice error={save.error} /> : null}
           <Text size="sm" c="dimmed">
-            What ran before was counted at the price of then.
+            Usage before the change keeps its old price.
           </Text>
           <Group justify="flex-end">
             <Button variant="default" onClick={onClose}>

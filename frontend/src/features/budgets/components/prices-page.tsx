@@ -20,7 +20,7 @@ const COLUMNS: Column<PoolPrice>[] = [
   { name: "Pool", cell: (row) => `${row.cluster.name}/${row.pool}` },
   { name: "Accelerator", quiet: true, cell: (row) => <span className="mono">{row.accelerator}</span> },
   {
-    name: "Now, a slot and hour",
+    name: "Now, per slot-hour",
     end: true,
     cell: (row) => priceText(row.price_now, row.currency),
   },
@@ -93,14 +93,14 @@ export function PricesPage() {
       : []),
   ];
   return (
-    <Page title="Prices" lead="What a slot costs for an hour, and what carbon its electricity has.">
+    <Page title="Prices" lead="The price of each pool per slot-hour, and the carbon intensity of its electricity.">
       {prices.error ? <ProblemNotice error={prices.error} onRetry={() => void prices.refetch()} /> : null}
       {prices.data ? (
         <Panel flush>
           {prices.data.items.length > 0 ? (
             <DataTable label="Prices" rows={prices.data.items} columns={columns} rowKey={(row) => row.pool_id} />
           ) : (
-            <EmptyState title="No pools yet">Pools of clusters have prices.</EmptyState>
+            <EmptyState title="No pools yet">Prices are set for the pools of registered clusters.</EmptyState>
           )}
         </Panel>
       ) : null}

@@ -22,10 +22,10 @@ interface SeriesFieldsProps {
 const stored = (count: number) => `${count} ${count === 1 ? "point is" : "points are"} stored.`;
 
 function State({ series }: { series: PriceSeries | undefined }) {
-  if (!series) return <Text size="sm" c="dimmed">There is none yet.</Text>;
+  if (!series) return <Text size="sm" c="dimmed">No values yet.</Text>;
   if (series.problem) return <Notice tone="bad" title={sentence(series.problem)} urgent />;
   if (series.url && series.fetched_at) return <Notice tone="good">Fetched at {moment(series.fetched_at)}.</Notice>;
-  return <Text size="sm" c="dimmed">{series.url ? "Not fetched yet." : "It has the values that were uploaded."}</Text>;
+  return <Text size="sm" c="dimmed">{series.url ? "Not fetched yet." : "It has uploaded values."}</Text>;
 }
 
 /** Values from a file, or from a provider that is asked again and again. */
@@ -51,7 +51,7 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
         <State series={series} />
         <FileInput
           label="Upload values"
-          description="CSV, a line each: 2026-01-31T12:00:00Z,0.42"
+          description="CSV, one line per value: 2026-01-31T12:00:00Z,0.42"
           placeholder="Choose a file"
           accept=".csv,text/csv"
           onChange={(chosen) => {
@@ -59,7 +59,7 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
           }}
         />
         <TextInput
-          label="Address of a provider"
+          label="Provider URL"
           description="It answers with JSON; empty: nobody is asked"
           name="url"
           type="url"
@@ -67,14 +67,14 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
         />
         <Group grow align="flex-end">
           <NumberInput
-            label="Ask every, minutes"
+            label="Fetch interval, minutes"
             name="every"
             min={1}
             max={1440}
             defaultValue={(series?.fetch_seconds ?? 3600) / MINUTE}
           />
           <NumberInput
-            label="A value holds for, minutes"
+            label="Lifetime of a value, minutes"
             name="stale"
             min={1}
             max={44_640}
@@ -82,9 +82,9 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
           />
         </Group>
         <Group grow align="flex-end">
-          <TextInput label="Where its list is" name="items" placeholder="data.points" defaultValue={series?.mapping.items} />
-          <TextInput label="Field of the time" name="time" placeholder="time" defaultValue={series?.mapping.time} />
-          <TextInput label="Field of the value" name="value" placeholder="value" defaultValue={series?.mapping.value} />
+          <TextInput label="Path of the list" name="items" placeholder="data.points" defaultValue={series?.mapping.items} />
+          <TextInput label="Time field" name="time" placeholder="time" defaultValue={series?.mapping.time} />
+          <TextInput label="Value field" name="value" placeholder="value" defaultValue={series?.mapping.value} />
         </Group>
         {upload.data ? <Notice tone="good">{stored(upload.data.points)}</Notice> : null}
         {upload.error ? <ProblemNotice error={upload.error} /> : null}
@@ -109,7 +109,7 @@ export function SeriesDialog({ price, onClose }: { price: PoolPrice; onClose: ()
       {all.data ? (
         <Stack gap="xl">
           <SeriesFields
-            title={`Price of a slot and hour, ${price.currency}`}
+            title={`Price per slot-hour, ${price.currency}`}
             of={{ kind: "price", pool_id: price.pool_id }}
             series={found(price.price_series_id)}
           />

@@ -13,7 +13,7 @@ test("amounts are shown in hours or money and read back the same", () => {
   expect(toAmount(MONEY, "0.000001")).toBe(1);
 });
 
-test("a bar of what was given out beyond the amount stays a whole bar", () => {
+test("a bar of spending beyond the amount stays at 100 %", () => {
   const period = { amount: 100, spent: 150, reserved: 50, available: -100, lost: 0, start: "", end: "", warned_at: null };
   const parts = partsOf({ current: period, forecast: null });
   expect(parts.spent + parts.reserved).toBe(100);

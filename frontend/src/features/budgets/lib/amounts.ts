@@ -1,6 +1,6 @@
 import type { Budget } from "@/api/types";
 
-/** Amounts are whole slot-seconds, or whole millionths of the currency. */
+/** Amounts are integers: slot-seconds, or millionths of the currency. */
 const HOUR = 3600;
 const MICRO = 1_000_000;
 
@@ -42,9 +42,9 @@ export interface Parts {
 export function partsOf(budget: Pick<Budget, "current" | "forecast">): Parts {
   const { current, forecast } = budget;
   if (current === null) return { spent: 0, reserved: 0, forecast: null };
-  const whole = Math.max(current.amount, current.spent + current.reserved, 1);
-  const expected = forecast === null ? null : Math.min(100, (100 * forecast.p50) / whole);
-  return { spent: (100 * current.spent) / whole, reserved: (100 * current.reserved) / whole, forecast: expected };
+  const total = Math.max(current.amount, current.spent + current.reserved, 1);
+  const expected = forecast === null ? null : Math.min(100, (100 * forecast.p50) / total);
+  return { spent: (100 * current.spent) / total, reserved: (100 * current.reserved) / total, forecast: expected };
 }
 
 const WEEKDAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];

@@ -83,7 +83,7 @@ export function ClusterPage() {
       {sync.data ? (
         <Notice
           tone="good"
-          title={sync.data.changes.length > 0 ? "Teams were made to agree" : "All teams agreed already"}
+          title={sync.data.changes.length > 0 ? "Teams updated" : "All teams are up to date"}
           urgent
         >
           {sync.data.changes.map((line) => (
@@ -137,17 +137,17 @@ function Overview({ cluster }: { cluster: FullCluster }) {
   return (
     <Stack gap="lg">
       {cluster.enabled ? null : (
-        <Notice tone="waiting" title="Nothing new is admitted here">
-          <p>What runs goes on. Jobs that name this cluster wait, and new ones are refused.</p>
+        <Notice tone="waiting" title="No new jobs are admitted here">
+          <p>Running jobs continue. Queued jobs that name this cluster wait, and new ones are refused.</p>
         </Notice>
       )}
       {cluster.setup ? <DoctorPanel clusterId={cluster.id} setup={cluster.setup} /> : null}
-      <Panel title="Slots of its nodes">
+      <Panel title="Slots of the nodes">
         {cluster.capacity.length > 0 ? (
           <CapacityLine cluster={cluster} />
         ) : (
           <Text size="sm" c="dimmed">
-            Its nodes are not known.
+            The nodes are unknown.
           </Text>
         )}
       </Panel>

@@ -68,7 +68,7 @@ export function ClustersPage() {
     </Button>
   );
   return (
-    <Page title="Clusters" lead="Where jobs run, and what is free there." actions={operates ? register : null}>
+    <Page title="Clusters" lead="Where jobs run, and how much is free." actions={operates ? register : null}>
       {clusters.error ? (
         <ProblemNotice error={clusters.error} onRetry={() => void clusters.refetch()} />
       ) : null}

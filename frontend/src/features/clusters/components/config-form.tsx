@@ -71,7 +71,7 @@ export function ConfigForm({ name, kind, start, children, yes, busy, error, onSa
               tone={check.data.usable === false ? "bad" : "good"}
               title={
                 check.data.usable === null
-                  ? "The configuration fits. Such a cluster cannot be examined."
+                  ? "The configuration is valid. Clusters of this kind have no health check."
                   : check.data.usable
                     ? `Jobs can run there. ${check.data.version}`
                     : "Jobs cannot run there."

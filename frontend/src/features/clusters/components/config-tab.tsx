@@ -26,7 +26,7 @@ export function ConfigTab({ cluster, tag, setup }: ConfigTabProps) {
   return (
     <Stack gap="md">
       {setup.config_problems.length > 0 ? (
-        <Notice tone="bad" title="What is stored does not fit any more">
+        <Notice tone="bad" title="The stored configuration is no longer valid">
           {setup.config_problems.map((problem) => (
             <p key={problem.pointer}>
               <code>{problem.pointer}</code> {problem.detail}
@@ -34,7 +34,7 @@ export function ConfigTab({ cluster, tag, setup }: ConfigTabProps) {
           ))}
         </Notice>
       ) : null}
-      {save.isSuccess ? <Notice tone="good" title="Saved. It is examined anew in a moment." urgent /> : null}
+      {save.isSuccess ? <Notice tone="good" title="Saved. A health check follows in a moment." urgent /> : null}
       <ConfigForm
         name={cluster.name}
         kind={cluster.kind}

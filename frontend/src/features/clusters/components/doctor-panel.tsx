@@ -36,10 +36,10 @@ export function DoctorPanel({ clusterId, setup }: { clusterId: string; setup: Cl
       {probe ? (
         <FindingsTable findings={probe.findings} />
       ) : (
-        <EmptyState title="Not examined yet">
+        <EmptyState title="No health check yet">
           {setup.capabilities.includes("probe")
-            ? "It is, every ten minutes, or now if you ask for it."
-            : "A cluster of this kind cannot be examined."}
+            ? "Health checks run every ten minutes, or now if you request one."
+            : "Clusters of this kind have no health check."}
         </EmptyState>
       )}
     </Panel>

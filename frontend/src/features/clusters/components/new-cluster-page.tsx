@@ -31,7 +31,7 @@ export function NewClusterPage() {
       ? register.error.fields.find((field) => field.pointer === "/name")?.detail
       : undefined;
   return (
-    <Page title="Register a cluster" lead="Where jobs are to run. Its pools come afterwards, as its nodes propose.">
+    <Page title="Register a cluster" lead="A place where jobs run. Pools are proposed from its nodes afterwards.">
       {kinds.error ? <ProblemNotice error={kinds.error} onRetry={() => void kinds.refetch()} /> : null}
       {kind ? (
         <ConfigForm
@@ -48,7 +48,7 @@ export function NewClusterPage() {
           <Stack gap="md" maw={460}>
             <TextInput
               label="Name"
-              description="As specs name it: small letters, digits and hyphens"
+              description="The name used in specs: lower-case letters, digits and hyphens"
               value={name}
               onChange={(event) => setName(event.currentTarget.value)}
               pattern="[a-z0-9][a-z0-9\-]*"

@@ -25,9 +25,9 @@ interface NodeDialogProps {
 }
 
 const EFFECTS: Record<NodeAct, string> = {
-  drain: "Its cluster starts nothing new on it. What runs there goes on.",
-  undrain: "Its cluster may use it again.",
-  quarantine: "No new attempt of ours runs on it until it is released. What runs there goes on.",
+  drain: "The cluster starts nothing new on it. Running jobs continue.",
+  undrain: "The cluster may use it again.",
+  quarantine: "The platform starts no new attempts on it until it is released. Running attempts continue.",
   release: "New attempts may use it again.",
 };
 const NEEDS_REASON = new Set<NodeAct>(["drain", "quarantine"]);
@@ -80,7 +80,7 @@ export function NodeDialog({ clusterId, name, node, drains, onClose }: NodeDialo
               {NEEDS_REASON.has(asked) ? (
                 <TextInput
                   label="Why"
-                  description="Shown to whoever wonders"
+                  description="Shown to users who open this node"
                   value={reason}
                   onChange={(event) => setReason(event.currentTarget.value)}
                   required
@@ -121,7 +121,7 @@ function NodeFacts({ node }: { node: ClusterNode }) {
       </Group>
       {node.quarantined_at === null ? null : (
         <Text size="sm">
-          Put there by {node.quarantined_by}: {node.quarantine_reason}
+          Requested by {node.quarantined_by}: {node.quarantine_reason}
         </Text>
       )}
       {node.reason ? <Text size="sm">The cluster says: {node.reason}</Text> : null}
@@ -153,7 +153,7 @@ function Incidents({ incidents }: { incidents: NodeIncident[] }) {
   if (incidents.length === 0) {
     return (
       <Text size="sm" c="dimmed">
-        Nothing has happened to it that is known here.
+        No events for this node.
       </Text>
     );
   }

@@ -80,7 +80,7 @@ function columnsOf(open: (name: string) => void, now: number): Column<ClusterNod
         <Button
           size="compact-sm"
           variant="subtle"
-          aria-label={`Look at node ${node.name}`}
+          aria-label={`Open node ${node.name}`}
           onClick={() => open(node.name)}
         >
           {node.recent_jobs_hit > 0 ? `${node.recent_jobs_hit} hit, look` : "Look"}
@@ -90,7 +90,7 @@ function columnsOf(open: (name: string) => void, now: number): Column<ClusterNod
   ];
 }
 
-/** The machines of a cluster, as it last told of them, with what was decided about them here. */
+/** The nodes of a cluster as it last reported them, with the actions taken on them here. */
 export function NodesPanel({ cluster }: { cluster: FullCluster }) {
   const [filters, setFilters] = useState<NodeFilters>({ q: "", state: "" });
   const [asked] = useDebouncedValue(filters, TYPING_MS);
@@ -103,7 +103,7 @@ export function NodesPanel({ cluster }: { cluster: FullCluster }) {
   return (
     <>
       {setup?.suspects.map((name) => (
-        <Notice key={name} tone="waiting" title={`${name} ended several jobs in the last day`}>
+        <Notice key={name} tone="waiting" title={`${name} failed several jobs in the last day`}>
           <p>Look at what happened there; in quarantine, no new attempt runs on it.</p>
           <Group mt={4}>
             <Button size="compact-sm" variant="default" onClick={() => setChosen(name)}>
@@ -141,10 +141,10 @@ export function NodesPanel({ cluster }: { cluster: FullCluster }) {
               rowKey={(node) => node.name}
             />
           ) : (
-            <EmptyState title={none ? "No nodes are known" : "No node fits"}>
+            <EmptyState title={none ? "No nodes are known" : "No node matches"}>
               {none && setup?.capabilities.includes("nodes") === false
-                ? "A cluster of this kind does not tell of its nodes."
-                : "The cluster is asked each minute."}
+                ? "Clusters of this kind do not report nodes."
+                : "The list is refreshed every minute."}
             </EmptyState>
           )}
         </Panel>

@@ -56,9 +56,9 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
     { name: "Accelerator", cell: (pool) => <span className="mono">{pool.accelerator}</span> },
     { name: "Nodes", end: true, cell: (pool) => pool.nodes },
     { name: "Slots used", end: true, cell: (pool) => `${pool.slots_used} of ${pool.slots}` },
-    { name: "Memory of a node", end: true, quiet: true, cell: (pool) => bytes(pool.memory_bytes) },
+    { name: "Memory per node", end: true, quiet: true, cell: (pool) => bytes(pool.memory_bytes) },
     {
-      name: "Slot and hour",
+      name: "Price per slot-hour",
       end: true,
       quiet: true,
       cell: (pool) => money(pool.price_per_slot_hour, pool.currency),
@@ -104,7 +104,7 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
   return (
     <Panel title="Pools" tools={tools} flush>
       {cluster.setup?.proposed_pools.map((pool) => (
-        <Notice key={pool.name} tone="waiting" title="The nodes would make a pool">
+        <Notice key={pool.name} tone="waiting" title="The nodes suggest a pool">
           <p>{proposal(pool)}</p>
           <Group mt={4}>
             <Button size="compact-sm" variant="default" onClick={() => edit({ ...pool })}>
@@ -116,7 +116,7 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
       {cluster.pools.length > 0 ? (
         <DataTable label="Pools" rows={cluster.pools} columns={columns} rowKey={(pool) => pool.name} />
       ) : (
-        <EmptyState title="No pools yet">Jobs are placed in pools: without one, none runs here.</EmptyState>
+        <EmptyState title="No pools yet">Jobs run in pools: without one, none runs here.</EmptyState>
       )}
       {edited ? (
         <PoolDialog
@@ -188,14 +188,14 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
           />
           <NumberInput label="Nodes" name="nodes" min={0} defaultValue={draft.nodes ?? 1} error={errorAt("/nodes")} />
           <NumberInput
-            label="Slots of a node"
+            label="Slots per node"
             name="slots_per_node"
             min={1}
             defaultValue={draft.slots_per_node ?? 1}
             error={errorAt("/slots_per_node")}
           />
           <NumberInput
-            label="Memory of a node, GiB"
+            label="Memory per node, GiB"
             name="memory"
             min={0}
             decimalScale={1}
@@ -203,7 +203,7 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
             error={errorAt("/memory_bytes")}
           />
           <Group grow>
-            <NumberInput label="Price of a slot and hour" name="price" min={0} defaultValue={Number(price)} />
+            <NumberInput label="Price per slot-hour" name="price" min={0} defaultValue={Number(price)} />
             <TextInput label="Currency" name="currency" maxLength={3} defaultValue={draft.currency ?? "USD"} />
           </Group>
           {error && !(error instanceof Problem && error.fields.length > 0) ? <ProblemNotice error={error} /> : null}

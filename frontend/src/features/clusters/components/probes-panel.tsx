@@ -55,7 +55,7 @@ export function ProbesPanel({ clusterId }: { clusterId: string }) {
           {rows.length > 0 ? (
             <DataTable label="Examinations" rows={rows} columns={columns} rowKey={(probe) => probe.id} />
           ) : (
-            <EmptyState title="Not examined yet" />
+            <EmptyState title="No health check yet" />
           )}
         </Panel>
       ) : null}

@@ -33,7 +33,7 @@ export function QueuePanel({ clusterId }: { clusterId: string }) {
     },
     { name: "Is", cell: (attempt) => label(attempt.phase || attempt.status) },
     {
-      name: "In its words",
+      name: "Cluster status",
       cell: (attempt) => (
         <>
           <span className="mono">{[attempt.native_state, attempt.native_reason].filter(Boolean).join(" · ") || "–"}</span>
@@ -66,7 +66,7 @@ export function QueuePanel({ clusterId }: { clusterId: string }) {
           {rows.length > 0 ? (
             <DataTable label="Queue" rows={rows} columns={columns} rowKey={(attempt) => attempt.attempt_id} />
           ) : (
-            <EmptyState title="Nothing of ours is there">Neither waiting nor running.</EmptyState>
+            <EmptyState title="No jobs of the platform there">None waiting and none running.</EmptyState>
           )}
         </Panel>
       ) : null}

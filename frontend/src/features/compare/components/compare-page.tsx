@@ -48,21 +48,21 @@ function placed(curve: Curve, closer: Curve | undefined, axis: Axis): Pick<Serie
 function useCompared(axis: Axis) {
   const [search] = useSearchParams();
   const ids = useMemo(() => [...new Set((search.get("jobs") ?? "").split(",").filter(Boolean))], [search]);
-  const [zoom, tellZoom] = useZooms();
-  const whole = useQuery(curvesQuery(ids, null));
+  const [zoom, reportZoom] = useZooms();
+  const overview = useQuery(curvesQuery(ids, null));
   const near = axis === "step" ? zoom : null;
   const closer = useQuery({ ...curvesQuery(ids, near), enabled: near !== null && ids.length > 0 }).data;
-  const runners: Runner[] = (whole.data?.items ?? []).map((job, index) => ({
+  const runners: Runner[] = (overview.data?.items ?? []).map((job, index) => ({
     ...job,
     color: `--series-${(index % COLORS) + 1}`,
   }));
   const nearer = near === null ? [] : (closer?.items ?? []);
-  return { ids, tellZoom, whole, runners, nearer };
+  return { ids, reportZoom, overview, runners, nearer };
 }
 
 export function ComparePage() {
   const look = useChartLook();
-  const { ids, tellZoom, whole, runners, nearer } = useCompared(look.axis);
+  const { ids, reportZoom, overview, runners, nearer } = useCompared(look.axis);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const toggle = (id: string) =>
     setHidden((before) => {
@@ -92,10 +92,10 @@ export function ComparePage() {
   return (
     <Page
       title="Compare"
-      lead={`${String(ids.length)} jobs, drawn over one another`}
+      lead={`${String(ids.length)} jobs, overlaid`}
       actions={ids.length > 0 ? back : null}
     >
-      {whole.error ? <ProblemNotice error={whole.error} onRetry={() => void whole.refetch()} /> : null}
+      {overview.error ? <ProblemNotice error={overview.error} onRetry={() => void overview.refetch()} /> : null}
       {ids.length === 0 ? (
         <Panel>
           <EmptyState title="Nothing to compare yet" action={back}>
@@ -119,14 +119,14 @@ export function ComparePage() {
                   unit={chart.unit}
                   smoothing={look.smoothing}
                   logarithmic={look.logarithmic && chart.unit === "loss"}
-                  onZoom={tellZoom}
+                  onZoom={reportZoom}
                 />
               ) : null;
             })}
           </div>
-          {whole.data && drawn.length === 0 ? (
+          {overview.data && drawn.length === 0 ? (
             <Panel>
-              <EmptyState title="Nothing to draw">None of these jobs has finished a step.</EmptyState>
+              <EmptyState title="No data yet">None of these jobs has finished a step.</EmptyState>
             </Panel>
           ) : null}
         </>
@@ -141,7 +141,7 @@ interface LegendProps {
   onToggle: (id: string) => void;
 }
 
-/** Which line is which job's; a click takes it away and brings it back. */
+/** The legend: which line belongs to which job; a click hides or shows it. */
 function Legend({ runners, hidden, onToggle }: LegendProps) {
   return (
     <Panel>

@@ -65,7 +65,7 @@ export function DatasetsPage() {
       title="Datasets"
       lead={
         <>
-          Text to train on. <code className="mono">builtin:python-stdlib</code> is always there.
+          Text for training. <code className="mono">builtin:python-stdlib</code> is always there.
         </>
       }
       actions={upload}

@@ -29,7 +29,7 @@ export const METRICS = [
   "memory/peak_bytes",
 ];
 
-/** Whole charts are asked for at a width that the most screens have; a stretch that is zoomed into, at their own. */
+/** Full charts are requested at a common screen width; a zoomed range at its own. */
 const POINTS = 800;
 /** An evaluation arrives after the training step it belongs to: the last steps are asked for again. */
 const OVERLAP_STEPS = 20;
@@ -49,7 +49,7 @@ export function isSettling(job: Job): boolean {
   return job.finished_at !== null && Date.now() - Date.parse(job.finished_at) < SETTLING_MS;
 }
 
-/** Followed by a stream, a job that goes on is asked seldom; after its end, what comes late comes without an event. */
+/** With a stream, a live job is polled rarely; after its end, late data arrives without an event. */
 const poll = (job: Job, every: number) => () => {
   if (!isSettling(job)) return false;
   return isFollowed(job.id) && !isFinal(job.status) ? FOLLOWED_MS : every;
@@ -61,7 +61,7 @@ function path(job: Job, part: string): string {
 
 type Output = { text: string; cursor: string; isWhole: boolean };
 
-/** What an attempt's cluster kept of its output, read on from where the last look ended. */
+/** The output that an attempt's cluster stored, read on from the last offset. */
 export function outputQuery(job: Job, attempt: Job["attempts"][number], client: QueryClient) {
   const key = jobKeys.part(job.id, "output", attempt.number);
   return queryOptions({

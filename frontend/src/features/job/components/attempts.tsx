@@ -72,7 +72,7 @@ function Native({ attempt, now }: { attempt: Attempt; now: number }) {
   );
 }
 
-/** What the cluster kept of the attempt's output, asked for when it is wanted: why an agent never came to speak. */
+/** The output that the cluster stored for an attempt, loaded on demand: it shows why an agent never connected. */
 function Output({ job, attempt }: { job: Job; attempt: Attempt }) {
   const [isShown, setIsShown] = useState(false);
   const client = useQueryClient();
@@ -87,14 +87,14 @@ function Output({ job, attempt }: { job: Job; attempt: Attempt }) {
         aria-controls={id}
         onClick={() => setIsShown(!isShown)}
       >
-        {isShown ? "Hide" : "Show"} what {attempt.cluster} kept of attempt {attempt.number}’s output
+        {isShown ? "Hide" : "Show"} the output of attempt {attempt.number} on {attempt.cluster}
       </Button>
       <div id={id}>
         {isShown && error ? <ProblemNotice error={error} onRetry={() => void refetch()} /> : null}
         {isShown && data ? (
-          // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex -- whoever uses the keyboard scrolls it too
+          // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex -- keyboard users scroll it too
           <div role="log" className={classes.output} tabIndex={0} aria-label={`Output of attempt ${attempt.number}`}>
-            {data.text || "It kept nothing."}
+            {data.text || "No output."}
           </div>
         ) : null}
       </div>

@@ -135,7 +135,7 @@ export function ChartsPanel({ job }: { job: Job }) {
   if (isFinal(job.status) && data && CHARTS.every((chart) => !hasValues(data, chart))) {
     return (
       <Panel>
-        <EmptyState title="Nothing to draw">The job ended before its first step.</EmptyState>
+        <EmptyState title="No data yet">The job ended before its first step.</EmptyState>
       </Panel>
     );
   }

@@ -14,7 +14,7 @@ const money = (micro: number, currency: string) =>
 const kilograms = (milligrams: number) =>
   `${(milligrams / 1e6).toLocaleString("en-GB", { maximumFractionDigits: 3 })} kg`;
 
-/** What it used and cost so far; what faults lost and waiting saved, apart. */
+/** Usage and cost to date; refunds for faults and savings by waiting separately. */
 export function CostPanel({ job }: { job: Job }) {
   const cost = useQuery({
     queryKey: ["job-cost", job.id],

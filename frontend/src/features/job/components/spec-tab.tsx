@@ -10,14 +10,14 @@ import { toYaml } from "@/lib/spec-yaml";
 const VIEWS = {
   written: { label: "As written", note: "What was submitted." },
   resolved: { label: "Resolved", note: "With every default filled in: what actually runs." },
-  submission: { label: "Submission", note: "What was handed to the cluster to start the job." },
+  submission: { label: "Submission", note: "What was sent to the cluster to start the job." },
 };
 type View = keyof typeof VIEWS;
 
 function textOf(job: Job, view: View): string {
   if (view === "written") return toYaml(job.spec);
   if (view === "resolved") return toYaml(job.resolved_spec);
-  return job.submission ?? "The job has not been handed to a cluster yet.";
+  return job.submission ?? "The job has not been sent to a cluster yet.";
 }
 
 export function SpecTab({ job }: { job: Job }) {
@@ -28,7 +28,7 @@ export function SpecTab({ job }: { job: Job }) {
       <Group justify="space-between">
         <SegmentedControl
           size="sm"
-          aria-label="Which form of the spec"
+          aria-label="Form of the spec"
           value={view}
           onChange={(next) => setView(next as View)}
           data={Object.entries(VIEWS).map(([value, { label }]) => ({ value, label }))}

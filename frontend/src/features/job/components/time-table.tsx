@@ -28,7 +28,7 @@ function inOrder(phases: Record<string, number>): Record<string, number> {
 }
 
 /**
- * Queue, start-up and run add up to the whole. What is indented is a part of the row above it, and such parts
+ * Queue, start-up and run add up to the total. What is indented is a part of the row above it, and such parts
  * need not add up: data is prepared while the processes import.
  */
 function parts(job: Job, now: number): Part[] {
@@ -53,7 +53,7 @@ function parts(job: Job, now: number): Part[] {
   return rows;
 }
 
-/** Where the time went: one bar for the whole, one row for each part, start-up by its phases. */
+/** Where the time went: one bar for the total, one row for each part, start-up by its phases. */
 export function TimeTable({ job }: { job: Job }) {
   const now = useNow(!isFinal(job.status));
   const rows = parts(job, now);

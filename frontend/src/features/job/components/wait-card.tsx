@@ -56,7 +56,7 @@ export function WaitCard({ job }: { job: Job }) {
           ) : null}
           {held ? <Fact name="Held by">{held}</Fact> : null}
           {blocker && blocker.own_jobs.length > 0 ? (
-            <Fact name="Of those, your team's">
+            <Fact name="Of these, your team's">
               {blocker.own_jobs.map((id) => (
                 <Anchor key={id} component={Link} to={`/jobs/${id}`} size="sm" className="mono" mr={8}>
                   {shortId(id)}
@@ -66,7 +66,7 @@ export function WaitCard({ job }: { job: Job }) {
           ) : null}
         </Group>
         <Anchor component={Link} to="/queue" size="sm">
-          The whole queue
+          Show the queue
         </Anchor>
       </Stack>
     </Panel>

@@ -16,7 +16,7 @@ const STATUSES = new Set(
 );
 const PARTS = new Set(["scheduling", "dispatch", "platform", ""]);
 
-/** Its saving is told again, with the proof that it can be loaded, when it is registered. */
+/** Saving is reported again, after verification, when the checkpoint is registered. */
 const UNTOLD = new Set(["checkpoint.saved"]);
 
 function statusTone(status: string): Tone {
@@ -25,7 +25,7 @@ function statusTone(status: string): Tone {
 
 const WORDS: Record<string, string> = {
   admitted: "Admitted",
-  dispatching: "Handed to the cluster",
+  dispatching: "Sent to the cluster",
   starting: "Starting",
   running: "Training",
   queued: "Back in the queue",
@@ -43,58 +43,58 @@ export function describeEvent(event: JobEvent): Described | null {
   const actor = PARTS.has(event.actor) || event.actor.startsWith("att_") ? null : event.actor;
   const number = (name: string) => (typeof event.data[name] === "number" ? event.data[name] : null);
   const word = (name: string) => (typeof event.data[name] === "string" ? event.data[name] : "");
-  const told = (text: string, kind: Tone = "muted"): Described => ({ text, tone: kind, actor });
+  const described = (text: string, kind: Tone = "muted"): Described => ({ text, tone: kind, actor });
   const step = number("step");
 
   switch (event.type) {
     case "job.submitted":
-      return told("Submitted");
+      return described("Submitted");
     case "job.status":
-      return told(statusText(event, word("to")), statusTone(word("to")));
+      return described(statusText(event, word("to")), statusTone(word("to")));
     case "job.waiting":
-      return told(`Waiting: ${event.message || word("reason").replaceAll("_", " ")}`, "waiting");
+      return described(`Waiting: ${event.message || word("reason").replaceAll("_", " ")}`, "waiting");
     case "job.stop_requested":
-      return told("Cancel requested", "waiting");
+      return described("Cancel requested", "waiting");
     case "phase.finished":
-      return told(`${label(word("phase"))} took ${duration(number("seconds"))}`);
+      return described(`${label(word("phase"))} took ${duration(number("seconds"))}`);
     case "evaluation":
-      return told(`Validation loss ${loss(number("loss"))} at step ${step ?? "?"}`);
+      return described(`Validation loss ${loss(number("loss"))} at step ${step ?? "?"}`);
     case "evaluation.sample":
-      return told(`At step ${step ?? "?"}, “${word("prompt")}” goes on: ${word("text")}`);
+      return described(`At step ${step ?? "?"}, “${word("prompt")}” continues: ${word("text")}`);
     case "step.skipped":
-      return told(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
+      return described(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
     case "memory.micro_batch_halved":
-      return told(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
+      return described(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
     case "cuda_graphs.unused":
-      return told(`CUDA graphs are not used: ${word("because")}`);
+      return described(`CUDA graphs are not used: ${word("because")}`);
     case "tensor_overlap.unused":
-      return told(`Products do not overlap with exchanges: ${word("because")}`);
+      return described(`Products do not overlap with exchanges: ${word("because")}`);
     case "generation.started":
-      return told(`Restarted in place: ${word("because")}`, "waiting");
+      return described(`Restarted in place: ${word("because")}`, "waiting");
     case "export.finished":
-      return told(`Model exported in ${duration(number("seconds"))}`);
+      return described(`Model exported in ${duration(number("seconds"))}`);
     case "checkpoint.registered":
-      return told(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
+      return described(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
     case "secret.withheld":
-      return told(`Secret withheld: ${event.message}`, "waiting");
+      return described(`Secret withheld: ${event.message}`, "waiting");
     case "profile.requested":
-      return told(`Profile of ${number("steps") ?? "?"} steps requested`);
+      return described(`Profile of ${number("steps") ?? "?"} steps requested`);
     case "profile.ready":
-      return told(`Profile of steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} ready${sizeOf(event)}`);
+      return described(`Profile of steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} ready${sizeOf(event)}`);
     case "profile.failed":
-      return told(`Profile failed: ${word("because")}`, "waiting");
+      return described(`Profile failed: ${word("because")}`, "waiting");
     case "agent.events_refused":
-      return told(event.message, "waiting");
+      return described(event.message, "waiting");
     case "sink.failed":
-      return told(`Metrics do not reach ${word("sink")}: ${word("because")}`, "waiting");
+      return described(`Metrics do not reach ${word("sink")}: ${word("because")}`, "waiting");
     case "sink.incomplete":
-      return told(`${word("sink")} never got ${number("points_lost") ?? "?"} points`, "waiting");
+      return described(`${word("sink")} never got ${number("points_lost") ?? "?"} points`, "waiting");
     case "artifact.registered":
       return word("kind") === "model"
-        ? told(`Model ready to download${sizeOf(event)}`, "good")
-        : told(`${label(word("kind") || "artifact")} stored${sizeOf(event)}`);
+        ? described(`Model ready to download${sizeOf(event)}`, "good")
+        : described(`${label(word("kind") || "artifact")} stored${sizeOf(event)}`);
     default:
-      return told(sentence(event.message || event.type.replace(/[._]/g, " ")));
+      return described(sentence(event.message || event.type.replace(/[._]/g, " ")));
   }
 }
 

@@ -65,11 +65,11 @@ export function JobsPage() {
                 </Button>
               }
             >
-              Nothing fits the search and the filters together.
+              No job matches the search and the filters.
             </EmptyState>
           ) : (
-            <EmptyState title="Nothing in the furnace yet" action={create}>
-              Pick a preset, look at what it will take, and submit it. It can also be done with{" "}
+            <EmptyState title="No jobs yet" action={create}>
+              Pick a preset, check its estimate and submit it. You can also use{" "}
               <code>athanor submit</code> or the REST API.
             </EmptyState>
           )}

@@ -13,7 +13,7 @@ export function queueQuery() {
   });
 }
 
-/** How well the starts that were told have been met. */
+/** How accurate earlier start estimates were. */
 export function calibrationQuery() {
   return queryOptions({
     queryKey: ["queue", "calibration"],

@@ -11,10 +11,10 @@ export function CalibrationLine() {
   return (
     <Text size="sm" c="dimmed">
       {data.by_p50 === null || data.by_p90 === null
-        ? "No job that was told its start has started yet, so nobody knows how good these times are."
-        : `Of the last ${data.judged} jobs that were told their start, ${percent(data.by_p50)} had started by then ` +
+        ? "Not enough data yet to judge these estimates."
+        : `Of the last ${data.judged} jobs with a start estimate, ${percent(data.by_p50)} had started by then ` +
           `(half would be perfect) and ${percent(data.by_p90)} by the later time (nine of ten would be); ` +
-          `the middle error was ${duration(data.median_error_seconds)}.`}
+          `the median error was ${duration(data.median_error_seconds)}.`}
     </Text>
   );
 }

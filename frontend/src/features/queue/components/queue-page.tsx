@@ -81,7 +81,7 @@ export function QueuePage() {
   const now = useNow(true, 5_000);
   const columns = columnsAt(now);
   return (
-    <Page title="Queue" lead="What waits for which pool, why, and until about when.">
+    <Page title="Queue" lead="Waiting jobs by pool, with reasons and estimated starts.">
       {queue.error ? <ProblemNotice error={queue.error} onRetry={() => void queue.refetch()} /> : null}
       {queue.data?.items.map((each) => (
         <Panel key={each.pool} title={each.pool} tools={<Sums queue={each} />} flush>

@@ -34,7 +34,7 @@ export function GrantsEditor({ grants, known, isTop, errorAt, onChange }: Grants
             Slots by accelerator
           </Title>
           <Text size="xs" c="dimmed">
-            Own slots can be reclaimed from who borrows them. Empty: may borrow or lend without limit.
+            Own slots can be reclaimed from borrowers. Empty: borrows or lends without limit.
           </Text>
         </div>
         <Button size="compact-sm" variant="default" onClick={() => onChange([...grants, NEW_GRANT])}>
@@ -68,7 +68,7 @@ export function GrantsEditor({ grants, known, isTop, errorAt, onChange }: Grants
             variant="subtle"
             color="red"
             size={34}
-            aria-label={`Take the grant of ${grant.accelerator || "the new accelerator"} away`}
+            aria-label={`Remove the grant of ${grant.accelerator || "the new accelerator"}`}
             onClick={() => onChange(grants.filter((_, at) => at !== index))}
           >
             <CrossIcon size={16} />

@@ -18,7 +18,7 @@ interface NodeDialogProps {
   onClose: () => void;
 }
 
-/** Edits one node. What it would do is shown before it can be saved, and saved only if the tree is still that one. */
+/** Edits one node. Preview is shown before it can be saved, and saved only if the tree is still that one. */
 export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogProps) {
   const client = useQueryClient();
   const [draft, setDraft] = useState(first);
@@ -88,7 +88,7 @@ export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogPr
             Limits
           </Title>
           <Text size="xs" c="dimmed">
-            They hold for all that is below. Empty: no limit.
+            They apply to the node and everything below it. Empty: no limit.
           </Text>
         </div>
         <SimpleGrid cols={{ base: 2, sm: 3 }}>
@@ -116,7 +116,7 @@ export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogPr
             loading={preview.isPending}
             onClick={() => preview.mutate(changeOf(draft))}
           >
-            See what it would do
+            Preview
           </Button>
           <Button
             disabled={!seen || seen.differences.length === 0}

@@ -30,7 +30,7 @@ export function PreviewPanel({ preview }: { preview: QuotaPreview }) {
   const { differences, over, preempted, started, not_started: waiting, notes } = preview;
   const harmless = over.length + preempted.length + waiting.length === 0;
   return (
-    <section aria-label="What it would do">
+    <section aria-label="Preview">
       <Stack gap="sm">
         {differences.length === 0 ? (
           <Notice tone="muted" title="Nothing would change" />
@@ -47,18 +47,18 @@ export function PreviewPanel({ preview }: { preview: QuotaPreview }) {
           </Notice>
         ) : null}
         {over.length > 0 ? (
-          <Notice tone="waiting" title="Over what would be allowed">
+          <Notice tone="waiting" title="Over the new limit">
             {over.map((each) => (
               <p key={`${each.node} ${each.what}`}>{each.detail}</p>
             ))}
-            <p>What runs goes on; nothing new starts there until it is below.</p>
+            <p>Running jobs continue; nothing new starts there until usage is below the limit.</p>
           </Notice>
         ) : null}
-        <Jobs title="Would save a checkpoint and wait" jobs={preempted} />
-        <Jobs title="Would start at once" jobs={started} />
-        <Jobs title="Would wait, and would start now" jobs={waiting} />
+        <Jobs title="Would checkpoint and return to the queue" jobs={preempted} />
+        <Jobs title="Would start immediately" jobs={started} />
+        <Jobs title="Would wait instead of starting now" jobs={waiting} />
         {differences.length > 0 && harmless ? (
-          <Notice tone="good" title="Nobody would be over, and no running job would stop" />
+          <Notice tone="good" title="No limit would be exceeded, and no running job would stop" />
         ) : null}
       </Stack>
     </section>

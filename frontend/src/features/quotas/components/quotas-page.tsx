@@ -22,14 +22,14 @@ import { bytes, duration } from "@/lib/format";
 const DAYS = 30;
 
 function limitText(node: QuotaNode): string {
-  const told = LIMITS.flatMap(({ name, label }) => {
+  const limits = LIMITS.flatMap(({ name, label }) => {
     const value = node[name];
     if (value === null) return [];
     const said = name === "max_run_seconds" ? duration(value) : name === "max_storage_bytes" ? bytes(value) : value;
     return [`${label.split(",")[0]?.toLowerCase()}: ${said}`];
   });
-  if (node.weight !== 1) told.push(`weight: ${node.weight}`);
-  return told.join(", ");
+  if (node.weight !== 1) limits.push(`weight: ${node.weight}`);
+  return limits.join(", ");
 }
 
 function columnsFor(
@@ -130,7 +130,7 @@ export function QuotasPage() {
   const parents = new Set(tree?.nodes.map((node) => node.parent));
   const accelerators = [...new Set(tree?.nodes.flatMap((node) => node.shares.map((share) => share.accelerator)))];
   const lead = tree?.whole
-    ? "Slots and limits of the organisation, its groups and teams. A change holds at once."
+    ? "Slots and limits of the organisation, its groups and teams. Changes take effect immediately."
     : "Your path of the tree. Of other teams' jobs only sums are shown; a platform administrator changes it.";
   return (
     <Page
@@ -140,7 +140,7 @@ export function QuotasPage() {
         mayChange && top ? (
           <>
             <Button variant="default" onClick={() => setSettings(true)}>
-              How admission decides
+              Admission settings
             </Button>
             <Button leftSection={<PlusIcon size={16} />} onClick={() => setEdited(newGroup(top.id))}>
               New group
@@ -184,7 +184,7 @@ export function QuotasPage() {
         }}
         onNo={() => setDoomed(null)}
       >
-        <Text size="sm">It is empty. Its own slots and limits go with it.</Text>
+        <Text size="sm">It is empty. Its slots and limits are deleted with it.</Text>
       </Confirm>
     </Page>
   );

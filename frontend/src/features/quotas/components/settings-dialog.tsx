@@ -8,22 +8,22 @@ import type { Read } from "@/features/quotas/api/quotas";
 import { changeSettings, quotaKeys, settingsQuery } from "@/features/quotas/api/quotas";
 
 const SWITCHES = [
-  { name: "fair_share", label: "Fair share", description: "Who used least of their part lately goes first, not who came first." },
+  { name: "fair_share", label: "Fair share", description: "Teams that recently used the smallest share of their quota go first, instead of first come, first served." },
   { name: "backfill", label: "Backfill", description: "Small jobs may pass one that waits, if they do not delay it." },
-  { name: "preempt", label: "Reclaim", description: "Borrowed slots are taken back, at a checkpoint, by whose they are." },
+  { name: "preempt", label: "Reclaim", description: "Owners reclaim borrowed slots; the borrower saves a checkpoint first." },
 ] as const;
 const SPANS = [
-  { name: "half_life_seconds", label: "Half-life of past use, hours", description: "After so long, use counts half in fair share." },
-  { name: "age_step_seconds", label: "A priority class for waiting, hours", description: "0: waiting never raises a job." },
-  { name: "protected_seconds", label: "Protected from reclaim, hours", description: "From a job's start; doubled each time." },
+  { name: "half_life_seconds", label: "Half-life of past usage, hours", description: "Past usage counts half after this time in fair-share ranking." },
+  { name: "age_step_seconds", label: "Waiting time per priority class, hours", description: "0: waiting never raises a job." },
+  { name: "protected_seconds", label: "Minimum run time before preemption, hours", description: "From a job's start; doubled each time." },
 ] as const;
 const HOUR = 3600;
 
-/** How admission decides. */
+/** Admission settings. */
 export function SettingsDialog({ onClose }: { onClose: () => void }) {
   const settings = useQuery(settingsQuery());
   return (
-    <Modal opened onClose={onClose} title="How admission decides" centered>
+    <Modal opened onClose={onClose} title="Admission settings" centered>
       {settings.error ? <ProblemNotice error={settings.error} /> : null}
       {settings.data ? <SettingsForm first={settings.data} onClose={onClose} /> : null}
     </Modal>

@@ -13,8 +13,8 @@ export function shareText(share: QuotaShare): string {
 }
 
 function Bar({ share }: { share: QuotaShare }) {
-  const whole = Math.max(1, share.nominal + share.borrowed);
-  const width = (slots: number) => ({ width: `${(100 * slots) / whole}%` });
+  const total = Math.max(1, share.nominal + share.borrowed);
+  const width = (slots: number) => ({ width: `${(100 * slots) / total}%` });
   const own = Math.min(share.nominal, share.used - share.borrowed);
   const idle = Math.max(0, share.nominal - own - share.lent);
   return (
@@ -56,7 +56,7 @@ export function ShareKey() {
       {(["used", "lent", "borrowed"] as const).map((name) => (
         <Text key={name} size="xs" c="dimmed">
           <span className={`${classes.key} ${classes[name]}`} aria-hidden="true" />
-          {{ used: "own slots, used", lent: "own slots, used by others", borrowed: "borrowed from others" }[name]}
+          {{ used: "own slots, used", lent: "own slots, lent to others", borrowed: "borrowed from others" }[name]}
         </Text>
       ))}
     </Group>

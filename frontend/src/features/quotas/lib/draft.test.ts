@@ -23,7 +23,7 @@ describe("the wish that a draft is", () => {
     expect(change).not.toHaveProperty("name");
   });
 
-  it("takes away the grants that are gone", () => {
+  it("removes grants that the draft no longer has", () => {
     const change = changeOf({ ...draftOf(lab), grants: [{ ...NEW_GRANT, accelerator: " cpu ", nominal: 2 }] });
     expect(change.grants).toEqual({ h100: null, cpu: { nominal: 2, borrow_limit: null, lend_limit: null } });
   });

@@ -1,10 +1,10 @@
 import type { NodeChange, QuotaNode } from "@/api/types";
 
 export const LIMITS = [
-  { name: "max_running_jobs", label: "Jobs that run" },
-  { name: "max_queued_jobs", label: "Jobs that wait" },
-  { name: "max_slots", label: "Slots in all" },
-  { name: "max_slots_per_job", label: "Slots of one job" },
+  { name: "max_running_jobs", label: "Running jobs" },
+  { name: "max_queued_jobs", label: "Waiting jobs" },
+  { name: "max_slots", label: "Total slots" },
+  { name: "max_slots_per_job", label: "Slots per job" },
   { name: "max_run_seconds", label: "Longest run, seconds" },
   { name: "max_storage_bytes", label: "Stored bytes" },
 ] as const;
@@ -59,9 +59,9 @@ export function newGroup(parent: string): NodeDraft {
 
 export const NEW_GRANT: GrantDraft = { accelerator: "", nominal: 0, borrow_limit: "", lend_limit: "" };
 
-const told = (value: Typed): number | null => (value === "" ? null : Number(value));
+const toNumber = (value: Typed): number | null => (value === "" ? null : Number(value));
 
-/** The wish that makes the node what the draft says: every field of the form, and null for grants taken away. */
+/** The change that applies the draft to the node: every field of the form, and null for removed grants. */
 export function changeOf(draft: NodeDraft): NodeChange {
   const { node } = draft;
   const gone = node?.grants.filter((grant) => !draft.grants.some((each) => each.accelerator === grant.accelerator)) ?? [];
@@ -72,15 +72,15 @@ export function changeOf(draft: NodeDraft): NodeChange {
         [
           grant.accelerator.trim(),
           {
-            nominal: told(grant.nominal) ?? 0,
-            borrow_limit: told(grant.borrow_limit),
-            lend_limit: told(grant.lend_limit),
+            nominal: toNumber(grant.nominal) ?? 0,
+            borrow_limit: toNumber(grant.borrow_limit),
+            lend_limit: toNumber(grant.lend_limit),
           },
         ] as const,
     ),
   ]);
-  const limits = Object.fromEntries(LIMITS.map(({ name }) => [name, told(draft.limits[name])]));
-  const values = { weight: told(draft.weight) ?? 1, ...limits, grants } as Partial<NodeChange>;
+  const limits = Object.fromEntries(LIMITS.map(({ name }) => [name, toNumber(draft.limits[name])]));
+  const values = { weight: toNumber(draft.weight) ?? 1, ...limits, grants } as Partial<NodeChange>;
   if (node === null) {
     const place = draft.parent === null ? {} : { parent: draft.parent };
     return { ...values, ...place, node: draft.name.trim(), action: "create" };

@@ -49,7 +49,7 @@ export function InvitationPage() {
           </Text>
         </Stack>
         {token === "" ? (
-          <Notice tone="bad" title="The link is not whole">
+          <Notice tone="bad" title="This link is incomplete">
             Open it again exactly as it was sent.
           </Notice>
         ) : (
@@ -73,7 +73,7 @@ export function InvitationPage() {
               </Button>
               {user === null ? (
                 <Text size="sm" ta="center">
-                  You have an account? <Link to={`/sign-in?next=${encodeURIComponent(`/invitation#${token}`)}`}>Sign in</Link> first.
+                  Already have an account? <Link to={`/sign-in?next=${encodeURIComponent(`/invitation#${token}`)}`}>Sign in</Link> first.
                 </Text>
               ) : null}
             </Stack>

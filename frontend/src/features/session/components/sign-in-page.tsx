@@ -22,7 +22,7 @@ function safeNext(next: string | null): string {
 /** What single sign-on comes back with when it did not let somebody in. */
 const PROBLEMS: Partial<Record<string, string>> = {
   cancelled: "You cancelled the sign-in at your organisation.",
-  inactive: "This account is switched off here. Ask a platform administrator.",
+  inactive: "This account is disabled. Ask a platform administrator.",
   sign_on_failed: "Your organisation's sign-in did not work. Try again; its log and the server's say why.",
 };
 

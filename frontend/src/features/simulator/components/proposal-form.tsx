@@ -19,7 +19,7 @@ interface ProposalFormProps {
 
 const MADE_UP = [
   { name: "jobs_per_day", label: "Jobs a day", most: 2000 },
-  { name: "largest", label: "Slots of the largest", most: 100_000 },
+  { name: "largest", label: "Slots of the largest job", most: 100_000 },
 ] as const;
 
 /** Which jobs are tried, and on what: the present tree as a table to edit. */
@@ -60,7 +60,7 @@ export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
     })),
   ];
   return (
-    <Panel title="What is tried">
+    <Panel title="Proposal">
       <Stack>
         <Group align="flex-end" gap="md">
           <SegmentedControl
@@ -95,7 +95,7 @@ export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
             : null}
         </Group>
         <Text size="sm" c="dimmed">
-          They are replayed on the tree as it is and on the tree as you edit it here. Nothing of it holds. Empty: no
+          Replays these jobs on the current tree and on your edited copy. Nothing is applied. Empty: no
           limit; a row of empty fields is no grant.
         </Text>
         <DataTable
@@ -117,7 +117,7 @@ export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
         {ask.error ? <ProblemNotice error={ask.error} /> : null}
         <Group justify="flex-end">
           <Button variant="default" onClick={() => setRows(before)}>
-            As it is now
+            Current tree
           </Button>
           <Button loading={ask.isPending} onClick={() => ask.mutate()}>
             Run

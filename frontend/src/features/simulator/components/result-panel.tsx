@@ -18,8 +18,8 @@ interface Row {
 const FIGURES: { name: string; of: (figures: SimulationFigures) => string }[] = [
   { name: "Wait, mean", of: (figures) => duration(figures.waits_seconds.mean) },
   { name: "Wait, median", of: (figures) => duration(figures.waits_seconds.p50) },
-  { name: "Wait, 90 of 100", of: (figures) => duration(figures.waits_seconds.p90) },
-  { name: "Wait, 99 of 100", of: (figures) => duration(figures.waits_seconds.p99) },
+  { name: "Wait, P90", of: (figures) => duration(figures.waits_seconds.p90) },
+  { name: "Wait, P99", of: (figures) => duration(figures.waits_seconds.p99) },
   { name: "Preempted", of: (figures) => count(figures.preemptions) },
   { name: "Slot-hours lost", of: (figures) => count(figures.lost_slot_hours) },
   { name: "Time running", of: (figures) => percent(figures.running_share) },
@@ -59,10 +59,10 @@ function summaryOf(report: SimulationReport): string {
 export function ResultPanel({ simulation }: { simulation: Simulation }) {
   const { result } = simulation;
   if (simulation.state === "failed") {
-    return <Notice tone="bad" title="The simulation could not be carried out." urgent><p>{simulation.error}</p></Notice>;
+    return <Notice tone="bad" title="The simulation failed." urgent><p>{simulation.error}</p></Notice>;
   }
   if (result === null) {
-    const title = simulation.state === "running" ? "The jobs are being replayed." : "It waits for a worker.";
+    const title = simulation.state === "running" ? "The jobs are being replayed." : "Waiting for a worker.";
     return <Notice tone="active" title={title} />;
   }
   const { present, proposed } = result;
@@ -74,14 +74,14 @@ export function ResultPanel({ simulation }: { simulation: Simulation }) {
   rows.push({ name: "All", now: present.all, then: proposed?.all ?? null });
   return (
     <Stack>
-      <Panel title="What would be" flush>
+      <Panel title="Result" flush>
         <Stack gap={2} p="sm">
           <Text size="sm">
-            As it is: {count(present.all.jobs)} jobs in {present.days.toFixed(1)} days, {summaryOf(present)}.
+            Current: {count(present.all.jobs)} jobs in {present.days.toFixed(1)} days, {summaryOf(present)}.
           </Text>
           {proposed ? (
             <Text size="sm" fw={550}>
-              As proposed (second line of each team): {summaryOf(proposed)}.
+              Proposed (second line of each team): {summaryOf(proposed)}.
             </Text>
           ) : null}
         </Stack>
@@ -99,7 +99,7 @@ export function ResultPanel({ simulation }: { simulation: Simulation }) {
           }))}
         />
         <PairBars
-          title="Used of each pool"
+          title="Usage of each pool"
           labels={["as it is", "as proposed"]}
           unit="fraction"
           pairs={Object.entries(present.pools).map(([name, pool]) => ({

@@ -47,7 +47,7 @@ export function SimulatorPage() {
         <Button
           size="compact-sm"
           variant="subtle"
-          aria-label={`Show what ${row.created_by} asked for, ${row.id}`}
+          aria-label={`Show the simulation of ${row.created_by}, ${row.id}`}
           onClick={() => setChosen(row.id)}
         >
           Show
@@ -58,7 +58,7 @@ export function SimulatorPage() {
   return (
     <Page
       title="Simulator"
-      lead="Jobs that ran, or made-up ones, replayed on other quotas by the policy that admits real jobs."
+      lead="Replays past or generated jobs on other quotas, with the policy that admits real jobs."
     >
       {present.error ? <ProblemNotice error={present.error} onRetry={() => void present.refetch()} /> : null}
       {present.data ? (

@@ -32,7 +32,7 @@ describe("a proposal", () => {
     ]);
   });
 
-  it("takes a grant away that was emptied", () => {
+  it("removes a grant that was emptied", () => {
     const emptied = rows.map((row) => ({ ...row, nominal: "", borrow_limit: "" }));
     expect(changesOf(rows, emptied)).toEqual([{ node: "q1", grants: { h100: null } }]);
   });

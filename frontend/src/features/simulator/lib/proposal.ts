@@ -35,7 +35,7 @@ export interface Past {
 export const FIRST_PAST: Past = { kind: "history", days: 30, jobs_per_day: 100, largest: 8 };
 
 const typed = (value: number | null | undefined): Typed => value ?? "";
-const told = (value: Typed): number | null => (value === "" ? null : Number(value));
+const toNumber = (value: Typed): number | null => (value === "" ? null : Number(value));
 
 /** A row for each node and each accelerator of the tree, whether or not there is a grant. */
 export function rowsOf(nodes: QuotaNode[]): GrantRow[] {
@@ -55,9 +55,9 @@ export function rowsOf(nodes: QuotaNode[]): GrantRow[] {
   );
 }
 
-const same = (first: GrantRow, second: GrantRow) => PARTS.every(({ name }) => told(first[name]) === told(second[name]));
+const same = (first: GrantRow, second: GrantRow) => PARTS.every(({ name }) => toNumber(first[name]) === toNumber(second[name]));
 
-/** Only what differs: a row that was left alone is no wish. All empty takes the grant away. */
+/** Only changed rows. A row with all fields empty removes the grant. */
 export function changesOf(before: GrantRow[], after: GrantRow[]): NodeChange[] {
   const edited = after.filter((row, at) => !same(row, before[at] ?? row));
   return [...new Set(edited.map((row) => row.node))].map((node) => ({
@@ -68,9 +68,9 @@ export function changesOf(before: GrantRow[], after: GrantRow[]): NodeChange[] {
         .map((row) => {
           const empty = PARTS.every(({ name }) => row[name] === "");
           const grant = {
-            nominal: told(row.nominal) ?? 0,
-            borrow_limit: told(row.borrow_limit),
-            lend_limit: told(row.lend_limit),
+            nominal: toNumber(row.nominal) ?? 0,
+            borrow_limit: toNumber(row.borrow_limit),
+            lend_limit: toNumber(row.lend_limit),
           };
           return [row.accelerator, empty ? null : grant];
         }),
@@ -79,12 +79,12 @@ export function changesOf(before: GrantRow[], after: GrantRow[]): NodeChange[] {
 }
 
 export function wishOf(past: Past, changes: NodeChange[], switches: Switches, now: AdmissionSettings): SimulationWish {
-  const days = told(past.days) ?? 1;
+  const days = toNumber(past.days) ?? 1;
   const other = SWITCHES.filter(({ name }) => switches[name] !== now[name]);
   return {
     ...(past.kind === "history"
       ? { history_days: days }
-      : { generate: { days, jobs_per_day: told(past.jobs_per_day) ?? 1, largest: told(past.largest) ?? 1 } }),
+      : { generate: { days, jobs_per_day: toNumber(past.jobs_per_day) ?? 1, largest: toNumber(past.largest) ?? 1 } }),
     ...(changes.length > 0 ? { changes } : {}),
     ...(other.length > 0 ? { settings: Object.fromEntries(other.map(({ name }) => [name, switches[name]])) } : {}),
   };

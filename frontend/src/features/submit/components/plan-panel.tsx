@@ -15,7 +15,7 @@ export function PlanPanel({ spec, problems }: { spec: SpecState; problems: Field
   const { plan } = spec;
   const busy = spec.planning ? <Loader size={14} aria-label="Checking the spec" /> : null;
   return (
-    <Panel title="What it will take" tools={busy}>
+    <Panel title="Estimate" tools={busy}>
       <Stack gap="md" aria-live="polite">
         {spec.failure ? <ProblemNotice error={spec.failure} /> : null}
         {spec.spec === null ? (
@@ -55,7 +55,7 @@ function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
   return (
     <dl className={classes.figures}>
       <Figure name="Parameters" value={count(estimate.num_parameters)} />
-      <Figure name="Tokens in all" value={count(estimate.tokens_total)} />
+      <Figure name="Total tokens" value={count(estimate.tokens_total)} />
       <Figure
         name="Processes"
         value={String(estimate.processes)}

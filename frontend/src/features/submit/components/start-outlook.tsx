@@ -13,7 +13,7 @@ export function StartOutlook({ plan }: { plan: Plan }) {
   return (
     <Stack gap={6}>
       <Text size="sm" fw={600}>
-        {start.starts_now ? "It would start at once." : `It would wait: ${whenOf(start)}.`}
+        {start.starts_now ? "It would start immediately." : `It would wait: ${whenOf(start)}.`}
       </Text>
       {start.reason ? (
         <Text size="sm" c="dimmed">
@@ -27,12 +27,12 @@ export function StartOutlook({ plan }: { plan: Plan }) {
         </Text>
       ))}
       {plan.alternatives.length > 0 ? (
-        <ul className={classes.alternatives} aria-label="What would start otherwise">
+        <ul className={classes.alternatives} aria-label="Alternatives">
           {plan.alternatives.map((each) => (
             <li key={each.label}>
               <span>{each.label}</span>
               <span>
-                {each.start.starts_now ? "starts at once" : whenOf(each.start)}
+                {each.start.starts_now ? "starts immediately" : whenOf(each.start)}
                 {`, ${money(each.cost.amount, each.cost.currency)}`}
               </span>
             </li>
@@ -41,7 +41,7 @@ export function StartOutlook({ plan }: { plan: Plan }) {
       ) : null}
       {start.starts_now ? null : (
         <Anchor href="/queue" size="sm">
-          The whole queue
+          Show the queue
         </Anchor>
       )}
     </Stack>
@@ -49,8 +49,8 @@ export function StartOutlook({ plan }: { plan: Plan }) {
 }
 
 function whenOf(start: Start): string {
-  if (start.p50_seconds === null) return "nobody can say yet for how long";
-  const latest = start.p90_seconds === null ? "" : `, nine times of ten within ${duration(start.p90_seconds)}`;
+  if (start.p50_seconds === null) return "no estimate yet";
+  const latest = start.p90_seconds === null ? "" : `, 90 % within ${duration(start.p90_seconds)}`;
   return `about ${duration(start.p50_seconds)}${latest}`;
 }
 

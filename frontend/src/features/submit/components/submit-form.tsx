@@ -83,7 +83,7 @@ export function SubmitForm({ presets, start, parent }: SubmitFormProps) {
               ? "The YAML cannot be read yet."
               : problems.length > 0
                 ? `${problems.length} ${problems.length === 1 ? "field needs" : "fields need"} attention.`
-                : "Sent twice, it is still one job."}
+                : "Safe to retry: the same submission creates one job."}
           </Text>
           <Button type="submit" size="md" loading={submit.isPending} disabled={blocked}>
             Submit job

@@ -50,7 +50,7 @@ export function SubmitPage() {
     );
   }
   const lead = parent.data
-    ? `From ${parent.data.name}: change what should differ, then submit it as a job of its own.`
+    ? `From ${parent.data.name}: change what should differ, then submit it as a new job.`
     : "Start from a preset; the form and the YAML are two views of the same spec.";
   return (
     <Page title={title} lead={lead}>

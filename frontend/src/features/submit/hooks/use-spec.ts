@@ -21,7 +21,7 @@ export interface SpecState {
   plan: Plan | undefined;
   defaults: JsonObject | null;
   planning: boolean;
-  /** A failure that is about no field: the server is away, the session ended. */
+  /** A failure that is about no field: the server is unreachable, the session ended. */
   failure: Error | null;
   problems: FieldProblem[];
   remarks: Remark[];

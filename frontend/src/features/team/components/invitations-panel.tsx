@@ -105,7 +105,7 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
       >
         {make.data ? (
           <ShownOnce secret={make.data.url} onDone={done}>
-            It is shown this once, and lets in whoever opens it first.
+            It is shown once and works once, for the first person who opens it.
           </ShownOnce>
         ) : (
           <form onSubmit={submit}>
@@ -113,11 +113,11 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
               <TextInput
                 name="username"
                 label="Username"
-                description="Of somebody with an account, who is asked on their page Team. Leave it empty to make a link."
+                description="Username of an existing account; the user accepts on their page Team. Leave empty to create a link."
                 maxLength={150}
                 data-autofocus
               />
-              <TextInput name="note" label="Note on the link" description="For whom it is" maxLength={200} />
+              <TextInput name="note" label="Note on the link" description="Who the link is for" maxLength={200} />
               <NativeSelect name="role" label="Role" data={ROLES} defaultValue="member" />
               {make.error ? <ProblemNotice error={make.error} /> : null}
               {offer.error ? <ProblemNotice error={offer.error} /> : null}

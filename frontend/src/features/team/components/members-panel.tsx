@@ -30,7 +30,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
   const remove = useMutation({
     mutationFn: (member: Member) => removeMember(teamId, member.user_id),
     onSuccess: () => setDoomed(null),
-    // Whoever leaves sees another team from now on, or none.
+    // A user who leaves sees another team afterwards, or none.
     onSettled: (_data, _error, member) => (member.user_id === ownId ? client.invalidateQueries() : refresh()),
   });
   const revoke = useMutation({
@@ -119,7 +119,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
       >
         <Text size="sm">
           {leaves ? "Your" : "Their"} tokens for this team stop working immediately. {leaves ? "Your" : "Their"} jobs stay.
-          {doomed?.is_service_account ? " A service account of this team is retired." : ""}
+          {doomed?.is_service_account ? " A service account of this team is deactivated." : ""}
         </Text>
       </Confirm>
       <Confirm
@@ -135,8 +135,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
         onNo={() => setSuspected(null)}
       >
         <Text size="sm">
-          Whatever uses them is refused from now on, and so are the tokens that they have made. The member stays in the
-          team.
+          Requests with them are refused from now on, and so are requests with tokens that they created. The member stays in the team.
         </Text>
       </Confirm>
     </Panel>

@@ -67,7 +67,7 @@ export function ProjectsPanel({ teamId, teamName, writes, manages }: ProjectsPan
     <Panel title="Projects" flush>
       {problem ? <ProblemNotice error={problem} onRetry={() => void projects.refetch()} /> : null}
       {projects.data?.items.length === 0 ? (
-        <EmptyState title="No projects yet">The first job that names one makes it.</EmptyState>
+        <EmptyState title="No projects yet">A project is created by the first job that uses it.</EmptyState>
       ) : null}
       {projects.data && projects.data.items.length > 0 ? (
         <DataTable label="Projects" rows={projects.data.items} columns={columns} rowKey={(row) => row.id} />

@@ -101,7 +101,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
       {secrets.error ? <ProblemNotice error={secrets.error} onRetry={() => void secrets.refetch()} /> : null}
       {secrets.data?.items.length === 0 ? (
         <EmptyState title="No secrets">
-          Such as a token for a hub: set once, shown to nobody, named under <code>secrets</code> in a spec.
+          Such as a hub token: set once, never shown again, and referenced under <code>secrets</code> in a spec.
         </EmptyState>
       ) : null}
       {secrets.data && secrets.data.items.length > 0 ? (
@@ -113,7 +113,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
             <TextInput
               name="name"
               label="Name"
-              description="Lower case, digits and dashes, such as hf-token. One of the same name is replaced."
+              description="Lower case, digits and dashes, such as hf-token. An existing secret of the same name is replaced."
               required
               withAsterisk={false}
               maxLength={63}
@@ -146,7 +146,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
         }}
         onNo={() => setDoomed(null)}
       >
-        <Text size="sm">Jobs that run keep what they were given; those that start later go without it.</Text>
+        <Text size="sm">Running jobs keep what they were given; those that start later go without it.</Text>
       </Confirm>
     </Panel>
   );

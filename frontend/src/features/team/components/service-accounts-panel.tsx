@@ -87,7 +87,7 @@ export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
       {problem ? <ProblemNotice error={problem} onRetry={() => void accounts.refetch()} /> : null}
       {accounts.data?.items.length === 0 ? (
         <EmptyState title="No service accounts">
-          For pipelines: they have tokens and no password, and stay when people leave.
+          For pipelines: they have tokens and no password, and remain when people leave.
         </EmptyState>
       ) : null}
       {accounts.data && accounts.data.items.length > 0 ? (
@@ -118,7 +118,7 @@ export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
         closeOnClickOutside={false}
       >
         <ShownOnce secret={issue.data?.token ?? ""} onDone={issue.reset}>
-          It is shown this once: the server keeps only a hash of it.
+          It is shown once: the server stores only a hash of it.
         </ShownOnce>
       </Modal>
       <Confirm
@@ -133,7 +133,7 @@ export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
         }}
         onNo={() => setDoomed(null)}
       >
-        <Text size="sm">All its tokens stop working at once. This cannot be undone.</Text>
+        <Text size="sm">All its tokens stop working immediately. This cannot be undone.</Text>
       </Confirm>
     </Panel>
   );

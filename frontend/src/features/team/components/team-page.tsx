@@ -28,8 +28,8 @@ export function TeamPage() {
         <OffersPanel />
         {operates ? <AllTeamsPanel /> : null}
         <Panel>
-          <EmptyState title="You are in no team yet">
-            Ask an administrator of a team for an invitation: by your username, or a link.
+          <EmptyState title="You are not in a team yet">
+            Ask a team administrator for an invitation, by your username or by link.
           </EmptyState>
         </Panel>
         <DeletedPanel kinds={["project", "team"]} />
@@ -47,7 +47,7 @@ export function TeamPage() {
       />
     ) : null;
   return (
-    <Page title={`Team ${team.name}`} lead={`You are its ${team.role}.`} actions={choose}>
+    <Page title={`Team ${team.name}`} lead={`Your role: ${team.role}.`} actions={choose}>
       <OffersPanel />
       <MembersPanel teamId={team.id} manages={manages} ownId={session.data?.user?.id ?? ""} />
       {manages ? <InvitationsPanel teamId={team.id} /> : null}

@@ -1,9 +1,9 @@
 import type { Role } from "@/api/types";
 
 export const ROLES: { value: Role; label: string }[] = [
-  { value: "viewer", label: "viewer: looks and downloads" },
-  { value: "member", label: "member: submits and stops jobs too" },
-  { value: "admin", label: "admin: manages the team too" },
+  { value: "viewer", label: "viewer: view and download" },
+  { value: "member", label: "member: also submit and stop jobs" },
+  { value: "admin", label: "admin: also manage the team" },
 ];
 
 export function isRole(text: string): text is Role {

@@ -14,7 +14,7 @@ const LIFETIMES = [
   { value: "30", label: "30 days" },
   { value: "90", label: "90 days" },
   { value: "365", label: "One year" },
-  { value: "", label: "As long as allowed" },
+  { value: "", label: "Longest allowed" },
 ];
 
 type Scope = NonNullable<TokenRequest["scopes"]>[number];
@@ -74,7 +74,7 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
     >
       {made ? (
         <ShownOnce secret={made.token} onDone={close}>
-          It is shown this once: the server keeps only a hash of it.
+          It is shown once: the server stores only a hash of it.
         </ShownOnce>
       ) : (
         <form onSubmit={submit}>
@@ -101,7 +101,7 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
             {hasPlatformRole ? (
               <MultiSelect
                 label="Platform role"
-                description="Parts of your role on the platform that the token has too"
+                description="Platform permissions of the token"
                 placeholder={parts.length === 0 ? "None" : ""}
                 data={PLATFORM_PARTS}
                 value={parts}
@@ -112,7 +112,7 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
             {create.error ? <ProblemNotice error={create.error} /> : null}
             {teams.length === 0 ? (
               <Text size="sm" c="dimmed">
-                A token belongs to a team, and you are in none yet.
+                A token belongs to a team, and you are not in one yet.
               </Text>
             ) : null}
             <Group justify="flex-end">

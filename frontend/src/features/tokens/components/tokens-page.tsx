@@ -104,7 +104,7 @@ export function TokensPage() {
     </Group>
   );
   return (
-    <Page title="Tokens" lead="For pipelines and the command line, each for one team." actions={actions}>
+    <Page title="Tokens" lead="For pipelines and the command line. Each token belongs to one team." actions={actions}>
       {tokens.error ? <ProblemNotice error={tokens.error} onRetry={() => void tokens.refetch()} /> : null}
       {tokens.data ? (
         <Panel flush>
@@ -112,7 +112,7 @@ export function TokensPage() {
             <DataTable label="Tokens" rows={tokens.data.items} columns={columns} rowKey={(token) => token.id} />
           ) : (
             <EmptyState title="No tokens yet">
-              Create one and give it to <code>athanor login</code> or to a pipeline.
+              Create one for <code>athanor login</code> or a pipeline.
             </EmptyState>
           )}
         </Panel>
@@ -136,7 +136,7 @@ export function TokensPage() {
         onNo={() => setDoomed(null)}
       >
         <Text size="sm">
-          Whatever uses this token is refused from now on, and so are the tokens that it has made. This cannot be undone.
+          Requests with this token are refused from now on, and so are requests with tokens that it created. This cannot be undone.
         </Text>
       </Confirm>
       <Confirm
@@ -150,7 +150,7 @@ export function TokensPage() {
         onNo={keepAll}
       >
         <Text size="sm">
-          Your tokens in all teams stop working, and so do the tokens that they have made. You stay signed in here. This
+          Your tokens in all teams stop working, and so do tokens that they created. You stay signed in here. This
           cannot be undone.
         </Text>
       </Confirm>

@@ -108,7 +108,7 @@ function DeliveryDialog({ delivery, onClose }: { delivery: Delivery; onClose: ()
           </Text>
         ))}
         <Text size="sm" fw={600}>
-          What is sent
+          Payload
         </Text>
         <Code block>{full.data ? JSON.stringify(JSON.parse(full.data.body), null, 2) : ""}</Code>
       </Stack>

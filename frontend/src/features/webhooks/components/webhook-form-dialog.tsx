@@ -68,7 +68,7 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
               name="url"
               type="url"
               label="Address"
-              description="Public, and https"
+              description="A public https URL"
               placeholder="https://ci.example.org/hooks/athanor"
               error={errorAt("/url")}
               required
@@ -87,7 +87,7 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
             />
             <TagsInput
               label="Events"
-              description="With all that lies below them; none chosen are all"
+              description="Including the types below them; none selected means all"
               placeholder={types.length === 0 ? "All" : ""}
               data={TYPES}
               value={types}

@@ -98,7 +98,7 @@ export function WebhooksPage() {
         <Switch
           checked={webhook.enabled}
           onChange={() => change.mutate(webhook)}
-          aria-label={`Tell ${webhook.name || webhook.url}`}
+          aria-label={`Deliver to ${webhook.name || webhook.url}`}
         />
       ),
     },
@@ -143,13 +143,13 @@ export function WebhooksPage() {
   return (
     <Page
       title="Webhooks"
-      lead="Addresses that are told what happens to a team's jobs, as signed CloudEvents."
+      lead="Addresses that receive a team's job events as signed CloudEvents."
       actions={create}
     >
       {problem ? <ProblemNotice error={problem} onRetry={() => void webhooks.refetch()} /> : null}
       {items.filter(isGivenUp).map((webhook) => (
-        <Notice key={webhook.id} tone="bad" title={`${webhook.name || webhook.url} was switched off`}>
-          {webhook.disabled_reason}. Mend the receiver, then switch it on again: it is told of what happens from then on.
+        <Notice key={webhook.id} tone="bad" title={`${webhook.name || webhook.url} was disabled`}>
+          {webhook.disabled_reason}. Fix the receiver, then enable the webhook again: it receives events from then on.
         </Notice>
       ))}
       {webhooks.data ? (
@@ -159,7 +159,7 @@ export function WebhooksPage() {
           ) : (
             <EmptyState title="No webhooks yet">
               {teams.length > 0
-                ? "Add one, and a pipeline need not ask whether a job has ended."
+                ? "Add one to notify a pipeline when a job ends, without polling."
                 : "A team's administrators add them."}
             </EmptyState>
           )}
@@ -176,7 +176,7 @@ export function WebhooksPage() {
       >
         {rotate.data ? <SecretOnce secret={rotate.data.secret} onDone={rotate.reset} /> : null}
         <Text size="sm" c="dimmed" mt="sm">
-          For a day deliveries are signed with the old one as well.
+          For one day, deliveries are signed with both secrets.
         </Text>
       </Modal>
       <Confirm
@@ -191,7 +191,7 @@ export function WebhooksPage() {
         }}
         onNo={() => setDoomed(null)}
       >
-        <Text size="sm">{doomed?.url} is told nothing any more, and the log of its deliveries goes with it.</Text>
+        <Text size="sm">{doomed?.url} receives nothing any more, and its delivery log is deleted.</Text>
       </Confirm>
     </Page>
   );
