@@ -74,7 +74,7 @@ def test_a_data_set_is_tokenised_anew(server: Any, athanor: Any, answer: Any) ->
     server.answer("GET /api/v1/datasets", answer({"items": [other, listed], "next_cursor": None}))
     server.answer("DELETE /api/v1/datasets/dset_1/preparations", answer({"forgotten": 2}))
     server.answer("POST /api/v1/jobs", answer(JOB, 201))
-    result = athanor("dataset", "prepare", "books", "--anew", "--tokenizer", "4096")
+    result = athanor("dataset", "prepare", "books", "--again", "--tokenizer", "4096")
     assert result.returncode == 0, result.stderr
     assert [seen.method for seen in server.seen] == ["GET", "DELETE", "POST"]
     sent = json.loads(server.seen[-1].body)

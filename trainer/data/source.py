@@ -115,7 +115,7 @@ class Source:
             raise TrainerError(
                 EndClass.DATA_ERROR,
                 f"shard {error.name} of {self.name} is damaged: {error.problem}; "
-                "`athanor dataset prepare NAME --anew` tokenises it again, "
+                "`athanor dataset prepare NAME --again` tokenises it again, "
                 "training.data.on_corrupt: skip trains without it",
             ) from error
         if shard not in self._skipped_shards:

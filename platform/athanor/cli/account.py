@@ -22,15 +22,17 @@ PARTS = ("clusters", "quotas", "budgets", "people", "audit")
 @reports_errors
 def login(
     url: Annotated[str, typer.Argument(help="The server's address.", envvar="ATHANOR_URL")] = DEFAULT_URL,
-    token: Annotated[str | None, typer.Option(help="A token, ath_...; `-` reads it from standard input.")] = None,
+    token: Annotated[str | None, typer.Option(help="An API token, ath_...; `-` reads it from standard input.")] = None,
     username: Annotated[str | None, typer.Option(help="Make a token with this user's password instead.")] = None,
-    team: Annotated[str | None, typer.Option(help="The new token's team; needed with several.")] = None,
+    team: Annotated[
+        str | None, typer.Option(help="The new token's team; required if you are in several teams.")
+    ] = None,
     platform: Annotated[
-        bool, typer.Option("--platform", help="The new token also has your role on the platform, all parts of it.")
+        bool, typer.Option("--platform", help="Give the new token all permissions of your platform role.")
     ] = False,
     platform_part: Annotated[
         list[str] | None,
-        typer.Option("--platform-part", help=f"Only this part of your role on the platform: {', '.join(PARTS)}."),
+        typer.Option("--platform-part", help=f"Give the new token only this platform permission: {', '.join(PARTS)}."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -107,7 +109,7 @@ def _code_of(answer: httpx.Response) -> str:
 
 
 def _refusal(url: str, answer: httpx.Response) -> CliError:
-    """What a problem document says and advises, else the status."""
+    """Return the message and remedy of a problem document, else the status."""
     path = answer.request.url.path
     try:
         problem = answer.json()

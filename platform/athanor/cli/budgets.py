@@ -1,4 +1,4 @@
-"""budget list, show, set, statement. Amounts are slot-hours, or the budget's currency.
+"""`athanor budget`: list, show, set, statement. Amounts are slot-hours or in the budget's currency.
 
 `set` needs a token with the scope `platform:budgets`, of a platform administrator.
 """
@@ -17,14 +17,14 @@ from athanor.cli.options import AsJson, connect
 from athanor.cli.render import columns, console, print_json
 
 app = typer.Typer(rich_markup_mode=None)
-BudgetName = Annotated[str, typer.Argument(help="Its name, path/name or id.", metavar="BUDGET")]
+BudgetName = Annotated[str, typer.Argument(help="Name, path/name or id.", metavar="BUDGET")]
 SCALES = {"slot_hours": 3600, "money": 1_000_000}
 
 
 @app.command("list")
 @reports_errors
 def list_budgets(as_json: AsJson = False) -> None:
-    """List the budgets that your teams are charged to, with what is spent, reserved and left."""
+    """List the budgets of your teams, with amounts spent, reserved and available."""
     found = connect().get("/budgets")["items"]
     if as_json:
         print_json(found)
@@ -43,7 +43,7 @@ def list_budgets(as_json: AsJson = False) -> None:
 @app.command("show")
 @reports_errors
 def show(budget: BudgetName, as_json: AsJson = False) -> None:
-    """Show a budget: how its period goes, and what is likely at its end."""
+    """Show a budget, its current period and the forecast for the period's end."""
     found = _find(connect(), budget)
     if as_json:
         print_json(found)
@@ -56,13 +56,13 @@ def show(budget: BudgetName, as_json: AsJson = False) -> None:
     )
     now, forecast = found["current"], found["forecast"]
     if not found["active"] or now is None:
-        console.print("nothing is charged to it")
+        console.print("closed: nothing is charged to it")
         return
     names = {"spent": "spent", "reserved": "reserved", "available": "left", "lost": "paid back"}
     figures = ", ".join(f"{_shown(found, now[name])} {told}" for name, told in names.items())
     console.print(f"until {now['end'][:16]}: {figures}")
     upto = f", 90 %: up to {_shown(found, forecast['p90'])}" if forecast["p90"] is not None else ""
-    console.print(f"likely at its end: {_shown(found, forecast['p50'])}{upto}")
+    console.print(f"forecast for its end: {_shown(found, forecast['p50'])}{upto}")
     if forecast["exhausted_at"]:
         console.print(f"[yellow]used up at about {forecast['exhausted_at'][:16]} UTC[/yellow]")
 
@@ -71,19 +71,29 @@ def show(budget: BudgetName, as_json: AsJson = False) -> None:
 @reports_errors
 def set_budget(
     budget: BudgetName,
-    amount: Annotated[str | None, typer.Option(help="Slot-hours, or of its currency; holds at once.")] = None,
-    hard: Annotated[bool | None, typer.Option("--hard/--soft", help="Hard: runs stop at a checkpoint.")] = None,
-    warn_at: Annotated[int | None, typer.Option(min=1, max=100, help="Percent spent.")] = None,
-    active: Annotated[bool | None, typer.Option("--open/--close", help="Closed: nothing is charged to it.")] = None,
-    node: Annotated[
-        str | None, typer.Option(help="Make a new one of this node of the quota tree (path or id).")
+    amount: Annotated[
+        str | None, typer.Option(help="Amount in slot-hours or in the budget's currency; takes effect immediately.")
     ] = None,
-    unit: Annotated[str, typer.Option(help="Of a new one: slot_hours, or a currency such as USD.")] = "slot_hours",
-    period: Annotated[str, typer.Option(help="Of a new one: day, month or quarter.")] = "month",
-    accelerator: Annotated[str, typer.Option(help="Of a new one: only this accelerator.")] = "",
+    hard: Annotated[
+        bool | None,
+        typer.Option(
+            "--hard/--soft",
+            help="Hard: jobs start only within the budget, and runs stop at a checkpoint when it is used up.",
+        ),
+    ] = None,
+    warn_at: Annotated[int | None, typer.Option(min=1, max=100, help="Warn when this percentage is spent.")] = None,
+    active: Annotated[
+        bool | None, typer.Option("--open/--close", help="Charge usage to the budget, or close it.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Create a budget for this node of the quota tree (path or id).")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="New budget: slot_hours, or a currency such as USD.")] = "slot_hours",
+    period: Annotated[str, typer.Option(help="New budget: day, month or quarter.")] = "month",
+    accelerator: Annotated[str, typer.Option(help="New budget: count only this accelerator.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change a budget; with --node make a new one."""
+    """Change a budget, or create one with --node."""
     client = connect()
     wanted = {"hard": hard, "soft_percent": warn_at, "active": active}
     body: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
@@ -115,11 +125,11 @@ def set_budget(
 @reports_errors
 def statement(
     budget: BudgetName,
-    at: Annotated[str, typer.Option(help="A time in the period, such as 2026-01-31T00:00:00Z; now without it.")] = "",
-    as_csv: Annotated[bool, typer.Option("--csv", help="A line for each job, as CSV.")] = False,
+    at: Annotated[str, typer.Option(help="A time within the period, such as 2026-01-31T00:00:00Z. Default: now.")] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one line per job.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a period was spent on, job by job; of teams that are not yours the sum."""
+    """Show the charges of a period by job; jobs of other teams are summed."""
     client = connect()
     found = _find(client, budget)
     said = client.get(f"/budgets/{found['id']}/statement", at=at or None)

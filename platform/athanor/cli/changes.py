@@ -1,4 +1,4 @@
-"""Waiting for something to happen to a job: by the server's stream of events, and by looking again where that fails."""
+"""Wait for changes of a job: by the server's event stream, and by polling where streaming fails."""
 
 import json
 import math
@@ -19,7 +19,7 @@ NEWEST = 1000
 
 
 class Changes:
-    """`next` waits until the job may have changed, and gives the frame's data, or None for: look again."""
+    """`next` waits until the job may have changed and returns the frame's data, or None to poll the job."""
 
     def __init__(self, client: Client, job_id: str, give_up_at: float | None = None) -> None:
         self._client = client
@@ -50,12 +50,14 @@ class Changes:
         return math.inf if self._give_up_at is None else self._give_up_at - time.monotonic()
 
     def _is_nearly_over(self, quiet: float) -> bool:
-        """Whether a stream that was opened to be quiet for so long would outlast the time that is left. A few times
-        only, since each opening halves it."""
+        """Return whether a stream opened with this quiet time would outlast the remaining time.
+
+        True a few times at most, since each reopening halves the quiet time.
+        """
         return self._left() <= 0 or LEAST_SECONDS < self._left() < quiet / 2
 
     def _reopen(self) -> dict[str, Any] | None:
-        """Look again once it stands, so that nothing is missed in between."""
+        """Poll the job once the stream is open, so that no change in between is missed."""
         if self._after is None and not self._find_position():
             self._without()
             return None
@@ -71,7 +73,7 @@ class Changes:
         self._poll_until = time.monotonic() + WITHOUT_STREAM_SECONDS
 
     def _find_position(self) -> bool:
-        """Behind what there is: the job itself is read after this."""
+        """Return the position after the newest event; the job itself is read after this."""
         try:
             self._after = str(self._client.get(self._path, limit=NEWEST, patience_seconds=0)["next_after"])
         except CliError:
@@ -80,7 +82,7 @@ class Changes:
         return True
 
     def _read(self) -> Iterator[dict[str, Any] | None]:
-        """Frames as they come, after a first None."""
+        """Yield a first None, then frames as they arrive."""
         quiet = min(QUIET_SECONDS, max(0.05, self._left()))
         try:
             with self._client.stream(self._path, str(self._after), quiet) as lines:

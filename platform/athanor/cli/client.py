@@ -1,4 +1,4 @@
-"""HTTP with the server: retries of what is safe to retry, and its problems as errors for a person."""
+"""HTTP client for the server: retries safe requests and turns problem documents into CLI errors."""
 
 import random
 import time
@@ -21,7 +21,7 @@ EXIT_CODES = {401: ExitCode.AUTHENTICATION, 403: ExitCode.AUTHENTICATION, 404: E
 
 
 class ApiError(CliError):
-    """The server's problem+json. `code` is stable, `detail` is for people."""
+    """A problem+json answer. `code` is stable; `detail` is for people."""
 
     def __init__(self, status: int, code: str, message: str, details: list[str]) -> None:
         own = ExitCode.SERVER if status >= 500 else ExitCode.USAGE
@@ -31,7 +31,7 @@ class ApiError(CliError):
 
 
 class Client:
-    """One server, one token. `wait` is how it lets time pass, so that tests need not."""
+    """A client for one server with one token. `wait` sleeps between retries; tests replace it."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Client:
 
     @contextmanager
     def stream(self, path: str, after: str, quiet_seconds: float) -> Iterator[Iterator[str]]:
-        """The lines of a stream of events. Raises httpx.HTTPError, also where the server has no streams."""
+        """Yield the lines of an event stream. Raises httpx.HTTPError, also if the server has no streams."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": after}
         timeout = httpx.Timeout(quiet_seconds, connect=TIMEOUT.connect)
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
@@ -90,7 +90,7 @@ class Client:
             yield response.iter_lines()
 
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a list, page after page."""
+        """Yield every item of a paginated list."""
         cursor: str | None = None
         while True:
             page = self.get(path, cursor=cursor, **params)

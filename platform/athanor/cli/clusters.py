@@ -16,16 +16,16 @@ from athanor.cli.render import columns, console, print_json, size
 from athanor.cli.spec_file import read_spec
 
 app = typer.Typer(rich_markup_mode=None)
-ClusterName = Annotated[str, typer.Argument(help="Its name or id.", metavar="CLUSTER")]
-NodeName = Annotated[str, typer.Argument(help="A name of `athanor cluster nodes`.", metavar="NODE")]
-Reason = Annotated[str, typer.Option("--reason", help="Shown to whoever wonders.")]
+ClusterName = Annotated[str, typer.Argument(help="Name or id of the cluster.", metavar="CLUSTER")]
+NodeName = Annotated[str, typer.Argument(help="Node name, as in `athanor cluster nodes`.", metavar="NODE")]
+Reason = Annotated[str, typer.Option("--reason", help="Shown to users who open this node.")]
 COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "ready": "green", "drained": "yellow", "down": "red"}
 
 
 @app.command("list")
 @reports_errors
 def list_clusters(as_json: AsJson = False) -> None:
-    """List the clusters, with what they have and what of it is used."""
+    """List the clusters with their slots and usage."""
     found = connect().get("/clusters")["items"]
     if as_json:
         print_json(found)
@@ -42,7 +42,7 @@ def list_clusters(as_json: AsJson = False) -> None:
 @app.command("show")
 @reports_errors
 def show(cluster: ClusterName, as_json: AsJson = False) -> None:
-    """Show a cluster: its pools and, to administrators, what its last examination found."""
+    """Show a cluster and its pools; administrators also see the last health check."""
     found = _find(connect(), cluster)
     if as_json:
         print_json(found)
@@ -60,10 +60,10 @@ def show(cluster: ClusterName, as_json: AsJson = False) -> None:
     for each in setup["proposed_pools"]:
         told = f"{each['nodes']} nodes of {each['slots_per_node']} {escape(each['accelerator'])}"
         console.print(
-            f"its nodes propose pool {each['name']}, {told}: `athanor cluster pool {found['name']} {each['name']}`"
+            f"its nodes suggest pool {each['name']}, {told}: `athanor cluster pool {found['name']} {each['name']}`"
         )
     for node in setup["suspects"]:
-        console.print(f"[yellow]look at[/yellow] {node}: several jobs ended by it lately")
+        console.print(f"[yellow]look at[/yellow] {node}: several jobs failed on it recently")
     if setup["nodes_problem"]:
         console.print(f"[red]nodes are not listed[/red]: {escape(setup['nodes_problem'])}")
     for problem in setup["config_problems"]:
@@ -75,11 +75,13 @@ def show(cluster: ClusterName, as_json: AsJson = False) -> None:
 @app.command("add")
 @reports_errors
 def add(
-    file: Annotated[Path, typer.Argument(help="YAML or JSON: name, kind, config, and enabled unless it is true.")],
-    check: Annotated[bool, typer.Option("--check", help="Only examine it; nothing is stored.")] = False,
+    file: Annotated[
+        Path, typer.Argument(help="YAML or JSON with name, kind, config and optionally enabled (default: true).")
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration; store nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Register a cluster and examine it. Its configuration holds no secrets: it names files of the server."""
+    """Register a cluster and check its health. The configuration holds no secrets: it names files of the server."""
     client = connect()
     body = read_spec(file)
     if check:
@@ -104,15 +106,17 @@ def add(
 @reports_errors
 def pool(
     cluster: ClusterName,
-    name: Annotated[str, typer.Argument(help="What it is called; one that its nodes propose needs no options.")],
-    accelerator: Annotated[str | None, typer.Option(help="As specs ask for it; cpu: slots are cores.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the pool; a pool that the nodes suggest needs no options.")],
+    accelerator: Annotated[
+        str | None, typer.Option(help="Accelerator name used in specs; for cpu, slots are cores.")
+    ] = None,
     nodes: Annotated[int | None, typer.Option(min=0)] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Of one node.")] = None,
     memory_gib: Annotated[float | None, typer.Option(min=0.1, help="Of one node.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Of a slot and hour.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Price per slot-hour.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a pool of a cluster, or change what is said of one."""
+    """Create or change a pool of a cluster."""
     client = connect()
     found = _find(client, cluster)
     proposed = [each for each in (found["setup"] or {}).get("proposed_pools", []) if each["name"] == name]
@@ -134,7 +138,7 @@ def pool(
 @app.command("probe")
 @reports_errors
 def probe(cluster: ClusterName, as_json: AsJson = False) -> None:
-    """Examine a cluster now. Exits with 1 when jobs cannot run there."""
+    """Check the health of a cluster now. Exits with 1 if jobs cannot run there."""
     client = connect()
     found = client.post(f"{_path(client, cluster)}:probe")
     if as_json:
@@ -148,7 +152,9 @@ def probe(cluster: ClusterName, as_json: AsJson = False) -> None:
 @reports_errors
 def nodes(
     cluster: ClusterName,
-    state: Annotated[str | None, typer.Option(help="ready, drained, down, unknown, quarantined.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only nodes in this state: ready, drained, down, unknown, quarantined.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List a cluster's nodes."""
@@ -176,21 +182,21 @@ def nodes(
 @app.command("drain")
 @reports_errors
 def drain(cluster: ClusterName, node: NodeName, reason: Reason, as_json: AsJson = False) -> None:
-    """Keep a node free of new work, by the cluster's own means. What runs there goes on."""
+    """Drain a node by the cluster's own means: it starts nothing new. Running jobs continue."""
     _act(cluster, node, "drain", {"reason": reason}, as_json=as_json)
 
 
 @app.command("undrain")
 @reports_errors
 def undrain(cluster: ClusterName, node: NodeName, as_json: AsJson = False) -> None:
-    """Let a drained node take work again."""
+    """Return a drained node to service."""
     _act(cluster, node, "undrain", None, as_json=as_json)
 
 
 @app.command("quarantine")
 @reports_errors
 def quarantine(cluster: ClusterName, node: NodeName, reason: Reason, as_json: AsJson = False) -> None:
-    """Let no new attempt run on a node until it is released, whatever its cluster thinks of it."""
+    """Start no new attempts on a node until it is released, whatever its state in the cluster."""
     _act(cluster, node, "quarantine", {"reason": reason}, as_json=as_json)
 
 
@@ -211,7 +217,7 @@ def enable(cluster: ClusterName, as_json: AsJson = False) -> None:
 @app.command("disable")
 @reports_errors
 def disable(cluster: ClusterName, as_json: AsJson = False) -> None:
-    """Admit nothing new to a cluster; what runs goes on."""
+    """Stop admitting jobs to a cluster; running jobs continue."""
     _switch(cluster, enabled=False, as_json=as_json)
 
 
@@ -220,7 +226,7 @@ def _find(client: Client, cluster: str) -> Any:
 
 
 def _path(client: Client, cluster: str) -> str:
-    """Of a cluster by its name or id."""
+    """Return the API path of a cluster by name or id."""
     found = client.get("/clusters")["items"]
     for each in found:
         if cluster in (each["name"], each["id"]):
@@ -252,7 +258,7 @@ def _switch(cluster: str, *, enabled: bool, as_json: bool) -> None:
 
 def _print_findings(probe: Any) -> None:
     if probe["usable"] is None:
-        console.print("such a cluster cannot be examined")
+        console.print("clusters of this kind have no health check")
         return
     verdict = "[green]jobs can run[/green]" if probe["usable"] else "[red]jobs cannot run[/red]"
     console.print(f"{verdict}  {escape(probe['version'])}")

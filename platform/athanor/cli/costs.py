@@ -1,4 +1,4 @@
-"""costs: what was used and what it cost, added up."""
+"""`athanor costs`: usage and cost, summed."""
 
 import csv
 import sys
@@ -23,16 +23,18 @@ FIGURES = (
 @reports_errors
 def costs(
     by: Annotated[
-        str, typer.Option(help="Of team, project, accelerator, pool, cluster, day; separated by commas.")
+        str, typer.Option(help="Group by team, project, accelerator, pool, cluster, day; comma-separated.")
     ] = "team",
     after: Annotated[
-        str | None, typer.Option(help="From this time on, such as 2026-01-31T00:00:00Z; 30 days ago without it.")
+        str | None, typer.Option(help="Start time, such as 2026-01-31T00:00:00Z. Default: 30 days ago.")
     ] = None,
-    before: Annotated[str | None, typer.Option(help="Up to this time; now without it.")] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, in slot-seconds and millionths.")] = False,
+    before: Annotated[str | None, typer.Option(help="End time. Default: now.")] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV, in slot-seconds and millionths of the currency.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what your teams used and what it cost; time lost to faults of the infrastructure is not charged."""
+    """Show usage and cost of your teams; time lost to infrastructure faults is not charged."""
     found = connect().get("/costs", by=by, after=after, before=before)
     if as_json:
         print_json(found)
@@ -51,7 +53,7 @@ def costs(
             f"{row['milligrams'] / KILOGRAM:,.3f} kg",
         )  # fmt: skip
     console.print(f"{found['after'][:16]} to {found['before'][:16]} UTC")
-    console.print(table if found["items"] else "Nothing was used.")
+    console.print(table if found["items"] else "No usage.")
 
 
 def _money(row: Any, name: str) -> str:

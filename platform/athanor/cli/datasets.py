@@ -1,4 +1,4 @@
-"""dataset add, prepare and list."""
+"""`athanor dataset`: add, prepare and list."""
 
 import tarfile
 from collections.abc import Iterator
@@ -16,26 +16,30 @@ from athanor.cli.watching import exit_code, watch
 app = typer.Typer(rich_markup_mode=None)
 FORMATS = {"auto", "text", "jsonl", "parquet"}
 BLOCK_BYTES = 1024 * 1024
-TeamOption = Annotated[str | None, typer.Option("--team", help="Needed with several teams.")]
-TextField = Annotated[str, typer.Option("--text-field", help="The field or column that holds the text.")]
-VocabSize = Annotated[int, typer.Option("--tokenizer", help="Entries of the tokenizer trained on it.")]
+TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
+TextField = Annotated[str, typer.Option("--text-field", help="Field or column with the text.")]
+VocabSize = Annotated[int, typer.Option("--tokenizer", help="Vocabulary size of the tokenizer trained on it.")]
 ValidationFraction = Annotated[
-    float, typer.Option("--validation-fraction", help="Share of the documents that is held out.")
+    float, typer.Option("--validation-fraction", help="Share of documents held out for validation.")
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Until that job has ended.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 
 
 @app.command("add")
 @reports_errors
 def add(
-    name: Annotated[str, typer.Argument(help="What specs call it: dataset:NAME.")],
-    paths: Annotated[list[Path], typer.Argument(help="UTF-8 text, JSON lines or parquet; several make one data set.")],
+    name: Annotated[str, typer.Argument(help="Name used in specs: dataset:NAME.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="UTF-8 text, JSON lines or parquet; several files make one data set.")
+    ],
     team: TeamOption = None,
-    form: Annotated[str, typer.Option("--format", help="auto (by a file's ending), text, jsonl, parquet.")] = "auto",
+    form: Annotated[str, typer.Option("--format", help="auto (by file extension), text, jsonl, parquet.")] = "auto",
     text_field: TextField = "text",
     vocab_size: VocabSize = 2048,
     validation_fraction: ValidationFraction = 0.02,
-    prepare: Annotated[bool, typer.Option(help="Whether a job tokenises it now, or the first that needs it.")] = True,
+    prepare: Annotated[
+        bool, typer.Option(help="Tokenise it now with a job of its own, or by the first job that needs it.")
+    ] = True,
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,8 +72,10 @@ def add(
 @app.command("prepare")
 @reports_errors
 def prepare(
-    name: Annotated[str, typer.Argument(help="Of a data set that was uploaded.")],
-    anew: Annotated[bool, typer.Option("--anew", help="Forget how it was tokenised before, by any recipe.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of an uploaded data set.")],
+    again: Annotated[
+        bool, typer.Option("--again", "--anew", help="Discard earlier results (--anew: deprecated name).")
+    ] = False,
     team: TeamOption = None,
     text_field: TextField = "text",
     vocab_size: VocabSize = 2048,
@@ -77,9 +83,9 @@ def prepare(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit the job that tokenises a data set; with --anew also one that was damaged in the store."""
+    """Submit the job that tokenises a data set; --again replaces an earlier result, such as a damaged one."""
     client = connect()
-    if anew:
+    if again:
         named = [each for each in client.pages("/datasets", team=team) if each["name"] == name]
         if len(named) != 1:
             remedy = "name one of `athanor dataset list`" if not named else "name its --team"
@@ -101,7 +107,7 @@ def _task(name: str, text_field: str, validation_fraction: float, vocab_size: in
 
 
 def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], *, wait: bool, as_json: bool) -> Any:
-    """The job, with `wait` as it ended."""
+    """Return the job; with `wait`, after it has ended."""
     spec = {"version": 1, "name": f"prepare-{name}"[:100], "prepare": task, **({"team": team} if team else {})}
     job = client.post("/jobs", spec)
     if not as_json:
@@ -123,7 +129,7 @@ def list_datasets(team: Annotated[str | None, typer.Option()] = None, as_json: A
 
 
 class _Tar:
-    """Files as one tar, made as it is sent, from the beginning each time: a retry must not send half of it."""
+    """Stream files as one tar archive, from the beginning at each iteration, so that a retry sends all of it."""
 
     def __init__(self, paths: list[Path]) -> None:
         names = [path.name for path in paths]

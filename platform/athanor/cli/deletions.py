@@ -1,4 +1,4 @@
-"""delete, and what can still be restored."""
+"""`athanor delete` and `athanor trash`."""
 
 from typing import Annotated, Any
 

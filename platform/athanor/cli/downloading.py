@@ -1,5 +1,8 @@
-"""Fetching a sealed model: its manifest is authenticated first, each part is checked and opened before it is written,
-and nothing bears its final name before all of it is there. A download that was cut off goes on where it stopped."""
+"""Download an encrypted model.
+
+Its manifest is authenticated first, each part is verified and decrypted before it is written, and files get their final
+names when all are complete. An interrupted download resumes where it stopped.
+"""
 
 import os
 import shutil
@@ -29,7 +32,7 @@ Advance = Callable[[int], None]
 
 
 class Download:
-    """One artifact into one folder. `advance` is told the plaintext bytes that are safely written."""
+    """Download one artifact into one folder. `advance` is called with the number of plaintext bytes written."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Download:
         except ValueError as error:
             raise CliError(
                 ExitCode.SERVER,
-                f"refused the manifest of {self._id}: {error}. Nothing was written; tell the platform's administrator",
+                f"refused the manifest of {self._id}: {error}. Nothing was written; report it to the platform's admin",
             ) from error
         return manifest
 
@@ -102,7 +105,7 @@ class Download:
             os.fsync(handle.fileno())
 
     def _fetch_part(self, part: StoredPart, sealer: Sealer) -> bytes:
-        """The part's plaintext. Links expire and stores restart: both are tried again, damage is not."""
+        """Return the part's plaintext. Expired links and store restarts are retried; damage is not."""
         problem = ""
         for delay in PART_DELAYS_SECONDS:
             try:
@@ -116,16 +119,18 @@ class Download:
                     except SealError as error:
                         raise CliError(
                             ExitCode.SERVER,
-                            f"refused a damaged part: {error}. Nothing of it was written; tell the platform's admin",
+                            f"refused a damaged part: {error}. It was not written; report it to the platform's admin",
                         ) from error
                 problem = f"answer {response.status_code}"
             self._wait(delay)
             self._ask()
-        raise CliError(ExitCode.SERVER, f"part {part.key} cannot be fetched ({problem}): run the same command to go on")
+        raise CliError(
+            ExitCode.SERVER, f"part {part.key} cannot be fetched ({problem}): run the same command again to resume"
+        )
 
 
 def _whole_parts(file: StoredFile, present: int) -> tuple[int, list[StoredPart]]:
-    """How many bytes of whole parts are there already, and the parts after them."""
+    """Return the number of bytes of complete parts on disk, and the parts after them."""
     done = 0
     for index, part in enumerate(file.parts):
         if done + part.plaintext_size > present:
@@ -140,7 +145,7 @@ def _marker(folder: Path) -> str | None:
 
 
 def choose_artifact(client: Client, reference: str) -> Artifact:
-    """An artifact by its id, or the model of a job by the job's."""
+    """Return an artifact by its id, or the model of a job by the job's id."""
     if reference.startswith("art_"):
         artifact: Artifact = client.get(f"/artifacts/{reference}")
         return artifact

@@ -1,4 +1,4 @@
-"""Exit codes, which scripts may rely on, and the errors that lead to them."""
+"""Exit codes, a stable interface for scripts, and the errors behind them."""
 
 import functools
 import sys
@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
 
 
 class CliError(Exception):
-    """One line for a person, with the remedy; `details` are further lines, one per field."""
+    """An error message with its remedy; `details` are further lines, one per field."""
 
     def __init__(self, exit_code: ExitCode, message: str, details: list[str] | None = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class CliError(Exception):
 
 
 def reports_errors(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Turns a CliError into its lines on stderr and its exit code; Ctrl-C into 130 without a traceback."""
+    """Turn a CliError into lines on stderr and an exit code; Ctrl-C into 130 without a traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -47,7 +47,7 @@ def reports_errors(command: Callable[Parameters, Result]) -> Callable[Parameters
                 print(plain(f"  {line}"), file=sys.stderr)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt as error:
-            print("athanor: interrupted; a submitted job goes on", file=sys.stderr)
+            print("athanor: interrupted; submitted jobs continue", file=sys.stderr)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
         except BrokenPipeError as error:  # `athanor list | head`
             sys.stderr.close()

@@ -19,12 +19,12 @@ POINTS = 5000  # of a curve; longer ones keep the lowest and the highest value o
 @reports_errors
 def tensorboard(
     jobs: JobIds,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A folder; each job gets one in it.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Output folder; each job gets a subfolder.")] = Path(
         "tensorboard"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Write the metrics of jobs as TensorBoard's event files. Again: what there is by then, in their place."""
+    """Write the metrics of jobs as TensorBoard event files. A second run replaces them with the metrics up to then."""
     if importlib.util.find_spec("tensorboard") is None:
         raise CliError(ExitCode.USAGE, "this needs the package tensorboard: pip install 'athanor[tensorboard]'")
     client = connect()
@@ -45,7 +45,7 @@ def tensorboard(
 
 
 def _write(folder: Path, series: dict[str, Any]) -> None:
-    """Wall times are those of the steps, so that curves can be drawn over them."""
+    """Write one run's curves; wall times are those of the steps."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an extra
     from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - an extra
     from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415 - an extra

@@ -1,4 +1,4 @@
-"""watch and logs: what goes on for as long as the job does."""
+"""`athanor watch` and `athanor logs`."""
 
 from typing import Annotated, Any
 
@@ -17,10 +17,12 @@ PAGE_LINES = 500
 @reports_errors
 def watch_job(
     job: JobId,
-    timeout: Annotated[float | None, typer.Option(help="Seconds; the job goes on after them.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Stop watching after this many seconds; the job continues.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job's progress until it ends. Ctrl-C leaves the job alone."""
+    """Show a job's progress until it ends. Ctrl-C does not stop the job."""
     last = watch(connect(), job, as_json=as_json, until_seconds=timeout)
     if as_json:
         print_json(last, one_line=True)
@@ -34,14 +36,14 @@ def watch_job(
 @reports_errors
 def logs(
     job: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    tail: Annotated[int | None, typer.Option(min=1, max=10_000, help="Only the last lines.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")] = False,
+    tail: Annotated[int | None, typer.Option(min=1, max=10_000, help="Only the last N lines.")] = None,
     attempt: Annotated[int | None, typer.Option()] = None,
-    rank: Annotated[int | None, typer.Option(help="Only this process's lines.")] = None,
-    grep: Annotated[str | None, typer.Option(help="Only lines that hold this text.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Only lines of this rank.")] = None,
+    grep: Annotated[str | None, typer.Option(help="Only lines that contain this text.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a job's processes wrote."""
+    """Print the log of a job's processes."""
     client = connect()
     filters: dict[str, Any] = {"attempt": attempt, "rank": rank, "grep": grep}
     changes = Changes(client, job) if follow else None
@@ -55,7 +57,7 @@ def logs(
 
 
 def _print_rest(client: Client, job: str, as_json: bool, filters: dict[str, Any], after: str | None) -> str | None:
-    """Everything after the cursor that is there now."""
+    """Print everything after the cursor that exists now."""
     while True:
         newer = _print_page(client, job, as_json, {**filters, "after": after, "limit": PAGE_LINES})
         if newer in (None, after):

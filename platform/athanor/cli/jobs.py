@@ -25,9 +25,9 @@ def submit(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The job's name.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the job ends.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what would run, and what it costs.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what would run and its cost.")] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="The same key never makes a second job. Made up when not given.")
+        str | None, typer.Option(help="Idempotency key: the same key never creates a second job. Default: random.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,19 +99,19 @@ def show(job: JobId, as_json: AsJson = False) -> None:
 
 @reports_errors
 def cancel(jobs: JobIds, as_json: AsJson = False) -> None:
-    """Ask jobs to stop. One that has ended already stays as it is."""
+    """Cancel jobs. A job that has already ended is unchanged."""
     _act(jobs, "cancel", as_json)
 
 
 @reports_errors
 def pause(jobs: JobIds, as_json: AsJson = False) -> None:
-    """Ask jobs to save a checkpoint and give their slots back; one that waits is held."""
+    """Pause jobs: running ones checkpoint and release their slots, queued ones are held."""
     _act(jobs, "pause", as_json)
 
 
 @reports_errors
 def resume(jobs: JobIds, as_json: AsJson = False) -> None:
-    """Let paused or held jobs go on from their newest checkpoints."""
+    """Resume paused or held jobs from their newest checkpoints."""
     _act(jobs, "resume", as_json)
 
 
@@ -119,11 +119,11 @@ def resume(jobs: JobIds, as_json: AsJson = False) -> None:
 def retry(
     job: JobId,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="The same key never makes a second job. Made up when not given.")
+        str | None, typer.Option(help="Idempotency key: the same key never creates a second job. Default: random.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job that has ended once more, as it was written."""
+    """Submit the spec of an ended job again."""
     client = connect()
     key = idempotency_key or f"cli-{uuid.uuid4()}"
     found = client.post(f"/jobs/{job}:retry", headers={"Idempotency-Key": key})
@@ -134,7 +134,7 @@ def retry(
 
 
 def _act(jobs: list[str], action: str, as_json: bool) -> None:
-    """One job is answered with itself; of several each is told, and any refusal is the command's failure."""
+    """Print one job in full, several as one line each; any refusal makes the command fail."""
     client = connect()
     if len(jobs) == 1:
         found = client.post(f"/jobs/{jobs[0]}:{action}")

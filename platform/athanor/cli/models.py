@@ -1,4 +1,4 @@
-"""download and generate: from a finished job to a model on this machine."""
+"""`athanor download` and `athanor generate`."""
 
 import importlib.util
 import re
@@ -26,7 +26,7 @@ def download(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a model, check it and decrypt it. Run it again to go on after an interruption."""
+    """Download, verify and decrypt a model. Run it again to resume after an interruption."""
     client = connect()
     artifact = choose_artifact(client, reference)
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"{artifact['name']}-{artifact['id'][-6:].lower()}"))
@@ -59,8 +59,8 @@ def download(
 @reports_errors
 def generate(
     folder: Annotated[Path, typer.Argument(help="A downloaded model.")],
-    prompt: Annotated[str, typer.Option(help="How the text begins.")] = "def ",
-    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 100,
+    prompt: Annotated[str, typer.Option(help="Prompt.")] = "def ",
+    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens to generate.")] = 100,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.8,
     seed: Annotated[int, typer.Option()] = 1,
     as_json: AsJson = False,

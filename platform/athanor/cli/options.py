@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options shared by several commands."""
 
 from typing import Annotated
 

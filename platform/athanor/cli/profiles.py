@@ -1,4 +1,4 @@
-"""profile: traces of a running job's next steps, on this machine."""
+"""`athanor profile`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,15 +20,15 @@ OPEN = "requested"
 @reports_errors
 def profile(
     job: JobId,
-    steps: Annotated[int, typer.Option(min=1, max=50, help="How many steps to trace.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, max=50, help="Number of steps to profile.")] = 3,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A new folder. Default: profile- and the steps.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the traces and fetch them.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Trace the next steps of a running job, one file a rank for Perfetto or chrome://tracing. They take longer
-    meanwhile; the job goes on."""
+    """Profile the next steps of a running job: one trace per rank for Perfetto or chrome://tracing. These steps take
+    longer; the job continues."""
     client = connect()
     changes = Changes(client, job) if wait else None
     asked: Profile = client.post(f"/jobs/{job}:profile", {"steps": steps})
@@ -36,7 +36,7 @@ def profile(
         if as_json:
             print_json(asked)
         else:
-            console.print(f"{asked['id']} is asked for: {steps} steps of {job}")
+            console.print(f"{asked['id']} requested: {steps} steps of {job}")
         return
     found = _answered(client, job, asked, changes)
     if found["artifact"] is None:

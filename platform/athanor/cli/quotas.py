@@ -1,6 +1,6 @@
-"""quota show, set, preview, apply, settings; queue.
+"""`athanor quota` and `athanor queue`.
 
-Whoever changes the tree needs a token with the scope `platform:quotas`, of a platform administrator.
+Changes need a platform administrator's token with the scope `platform:quotas`.
 """
 
 import re
@@ -37,10 +37,10 @@ NONE = "none"
 @app.command("show")
 @reports_errors
 def show(
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="The tree as `athanor quota apply` takes it.")] = False,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML for `athanor quota apply`.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tree, what of it is used, borrowed and lent; to members of teams, their path."""
+    """Show the quota tree with usage; members of teams see their own path."""
     client = connect()
     if as_yaml:
         sys.stdout.write(plain(yaml.safe_dump(client.get("/quotas/document"), sort_keys=False, allow_unicode=True)))
@@ -58,15 +58,17 @@ def show(
 @app.command("set")
 @reports_errors
 def set_node(
-    node: Annotated[str, typer.Argument(help="Its path (research/vision), team or id; organisation is the top.")],
+    node: Annotated[str, typer.Argument(help="Path (research/vision), team or id; organisation is the root.")],
     grant: Annotated[
         list[str] | None,
-        typer.Option(help="h100=8, or h100=8:4:2: own, borrow limit, lend limit (- for none); h100=none: no grant."),
+        typer.Option(
+            help="h100=8, or h100=8:4:2 for nominal quota, borrow limit, lend limit (- for none); h100=none removes it."
+        ),
     ] = None,
-    weight: Annotated[float | None, typer.Option(help="Its part of what its siblings share.")] = None,
-    parent: Annotated[str | None, typer.Option(help="Move it there.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Fair-share weight among its siblings.")] = None,
+    parent: Annotated[str | None, typer.Option(help="Move the node below this one.")] = None,
     name: Annotated[str | None, typer.Option(help="Rename a group.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make a group with this path.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create a group with this path.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete an empty group.")] = False,
     max_running_jobs: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
     max_queued_jobs: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
@@ -74,10 +76,10 @@ def set_node(
     max_slots_per_job: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
     max_run_seconds: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
     max_storage_bytes: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a node of the tree; what is not named stays. Holds at once."""
+    """Change a node of the tree. Omitted options are unchanged; takes effect immediately."""
     if create and delete:
         raise CliError(ExitCode.USAGE, "--create and --delete: give one of them")
     limits = {
@@ -109,7 +111,7 @@ def set_node(
 @app.command("preview")
 @reports_errors
 def preview(file: TreeFile, as_json: AsJson = False) -> None:
-    """Say what a file would change, who would be over, and which jobs would stop or start."""
+    """Show what a file would change: limits exceeded, jobs that would stop or start."""
     seen = connect().post("/quotas:preview", _tree(file))
     if as_json:
         print_json(seen)
@@ -120,7 +122,7 @@ def preview(file: TreeFile, as_json: AsJson = False) -> None:
 @app.command("apply")
 @reports_errors
 def apply(file: TreeFile, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Make the tree as a file says, all of it at once. Groups that are left out are removed, teams stay."""
+    """Apply a file to the tree in one transaction. Groups missing from the file are deleted, teams stay."""
     client, document = connect(), _tree(file)
     seen = client.post("/quotas:preview", document)
     if not as_json:
@@ -138,15 +140,23 @@ def apply(file: TreeFile, yes: Yes = False, as_json: AsJson = False) -> None:
 @app.command("settings")
 @reports_errors
 def admission_settings(
-    fair_share: Annotated[bool | None, typer.Option(help="Who used less goes first.")] = None,
-    backfill: Annotated[bool | None, typer.Option(help="Small jobs pass where they delay nobody.")] = None,
-    preempt: Annotated[bool | None, typer.Option(help="Lent slots are asked back at a checkpoint.")] = None,
-    half_life_seconds: Annotated[int | None, typer.Option(help="In which past use counts half.")] = None,
-    age_step_seconds: Annotated[int | None, typer.Option(help="Waiting that counts as a class; 0: never.")] = None,
-    protected_seconds: Annotated[int | None, typer.Option(help="Nobody is asked to leave so early.")] = None,
+    fair_share: Annotated[bool | None, typer.Option(help="Rank teams by past usage (fair share).")] = None,
+    backfill: Annotated[
+        bool | None, typer.Option(help="Start small jobs early where they delay no other job (backfill).")
+    ] = None,
+    preempt: Annotated[bool | None, typer.Option(help="Reclaim lent slots; the borrower checkpoints first.")] = None,
+    half_life_seconds: Annotated[
+        int | None, typer.Option(help="Half-life of past usage in fair-share ranking, in seconds.")
+    ] = None,
+    age_step_seconds: Annotated[
+        int | None, typer.Option(help="Seconds of waiting that raise a job one priority class; 0 disables ageing.")
+    ] = None,
+    protected_seconds: Annotated[
+        int | None, typer.Option(help="Minimum run time before a job can be preempted, in seconds.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how admission decides, and change what is named. Holds at once."""
+    """Show or change the admission settings. Changes take effect immediately."""
     asked = {
         "fair_share": fair_share,
         "backfill": backfill,
@@ -169,11 +179,11 @@ def admission_settings(
 
 @reports_errors
 def queue(
-    pool: Annotated[str | None, typer.Option(help="CLUSTER/POOL, or a cluster.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Jobs of each pool.")] = 20,
+    pool: Annotated[str | None, typer.Option(help="Only this pool (CLUSTER/POOL) or cluster.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Number of jobs per pool.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show who waits for which pool, why, and until about when."""
+    """Show the queue of each pool, with reasons and estimated starts."""
     found = connect().get("/queue", pool=pool, limit=limit)["items"]
     if as_json:
         print_json(found)
@@ -249,7 +259,7 @@ def _print_preview(seen: Any) -> None:
         console.print(f"[yellow]over[/yellow] {escape(over['detail'])}")
     for key, said in (
         ("preempted", "[red]saves a checkpoint and waits[/red]"),
-        ("started", "[green]starts at once[/green]"),
+        ("started", "[green]starts immediately[/green]"),
         ("not_started", "[yellow]waits, and would start now[/yellow]"),
     ):
         for job in seen[key]:
@@ -284,5 +294,5 @@ def _grant(text: str) -> tuple[str, dict[str, int | None] | None]:
 
 
 def _if_match(seen: Any) -> dict[str, str]:
-    """Only if the tree is still what was previewed."""
+    """Return the If-Match header for the previewed version of the tree."""
     return {"If-Match": f'W/"{seen["version"]}-"'}

@@ -1,4 +1,4 @@
-"""What a person sees. Nothing here is printed with --json."""
+"""Output for people. Nothing here is printed with --json."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def print_json(value: Any, *, one_line: bool = False) -> None:
 
 
 def progress_of(job: Job | JobSummary) -> Progress:
-    """The newest numbers. A job that has none yet has none of the fields either: ask for each with `get`."""
+    """Return the newest progress. Jobs without progress lack the fields: use `get`."""
     return job.get("progress") or cast("Progress", {})
 
 
@@ -38,7 +38,7 @@ def status_text(job: JobSummary | Job) -> str:
 
 
 def columns(*names: str) -> Table:
-    """An empty table; what one copies from it stays on one line."""
+    """Return an empty table whose cells do not wrap when copied."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(name, overflow="fold", no_wrap=name in WHOLE)
@@ -62,7 +62,7 @@ def jobs_table(jobs: Sequence[JobSummary]) -> Table:
 
 
 def job_lines(job: Job) -> list[str]:
-    """A job in a few lines: what it is, how it stands, what it cost in time."""
+    """Return the summary of a job in a few lines."""
     progress = progress_of(job)
     lines = [
         f"[bold]{escape(job['name'])}[/bold]  {job['id']}  {status_text(job)}",
@@ -88,9 +88,9 @@ def job_lines(job: Job) -> list[str]:
 
 
 def outlook_lines(plan: Plan) -> list[str]:
-    """When a planned job would start, what it would reserve, and what would start sooner."""
+    """Return when a planned job would start, what it would reserve, and alternatives."""
     start = plan["start"]
-    lines = ["it would start at once" if start["starts_now"] else f"it would wait: {_when(start)}"]
+    lines = ["it would start immediately" if start["starts_now"] else f"it would wait: {_when(start)}"]
     if start["reason"]:
         lines.append(f"  {start['reason']['message']} {start['unblocks']}")
     lines += [
@@ -105,7 +105,7 @@ def outlook_lines(plan: Plan) -> list[str]:
 
 def _when(start: StartOutlook) -> str:
     if start["starts_now"]:
-        return "starts at once"
+        return "starts immediately"
     if start["p50_seconds"] is None:
         return "nobody can say yet for how long"
     late = start["p90_seconds"]

@@ -1,4 +1,4 @@
-"""Where the server is and how to be let in: the environment first, then the file `athanor login` writes."""
+"""Server address and token: from the environment, then from the file of `athanor login`."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def settings_path() -> Path:
 
 
 def read_account() -> Account:
-    """ATHANOR_URL and ATHANOR_TOKEN win, each on its own, over the file."""
+    """Return the server and token; ATHANOR_URL and ATHANOR_TOKEN each override the file."""
     stored = _read_file(settings_path())
     url = os.environ.get("ATHANOR_URL") or stored.get("url")
     token = os.environ.get("ATHANOR_TOKEN") or stored.get("token")
@@ -34,7 +34,7 @@ def read_account() -> Account:
 
 
 def write_account(account: Account) -> Path:
-    """Only the owner may read the file (0600): a token is a password."""
+    """Write the file readable by its owner only (0600): a token is a password."""
     path = settings_path()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

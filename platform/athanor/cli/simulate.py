@@ -1,7 +1,7 @@
-"""simulate: what would become of jobs under other quotas, pools or settings.
+"""`athanor simulate`: replay jobs under other quotas, pools or settings.
 
-A scenario file is tried here, without a server, by the policy that admission itself uses; real jobs are tried by the
-server, for whoever has a platform role there.
+A scenario file is simulated locally by the policy that admission uses; the history of real jobs is simulated by the
+server and needs a platform role.
 """
 
 import re
@@ -31,17 +31,18 @@ def simulate(
         Path | None, typer.Argument(help="A scenario: tree, pools, settings, and jobs (docs/simulator.md).")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(help="Another one, whose tree, pools and settings the first one's jobs try too.")
+        Path | None,
+        typer.Option(help="A second scenario: replay the first one's jobs on its tree, pools and settings too."),
     ] = None,
     history: Annotated[
-        str | None, typer.Option(help="In place of a scenario: what ran on the server in so many days, as in 30d.")
+        str | None, typer.Option(help="Instead of a scenario: replay the server's last N days, such as 30d.")
     ] = None,
     tree: Annotated[
         Path | None, typer.Option(help="With --history: the proposed tree, as `athanor quota show --yaml` prints it.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay jobs against a tree of quotas: waits, preemptions, utilisation and fairness per team."""
+    """Replay jobs against a quota tree: waits, preemptions, utilisation and fairness per team."""
     if (scenario is None) == (history is None):
         raise CliError(ExitCode.USAGE, "give either a scenario file or --history 30d")
     if history is not None:

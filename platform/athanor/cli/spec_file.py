@@ -11,7 +11,7 @@ from athanor.core.errors import Invalid
 
 
 def read_spec(path: Path) -> dict[str, Any]:
-    """YAML or JSON (which is YAML). Only the server knows what a spec may hold."""
+    """Read YAML or JSON (a subset of YAML). Validation is the server's."""
     try:
         value = load_yaml(path.read_text(encoding="utf-8"), "file")
     except OSError as error:
@@ -34,7 +34,7 @@ def read_preset(client: Client, name: str) -> dict[str, Any]:
 
 
 def apply_settings(spec: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """`training.steps=50`: a path of names and a value in YAML. The spec given is left as it is."""
+    """Return a copy of the spec with settings like `training.steps=50`: a path of names and a YAML value."""
     result = copy.deepcopy(spec)
     for setting in settings:
         path, separator, text = setting.partition("=")

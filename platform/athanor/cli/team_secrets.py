@@ -75,7 +75,7 @@ def set_destinations(
 @app.command("delete")
 @reports_errors
 def delete(name: SecretName, team: TeamName = None) -> None:
-    """Delete a secret. Jobs that run use the value they were given; later ones start without it."""
+    """Delete a secret. Running jobs use the value they started with; later ones start without it."""
     client = connect()
     client.delete(f"/secrets/{_secret(client, _team_id(client, team), name)['id']}")
     console.print(f"deleted {escape(name)}")

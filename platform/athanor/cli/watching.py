@@ -1,4 +1,4 @@
-"""Following a job to its end: a progress bar on a terminal, plain lines elsewhere."""
+"""Follow a job to its end: a progress bar on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from athanor.cli.render import console, number, print_json, progress_of
 from athanor.cli.schema_gen import Job
 
 FINAL = {"succeeded", "failed", "cancelled", "expired"}
-PATIENCE_SECONDS = 900.0  # the server may be restarted or updated meanwhile; the job goes on
+PATIENCE_SECONDS = 900.0  # the server may be restarted or updated meanwhile; the job continues
 PLAIN_LINE_SECONDS = 10.0
 Show = Callable[[Job], None]
 
@@ -26,7 +26,7 @@ def exit_code(job: Job) -> ExitCode:
 
 
 def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | None = None) -> Job:
-    """Show progress until the job ends (or `until_seconds` are over) and return its last state."""
+    """Show progress until the job ends (or `until_seconds` have passed) and return its last state."""
     if as_json:
         return _follow(client, job_id, _json_lines(), until_seconds)
     if not console.is_terminal:
@@ -98,7 +98,7 @@ def _plain_lines() -> Show:
 
 
 def _json_lines() -> Show:
-    """One object per change. `status`, `phase` and `progress` only: the whole job comes at the end."""
+    """Print one object per change with `status`, `phase` and `progress`; the full job comes at the end."""
     last: dict[str, Any] = {}
 
     def show(job: Job) -> None:
