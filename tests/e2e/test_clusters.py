@@ -201,7 +201,7 @@ def test_a_lost_node_is_told_on_the_jobs_page_and_on_its_own(
     iron.world.end(first, Cause.NODE_LOST)
     wait_until(lambda: len(iron.world.created) == 2, "it is tried again", 60)
     page.goto(f"/jobs/{job['id']}")
-    expect(attempts).to_contain_text("The machine it ran on was lost")
+    expect(attempts).to_contain_text("Its node was lost")
     page.goto(f"/clusters/{cluster['id']}?tab=nodes")
     page.get_by_role("button", name="Look at node gpu-07").click()
     expect(page.get_by_role("table", name="Incidents")).to_contain_text(job["id"])

@@ -83,8 +83,8 @@ def _waits(blame: Blame, message: str, remedy: str) -> Meaning:
 MEANINGS: dict[Reason, Meaning] = {
     R.QUOTA_EXCEEDED: _waits(
         Blame.NOBODY,
-        "Its team's quota, or a limit above it, is reached.",
-        "Starts when slots are given back; an administrator of the platform can raise the quota.",
+        "The quota of its team, or a limit above it, is reached.",
+        "Starts when slots are released; a platform administrator can raise the quota.",
     ),
     R.BUDGET_EXHAUSTED: _waits(
         Blame.NOBODY, "The team's budget is used up.", "Waits for the next period; an admin can raise the budget."
@@ -92,28 +92,32 @@ MEANINGS: dict[Reason, Meaning] = {
     R.WAITING_FOR_CAPACITY: _waits(
         Blame.NOBODY, "Not enough slots are free.", "Starts when running jobs end; fewer processes start sooner."
     ),
-    R.WAITING_FOR_GANG: _waits(Blame.NOBODY, "Not all nodes are free at once.", "Starts when all can start together."),
-    R.NOT_BEFORE: _waits(Blame.NOBODY, "Its start time has not come.", "Starts at not_before."),
+    R.WAITING_FOR_GANG: _waits(
+        Blame.NOBODY, "Not enough nodes are free at the same time.", "Starts when all its nodes can start together."
+    ),
+    R.NOT_BEFORE: _waits(Blame.NOBODY, "Its start time is in the future.", "Starts at not_before."),
     R.HELD: _waits(Blame.NOBODY, "It is on hold.", "Release it to let it start."),
     R.CLUSTER_DOWN: _waits(
-        Blame.INFRASTRUCTURE, "The cluster takes no new jobs now.", "Starts when it does again; an admin knows why."
+        Blame.INFRASTRUCTURE,
+        "The cluster is not accepting jobs.",
+        "Starts when the cluster accepts jobs again; see the cluster's page.",
     ),
     R.DEPENDENCY: _waits(Blame.NOBODY, "Another job must end first.", "Starts after the jobs it names."),
-    R.PAUSED_BY_USER: _waits(Blame.USER, "It is paused at a checkpoint.", "Resume it to let it go on."),
+    R.PAUSED_BY_USER: _waits(Blame.USER, "It is paused at a checkpoint.", "Resume it to continue."),
     R.WINDOW_CLOSED: _waits(
         Blame.USER,
-        "Price or carbon is above the ceiling that its schedule sets.",
+        "Price or carbon intensity is above the ceiling in its schedule.",
         "Starts when it falls below; a higher ceiling or an earlier deadline starts it sooner.",
     ),
     R.RECLAIMED: _waits(
         Blame.PREEMPTOR,
-        "Its slots were needed by a job with a better claim to them.",
-        "Goes on from its checkpoint when there is room; within its team's own quota nobody can reclaim.",
+        "A job with a higher claim reclaimed its slots.",
+        "Resumes from its checkpoint when slots are free; slots within its team's own quota cannot be reclaimed.",
     ),
     R.SPOT_NOTICE: _waits(
         Blame.INFRASTRUCTURE,
-        "The provider takes back the machine it ran on.",
-        "Goes on from its checkpoint on another machine; a pool that is not spot keeps its machines.",
+        "The provider is reclaiming its spot machine.",
+        "Resumes from its checkpoint on another machine; on-demand pools are not reclaimed.",
     ),
     R.COMPLETED: Meaning(JobStatus.SUCCEEDED, N, Blame.NOBODY, "The run finished.", "Download the model."),
     R.STOPPED_BY_USER: Meaning(JobStatus.CANCELLED, N, Blame.USER, "It was cancelled.", "Fork it to run it again."),
@@ -138,7 +142,7 @@ MEANINGS: dict[Reason, Meaning] = {
         "Fork it with a later schedule.deadline, fewer processes or another accelerator.",
     ),
     R.DEPENDENCY_FAILED: Meaning(
-        F, N, Blame.USER, "A job that it was to come after did not succeed.", "Mend that job, then fork this one."
+        F, N, Blame.USER, "A job that it depends on did not succeed.", "Fix that job, then fork this one."
     ),
     R.OUT_OF_MEMORY: Meaning(
         F,
@@ -151,71 +155,77 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         N,
         Blame.USER,
-        "The loss was no longer a number.",
+        "The loss became NaN or infinite.",
         "Fork it with a smaller learning_rate, more warmup_steps, or a gradient_clip.",
     ),
-    R.BAD_SPEC: Meaning(F, N, Blame.USER, "The spec cannot be run.", "Mend the field named in the message."),
+    R.BAD_SPEC: Meaning(F, N, Blame.USER, "The spec is not runnable.", "Fix the field named in the message."),
     R.DATA_ERROR: Meaning(
-        F, N, Blame.USER, "The data cannot be used.", "Mend the data as the message says, upload it, and fork the job."
+        F, N, Blame.USER, "The data is unusable.", "Fix the data as the message says, upload it, and fork the job."
     ),
     R.USER_ERROR: Meaning(
-        F, Retry.CHARGED, Blame.USER, "The training program failed.", "Look at the last lines of the log."
+        F, Retry.CHARGED, Blame.USER, "The training program failed.", "See the last lines of the log."
     ),
     R.HANG: Meaning(
-        F, Retry.CHARGED, Blame.INFRASTRUCTURE, "No step finished for too long.", "Look at the stacks in the log."
+        F, Retry.CHARGED, Blame.INFRASTRUCTURE, "No step finished for too long.", "See the stack traces in the log."
     ),
     R.COLLECTIVE_TIMEOUT: Meaning(
-        F, Retry.CHARGED, Blame.INFRASTRUCTURE, "The processes lost each other.", "Look for the first rank that failed."
+        F,
+        Retry.CHARGED,
+        Blame.INFRASTRUCTURE,
+        "A collective operation timed out.",
+        "Find the first rank that failed in the log.",
     ),
     R.PROCESS_KILLED: Meaning(
         F,
         Retry.CHARGED,
         Blame.INFRASTRUCTURE,
         "A training process was killed from outside.",
-        "Look at the machine's own log; often it ran out of memory.",
+        "See the node's system log; often the node ran out of memory.",
     ),
     R.NODE_LOST: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "The machine it ran on was lost.", "It was retried; see the cluster."
+        F, Retry.FREE, Blame.INFRASTRUCTURE, "Its node was lost.", "It was retried; see the cluster's page's page."
     ),
     R.GPU_FAULT: Meaning(
         F, Retry.FREE, Blame.INFRASTRUCTURE, "An accelerator failed.", "It was retried; have the device checked."
     ),
     R.PREEMPTED: Meaning(
-        F, Retry.FREE, Blame.PREEMPTOR, "A job of higher right took its place.", "It continues when there is room."
+        F, Retry.FREE, Blame.PREEMPTOR, "A job with a higher claim preempted it.", "It continues when slots are free."
     ),
     R.SPOT_RECLAIMED: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "The provider took the machine back.", "It continues when there is room."
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "The provider reclaimed its spot machine.",
+        "It continues when slots are free.",
     ),
     R.STORAGE_ERROR: Meaning(
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
-        "The object store did not answer for too long.",
-        "Check the store; the run continues from its last checkpoint when retried.",
+        "The object store was unavailable for too long.",
+        "Check the store; a retry continues from the last checkpoint.",
     ),
     R.BACKEND_REJECTED: Meaning(
-        F, N, Blame.USER, "The cluster refused the job.", "Mend what the cluster's message says."
+        F, N, Blame.USER, "The cluster refused the job.", "Fix what the cluster's message names."
     ),
     R.LAUNCH_FAILED: Meaning(
         F,
         Retry.CHARGED,
         Blame.INFRASTRUCTURE,
-        "Its nodes could not start it.",
-        "Mend what the cluster's message says: an image, a mount, a missing program.",
+        "Its nodes failed to start it.",
+        "Fix what the cluster's message names: an image, a mount, a missing program.",
     ),
     R.PLATFORM_ERROR: Meaning(
-        F, Retry.FREE, Blame.PLATFORM, "The platform made an error.", "It was retried; report the request id."
+        F, Retry.FREE, Blame.PLATFORM, "An internal error of the platform.", "It was retried; report the request id."
     ),
     R.STARTUP_TIMEOUT: Meaning(
         F,
         Retry.CHARGED,
         Blame.INFRASTRUCTURE,
-        "No first step came in time.",
-        "Look at the start-up phases and the log.",
+        "The first step did not finish in time.",
+        "See the start-up phases and the log.",
     ),
-    R.UNKNOWN_LOSS: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "It vanished from its cluster without a trace.", "It was retried."
-    ),
+    R.UNKNOWN_LOSS: Meaning(F, Retry.FREE, Blame.INFRASTRUCTURE, "It disappeared from its cluster.", "It was retried."),
 }
 
 
