@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from athanor.scheduling.forecast import Forecast, Shares, Stretch, forecasts, stretch_of
+from athanor.scheduling.forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 from athanor.scheduling.generated import Submitter, generate
 from athanor.scheduling.policy import decide
 from athanor.scheduling.simulate import PastJob
@@ -33,9 +33,9 @@ class World:
     started: dict[str, int] = field(default_factory=dict)
     raw: dict[str, Forecast] = field(default_factory=dict)
 
-    def stretch(self) -> Stretch:
+    def stretch(self) -> CalibrationFactors:
         """By what has come of what was told so far."""
-        return stretch_of(
+        return calibration_factors(
             [
                 (raw.p50_seconds, raw.p90_seconds, self.started[job_id] - self.told[job_id][0])
                 for job_id, raw in self.raw.items()

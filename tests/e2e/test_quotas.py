@@ -1,4 +1,4 @@
-"""Quotas and the queue in a real Chromium: the tree is changed with a preview, audited, and takes effect immediately."""
+"""Quotas and the queue in a real Chromium: the tree is changed with a preview and audited, with immediate effect."""
 
 import os
 import re

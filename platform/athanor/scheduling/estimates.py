@@ -1,4 +1,4 @@
-"""Start times told to waiting jobs, and how well they were met."""
+"""Start estimates of queued jobs, and their calibration."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,20 +12,22 @@ from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
 from athanor.scheduling import snapshots
-from athanor.scheduling.forecast import Forecast, Shares, Stretch, forecasts, stretch_of
+from athanor.scheduling.forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 from athanor.scheduling.models import StartEstimate
 from athanor.scheduling.policy import decide
 from athanor.scheduling.snapshot import Snapshot
 
-HISTORY = 2000  # ends that durations are drawn from
-MOST_OF_A_POOL = 60  # first in line, of whom a start is told
-JUDGED = 500  # estimates that calibration looks back on
+HISTORY = 2000  # ended runs that run times are drawn from
+MOST_OF_A_POOL = 60  # jobs at the head of the queue that get an estimate
+JUDGED = 500  # latest estimates that calibration uses
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of estimates whose jobs have started: the shares that had started by their P50 and P90 (perfect: 0.5 and 0.9),
-    and the middle of how far the P50 was off."""
+    """Accuracy of estimates whose jobs have started.
+
+    The shares that had started by their P50 and P90 (ideal: 0.5 and 0.9), and the median error of the P50 in seconds.
+    """
 
     judged: int
     by_p50: float | None
@@ -34,27 +36,27 @@ class Calibration:
 
 
 def estimate_due() -> None:
-    """Tell the first in line of each pool when they will start."""
+    """Estimate the start of the first jobs in line of each pool."""
     now = timezone.now()
     taken = snapshots.take(now)
-    shares, stretch = shares_of(taken.snapshot), learnt_stretch()
-    told: dict[str, dict[str, int | None]] = {}
+    shares, stretch = shares_of(taken.snapshot), learned_factors()
+    estimates: dict[str, dict[str, int | None]] = {}
     for pool in taken.snapshot.pools:
         first = first_in_line(taken.snapshot, pool.id)
         ids = [job.job_id for job in first.waiting if job.pool == pool.id]
         for job_id, raw in (forecasts(first, ids, shares) if ids else {}).items():
             found = stretch.of(raw)
-            told[job_id] = {
+            estimates[job_id] = {
                 "p50_seconds": found.p50_seconds,
                 "p90_seconds": found.p90_seconds,
                 "estimated_at": int(now.timestamp()),
             }
             _note(taken.rows[job_id], raw, found, now)
-    transitions.add_facts_of_waiting(told)
+    transitions.add_facts_of_waiting(estimates)
 
 
 def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:
-    """Only what bears on the first of a pool: its accelerator's pools, and of each the first in line."""
+    """Return the snapshot reduced to the pools of this pool's accelerator and the first jobs in line of each."""
     accelerator = next(pool.accelerator for pool in snapshot.pools if pool.id == pool_id)
     pools = [pool for pool in snapshot.pools if pool.accelerator == accelerator]
     here = {pool.id for pool in pools}
@@ -62,8 +64,8 @@ def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:
     holdings = [holding for holding in snapshot.holdings if holding.pool in here]
     narrowed = replace(snapshot, pools=pools, waiting=waiting, holdings=holdings)
     order = {decision.job_id: decision.position for decision in decide(narrowed)}
-    kept = [job for job in waiting if order.get(job.job_id, 0) <= MOST_OF_A_POOL]
-    return replace(narrowed, waiting=kept)
+    first = [job for job in waiting if order.get(job.job_id, 0) <= MOST_OF_A_POOL]
+    return replace(narrowed, waiting=first)
 
 
 def shares_of(snapshot: Snapshot) -> Shares:
@@ -83,9 +85,9 @@ def shares_of(snapshot: Snapshot) -> Shares:
     return Shares({leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all))
 
 
-def learnt_stretch() -> Stretch:
+def learned_factors() -> CalibrationFactors:
     rows = StartEstimate.objects.filter(started_at__isnull=False).order_by("-started_at")
-    return stretch_of(
+    return calibration_factors(
         [
             (row.raw_p50_seconds, row.raw_p90_seconds, int((row.started_at - row.made_at).total_seconds()))
             for row in rows[:JUDGED]
@@ -95,7 +97,7 @@ def learnt_stretch() -> Stretch:
 
 
 def _note(row: Job, raw: Forecast, found: Forecast, now: datetime) -> None:
-    """The first estimate of each wait is the one that is judged."""
+    """Record the first estimate of each wait: the one that calibration judges."""
     if raw.p50_seconds is None or raw.p90_seconds is None or found.p50_seconds is None or found.p90_seconds is None:
         return
     if StartEstimate.objects.filter(job_id=row.id, made_at__gte=row.queued_at).exists():

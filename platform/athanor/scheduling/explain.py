@@ -1,7 +1,6 @@
-"""What a waiting job's team is told of it: the blocker, who holds what it lacks, what would unblock it.
+"""Explain to a queued job's team why it waits: the blocker, who holds what it lacks, what would unblock it.
 
-Names of teams and sums of slots are told to everybody (one installation is one organisation), ids of jobs only to the
-team that they belong to.
+Team names and sums of slots are visible to everyone (one installation is one organisation), job ids only to their team.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ MOST_HOLDERS = 20
 
 
 class Holders(NamedTuple):
-    """Whose the jobs are: (leaf, its name) of those that hold slots, the leaf of those that wait."""
+    """Owners of jobs: (leaf, its name) of those that hold slots, the leaf of those that wait."""
 
     leaves: Mapping[str, tuple[str, str]]
     waiting: Mapping[str, str]
@@ -28,9 +27,9 @@ def holders(snapshot: Snapshot) -> Holders:
 
 
 def facts(decision: Decision, leaf: str, of: Holders) -> dict[str, Any]:
-    """For Job.waiting. `leaf`: of the job's own team."""
+    """Return the content of Job.waiting. `leaf`: the leaf of the job's own team."""
     blocker = decision.blocker
-    told: dict[str, Any] = {
+    explanation: dict[str, Any] = {
         "unblocks": decision.unblocks,
         "position": decision.position,
         "starts_in_seconds": decision.starts_in_seconds,
@@ -46,18 +45,18 @@ def facts(decision: Decision, leaf: str, of: Holders) -> dict[str, Any]:
             if holder == leaf:
                 own.append(job_id)
         ranked = sorted(slots.items(), key=lambda each: (-each[1], each[0]))[:MOST_HOLDERS]
-        told["blocker"] = {
+        explanation["blocker"] = {
             "kind": blocker.kind,
             "name": _name(blocker, leaf, of),
             "lacking": blocker.lacking,
             "held_by": [{"team": name, "slots": held} for name, held in ranked],
             "own_jobs": own[:MOST_HOLDERS],
         }
-    return told
+    return explanation
 
 
 def _name(blocker: Blocker, leaf: str, of: Holders) -> str:
-    """The job whose turn it is has a name only for its own team."""
+    """Return the blocker's name; the next job is named to its own team only."""
     if blocker.kind == "turn" and of.waiting.get(blocker.id) != leaf:
         return "an earlier job of another team"
     return blocker.name

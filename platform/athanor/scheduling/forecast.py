@@ -1,4 +1,4 @@
-"""When waiting jobs will start: the policy itself, played forward many times with durations as they have been. Pure."""
+"""Estimate when queued jobs start: simulate the admission policy many times with past run times (Monte Carlo). Pure."""
 
 import heapq
 import random
@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from athanor.scheduling.policy import decide
 from athanor.scheduling.snapshot import Holding, Snapshot, Waiting
 
-# How long runs take of what they may, where nothing is known yet: from a run that fails early to one that is cut off.
+# Assumed shares of the time limit that runs take, without history: from an early failure to a run that is cut off.
 UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
-FEWEST_KNOWN = 20  # ends of a team before its own are taken, judged forecasts before they are learnt from
-MOST_STRETCH = 10.0
+FEWEST_KNOWN = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
+MAX_FACTOR = 10.0
 HORIZON_SECONDS = 60 * 86_400
 SAVING_SECONDS = 30  # what a preempted job takes to save its checkpoint
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of their time limit runs took, sorted: of a leaf, and of all."""
+    """Shares of their time limit that runs took, sorted: per leaf and overall."""
 
     of_leaf: Mapping[str, Sequence[float]]
     of_all: Sequence[float]
 
     def draw(self, chance: random.Random, leaf: str, limit: int, ran: int) -> int:
-        """Seconds that a run still takes which has taken `ran` of at most `limit`."""
+        """Draw the remaining seconds of a run that has taken `ran` of at most `limit`."""
         known = self.of_leaf.get(leaf, ())
         if len(known) < FEWEST_KNOWN:
             known = self.of_all if len(self.of_all) >= FEWEST_KNOWN else UNKNOWN
@@ -34,15 +34,15 @@ class Shares:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds from now; None: later than anybody can say."""
+    """Estimated start in seconds from now; None if beyond the horizon."""
 
     p50_seconds: int | None
     p90_seconds: int | None
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """By what forecasts are multiplied, so that they are met as often as they say."""
+class CalibrationFactors:
+    """Factors on forecasts, so that they are met as often as they claim."""
 
     p50: float = 1.0
     p90: float = 1.0
@@ -54,19 +54,21 @@ class Stretch:
         return Forecast(p50, max(int(found.p90_seconds * self.p90), p50))
 
 
-def stretch_of(judged: Sequence[tuple[int, int, int]]) -> Stretch:
-    """From (P50, P90, what it came to) of forecasts before any stretch, in seconds: the factors with which half and
-    nine tenths of them would have been met (split conformal prediction, with the ratio as its score). Jobs that come
-    later are in no forecast; how much they usually matter is in this."""
+def calibration_factors(judged: Sequence[tuple[int, int, int]]) -> CalibrationFactors:
+    """Return the factors with which 50 % and 90 % of past forecasts would have been met.
+
+    `judged`: (P50, P90, actual wait) in seconds, before calibration. This is split conformal prediction with the ratio
+    as its score. It also accounts for later arrivals, which no forecast contains.
+    """
     if len(judged) < FEWEST_KNOWN:
-        return Stretch()
+        return CalibrationFactors()
     p50 = sorted(waited / max(p50, 1) for p50, _, waited in judged)
     p90 = sorted(waited / max(p90, 1) for _, p90, waited in judged)
-    return Stretch(_within(p50[len(p50) // 2]), _within(p90[min(int(0.9 * (len(p90) + 1)), len(p90) - 1)]))
+    return CalibrationFactors(_within(p50[len(p50) // 2]), _within(p90[min(int(0.9 * (len(p90) + 1)), len(p90) - 1)]))
 
 
 def _within(factor: float) -> float:
-    return min(max(factor, 1 / MOST_STRETCH), MOST_STRETCH)
+    return min(max(factor, 1 / MAX_FACTOR), MAX_FACTOR)
 
 
 def forecasts(
@@ -78,7 +80,7 @@ def forecasts(
     seed: int = 0,
     most_events: int = 150,
 ) -> dict[str, Forecast]:
-    """Of each of `job_ids`. Jobs that come later are not known and not thought of."""
+    """Return a forecast for each of `job_ids`. Later arrivals are not simulated."""
     starts: dict[str, list[int]] = {job_id: [] for job_id in job_ids}
     for sample in range(samples):
         chance = random.Random(seed * 1_000 + sample)  # noqa: S311 - of a model, no secret
@@ -96,7 +98,7 @@ def _quantile(values: list[int], share: float) -> int | None:
 def _play(
     snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, most_events: int
 ) -> dict[str, int]:
-    """When each of `wanted` starts in one future."""
+    """Return the start of each of `wanted` in one simulated future."""
     clock = 0
     started: dict[str, int] = {}
     waiting = {job.job_id: job for job in snapshot.waiting if job.hold is None}
@@ -135,7 +137,7 @@ def _play(
 def _running(
     snapshot: Snapshot, shares: Shares, chance: random.Random
 ) -> tuple[dict[str, tuple[Holding, int]], list[tuple[int, str]]]:
-    """What holds slots now, with the moment since which it is told about, and when each ends in this future."""
+    """Return the jobs that hold slots, with the time of their facts, and their ends in this future."""
     ends: list[tuple[int, str]] = []
     for holding in snapshot.holdings:
         left = SAVING_SECONDS if holding.leaving else holding.ends_in_seconds

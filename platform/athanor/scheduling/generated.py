@@ -1,4 +1,4 @@
-"""Made-up histories that look like real ones: busy days and quiet nights, few large jobs and many small ones. Pure."""
+"""Generate realistic job histories: busy days and quiet nights, few large jobs and many small ones. Pure."""
 
 import math
 import random
@@ -15,7 +15,7 @@ WEEKEND = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """A team: how much of all jobs are its own, to which pools, and how long they last (median, in seconds)."""
+    """A team that submits jobs: its weight among all jobs, its pools, and the median run time in seconds."""
 
     node: str
     pools: tuple[str, ...]
@@ -33,8 +33,11 @@ def generate(
     spread: float = 1.2,
     limited: float = 0.8,
 ) -> list[PastJob]:
-    """Arrivals follow the hour (most at two in the afternoon) and the weekday, sizes are powers of two of which each is
-    half as frequent as the one before, durations are lognormal with `spread`; `limited` of the jobs name a limit."""
+    """Return generated jobs.
+
+    Arrivals follow the hour (most at 14:00) and the weekday; sizes are powers of two, each about half as frequent as
+    the one before; run times are lognormal with sigma `spread`; a share `limited` of the jobs has a time limit.
+    """
     draw = random.Random(seed)  # noqa: S311 - a repeatable past, no secret
     sizes = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     size_weights = [0.55**power for power in range(len(sizes))]

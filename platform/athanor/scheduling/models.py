@@ -8,7 +8,7 @@ from athanor.jobs.models import Job
 
 
 class AdmissionCycle(models.Model):
-    """One decision of admission that started or preempted something, with all that it knew (scheduling/record.py).
+    """An admission cycle that started or preempted jobs, with its snapshot (scheduling/record.py).
 
     `digest` is the SHA-256 of the snapshot's canonical JSON; both blobs are that JSON, compressed by zstandard.
     """
@@ -27,15 +27,14 @@ class AdmissionCycle(models.Model):
 
 
 class StartEstimate(models.Model):
-    """What a waiting job was told about its start, once for each time that it waits, and when it did start: the record
-    by which estimates are judged."""
+    """The first start estimate of a queued job per wait, and its actual start, for calibration."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="start_estimates")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     made_at = models.DateTimeField()
     p50_at = models.DateTimeField()
     p90_at = models.DateTimeField()
-    # Before it was stretched by how earlier ones were met (scheduling/forecast.py).
+    # Before calibration (scheduling/forecast.py).
     raw_p50_seconds = models.PositiveIntegerField()
     raw_p90_seconds = models.PositiveIntegerField()
     started_at = models.DateTimeField(null=True)

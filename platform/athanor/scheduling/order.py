@@ -1,11 +1,11 @@
-"""In which order waiting jobs are considered: a tournament up the quota tree. Pure.
+"""The order in which queued jobs are considered: a tournament up the quota tree. Pure.
 
-At each node the best of its children is taken: first one whose next job stays within the child's own quota, then that
-with the job of the higher priority class, then that with the smallest dominant share (of the accelerator of which its
-subtree uses and lately used most, for its weight), then that with the oldest job. Within a team: class, then age.
-Who keeps to what is its own goes first so that slots which a team gets back are not borrowed again before it has them.
+Each node takes the best of its children: first a child whose next job stays within the child's own quota, then the one
+with the higher priority class, then the one with the smallest dominant share (of the accelerator that its subtree uses
+and recently used most, relative to its weight), then the one with the oldest job. Within a team: class, then age.
+Children within their own quota go first so that slots which a team reclaims are not borrowed again before it has them.
 
-Only what is on the path of the job just considered changes, so each step costs one replacement in one heap per level.
+Only the path of the job just considered changes, so each step costs one replacement in one heap per level.
 """
 
 import heapq
@@ -21,13 +21,15 @@ CLASS = 10
 NEVER = 1 << 62
 
 Entry = tuple[bool, int, float, str, int, int]
-"""Beyond its own quota, -class, share, job, child, slots that arrive at the parent."""
+"""(borrows, -class, share, job, child, slots that reach the parent)"""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A waiting job in the numbers of the tree and the pools. `slots`: what it takes of its pool.
-    `lasts` seconds at the longest, `ends`: the moment until which, if it started now."""
+    """A queued job with indices into the tree and the pools.
+
+    `slots` of its pool, at most `lasts` seconds, until `ends` if it started now.
+    """
 
     job: Waiting
     leaf: int
@@ -40,14 +42,14 @@ class Candidate:
 
 
 def effective_priority(job: Waiting, settings: Settings) -> int:
-    """Its priority, one class higher for each `age_step_seconds` that it has waited, but by age no higher than high."""
+    """Return its priority, raised one class per `age_step_seconds` of waiting, at most to high."""
     if not settings.age_step_seconds or job.priority >= HIGHEST_BY_AGE:
         return job.priority
     return min(HIGHEST_BY_AGE, job.priority + CLASS * (job.waited_seconds // settings.age_step_seconds))
 
 
 class Shares:
-    """Each node's dominant share: the largest, over accelerators, of (slots used and lately used) / (weight x all)."""
+    """Dominant share of each node: the maximum over accelerators of (used and recent slots) / (weight x total)."""
 
     def __init__(self, tree: Tree, totals: Mapping[str, int]) -> None:
         self._tree = tree
@@ -60,7 +62,7 @@ class Shares:
                 self.add(number, accelerator, node.recent[accelerator])
 
     def add(self, leaf: int, accelerator: str, slots: float) -> None:
-        """So many more are used, or fewer."""
+        """Add `slots`, which may be negative, to the usage of a leaf."""
         used, total = self._used[accelerator], self._totals.get(accelerator, 1.0)
         for number in self._tree.paths[leaf]:
             used[number] += slots
@@ -75,10 +77,10 @@ class Shares:
 
 
 class Order:
-    """Gives candidates one at a time; `settle` must follow each, after what came of it is in `usage` and `shares`.
+    """Yields candidates one at a time; call `settle` after each, once `usage` and `shares` reflect its decision.
 
-    Each accelerator has its tournament: what a team asks of one stands in nobody's way for another. Between them the
-    class decides, then age.
+    Each accelerator has its own tournament, so that a team's demand for one does not delay others for another. Between
+    tournaments class decides, then age.
     """
 
     def __init__(self, tree: Tree, usage: Usage, shares: Shares | None, candidates: Iterable[Candidate]) -> None:
@@ -98,11 +100,11 @@ class Order:
         return best
 
     def settle(self, candidate: Candidate) -> None:
-        """`candidate`, which `next` gave, was considered."""
+        """Record that `candidate`, the last one of `next`, was considered."""
         self._tournaments[candidate.accelerator].settle(candidate)
 
     def borrowers_went_before(self, candidate: Candidate) -> frozenset[int]:
-        """Nodes of its path of whose subtrees jobs beyond the node's own quota were considered already."""
+        """Return the nodes of its path below which borrowing jobs were considered already."""
         tournament = self._tournaments[candidate.accelerator]
         return frozenset(tournament.went_beyond.intersection(tournament.tree.paths[candidate.leaf]))
 
@@ -112,8 +114,11 @@ def _rank(candidate: Candidate) -> tuple[int, str]:
 
 
 class _Tournament:
-    """The order of the jobs for one accelerator. Shares only grow while it lasts: an entry that was made when one was
-    smaller is found on top at the latest, and is made anew."""
+    """The order of the jobs for one accelerator.
+
+    Shares only grow during a cycle, so an outdated entry is noticed at the latest when it reaches the top, and
+    replaced.
+    """
 
     def __init__(
         self, tree: Tree, usage: Usage, shares: Shares | None, accelerator: str, candidates: Iterable[Candidate]
@@ -146,7 +151,7 @@ class _Tournament:
         return self._head
 
     def _best(self, node: int) -> int:
-        """The leaf below `node` that is next."""
+        """Return the next leaf below `node`."""
         heap = self._heaps[node]
         while True:
             child = heap[0][4]
@@ -182,7 +187,7 @@ class _Tournament:
             level, job_id, slots = -candidate.effective, candidate.job.job_id, candidate.slots
         used = self._used[child]
         beyond = slots > 0 and used + slots > self._own[child]
-        kept = self._local[child] - used
-        if kept > 0:
-            slots = slots - kept if slots > kept else 0
+        unlent = self._local[child] - used
+        if unlent > 0:
+            slots = slots - unlent if slots > unlent else 0
         return (beyond, level, self._shares[child], job_id, child, slots)

@@ -1,11 +1,11 @@
-"""Who is asked to save a checkpoint and make room for a job with a better claim. Pure.
+"""Choose the running jobs that checkpoint and release their slots for a job with a higher claim. Pure.
 
 A claim is (a) reclaim: with it, the job's leaf and all above it, below the ancestor it shares with the victim, stay
 within their own quota, while on the victim's side all use more than theirs; or (b) priority: the victim is of the same
 leaf, of a lower priority (as given, never by age), and the leaf borrows no more afterwards than before.
 
 Each preemption lowers `potential`: slots that leaves borrow, then slots held at low priority while higher ones wait.
-So no chain of preemptions can come back to where it began (tests/control_plane/scheduling).
+So no chain of preemptions can return to an earlier state (tests/control_plane/scheduling).
 """
 
 from collections import Counter
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 
+from athanor.scheduling.cluster_state import Held
 from athanor.scheduling.order import Candidate
 from athanor.scheduling.reservations import Reservation
 from athanor.scheduling.snapshot import Settings
-from athanor.scheduling.standing import Held
 from athanor.scheduling.tree import Tree, Usage
 
 MOST_DOUBLINGS = 10
@@ -25,9 +25,11 @@ Potential = tuple[int, tuple[tuple[int, int], ...]]
 
 
 def potential(tree: Tree, held: Iterable[tuple[int, str, int, int]]) -> Potential:
-    """Of what is held, as (leaf, accelerator, slots, priority): slots that leaves hold beyond their own quota, then the
-    slots held at each priority, from the highest one, less being higher. Every preemption, with the job that it is for
-    in its victims' place, makes it smaller."""
+    """Return the potential of held slots, given as (leaf, accelerator, slots, priority).
+
+    It orders by the slots that leaves hold beyond their own quota, then by the slots held at each priority from the
+    highest, where more is smaller. Replacing the victims of a preemption by its claimant lowers it.
+    """
     used: Counter[tuple[int, str]] = Counter()
     at_priority: Counter[int] = Counter()
     for leaf, accelerator, slots, priority in held:
@@ -48,19 +50,21 @@ def choose_victims(
     now: int,
     gone_before: frozenset[int],
 ) -> list[Held] | None:
-    """Whom to ask so that `candidate` fits, now and in what is kept for others: those that lose least work, and nobody
-    that could be spared. Empty when it fits once those have left that leave already, None when asking does not help.
+    """Return the jobs to preempt so that `candidate` fits, now and beside the reservations of others.
 
-    `held`: all that hold slots; `free`: in the candidate's pool. What leaves already counts as gone. `gone_before`:
-    nodes of the candidate's path of which borrowers were considered before it: behind those the victims, which would
-    borrow again, could get their slots back before it.
+    They are those that lose the least work, and a minimal set. Empty if the jobs that are already leaving free enough,
+    None if preemption does not help.
+
+    `held`: all jobs that hold slots; `free`: slots free in the candidate's pool. `gone_before`: nodes of the
+    candidate's path below which borrowers were considered before it: there the victims, which would borrow again, could
+    get their slots back before the candidate.
     """
     held = list(held)
     room = _Room(candidate, usage, free, binding)
     for holder in held:
         if holder.leaving:
-            room.give_back(holder)
-    if room.is_there():
+            room.release(holder)
+    if room.fits_now():
         return []
     leaf = candidate.leaf
     asked = _could_be_asked(candidate, held, room.usage, settings, now)
@@ -75,22 +79,22 @@ def choose_victims(
     for holder in sorted(asked, key=by_work_lost):
         if holder.leaf == leaf or _gives_way(holder.leaf, candidate, reclaims, room.usage):
             victims.append(holder)
-            room.give_back(holder)
+            room.release(holder)
             if room.fits():
                 break
     if not room.fits():
         return None
     for holder in sorted(victims, key=by_work_lost, reverse=True):
-        room.take_again(holder)
+        room.undo_release(holder)
         if room.fits():
             victims.remove(holder)
         else:
-            room.give_back(holder)
+            room.release(holder)
     return victims if _lowers_potential(candidate, victims, before) else None
 
 
 class _Room:
-    """What there would be for one job if others gave their slots back."""
+    """The capacity for one job if others released their slots."""
 
     def __init__(self, candidate: Candidate, usage: Usage, free: int, binding: Sequence[Reservation]) -> None:
         self._candidate = candidate
@@ -100,33 +104,33 @@ class _Room:
             Reservation(one.head, one.starts, one.usage.copy(), one.free, one.top, one.closed) for one in binding
         ]
 
-    def give_back(self, holder: Held) -> None:
+    def release(self, holder: Held) -> None:
         self.usage.remove(holder.leaf, holder.accelerator, holder.slots)
         if holder.pool == self._candidate.pool:
             self._free += holder.slots
         for shadow in self._shadows:
-            shadow.give_back(holder)
+            shadow.release(holder)
 
-    def take_again(self, holder: Held) -> None:
+    def undo_release(self, holder: Held) -> None:
         self.usage.add(holder.leaf, holder.accelerator, holder.slots)
         if holder.pool == self._candidate.pool:
             self._free -= holder.slots
         for shadow in self._shadows:
-            shadow.take_again(holder)
+            shadow.undo_release(holder)
 
     def free_with(self, holders: Iterable[Held]) -> int:
-        """What would be free in the pool, if all of them gave their slots back."""
+        """Return the slots free in the pool if all `holders` released theirs."""
         return self._free + sum(one.slots for one in holders if one.pool == self._candidate.pool)
 
-    def is_there(self) -> bool:
+    def fits_now(self) -> bool:
         candidate = self._candidate
         if candidate.slots > self._free:
             return False
-        return self.usage.wall(candidate.leaf, candidate.accelerator, candidate.slots) is None
+        return self.usage.first_constraint(candidate.leaf, candidate.accelerator, candidate.slots) is None
 
     def fits(self) -> bool:
-        """It is there now, and in what is kept for others."""
-        return self.is_there() and all(shadow.has_room(self._candidate) for shadow in self._shadows)
+        """Return whether it fits now and beside the reservations of others."""
+        return self.fits_now() and all(shadow.has_room(self._candidate) for shadow in self._shadows)
 
 
 def _could_be_asked(
@@ -157,7 +161,7 @@ def _work_lost(holder: Held, now: int) -> tuple[int, int, str]:
 
 
 def _reclaims_below(candidate: Candidate, usage: Usage, gone_before: frozenset[int]) -> frozenset[int]:
-    """Ancestors of the candidate's leaf below which it stays within its own quotas, and is first in line."""
+    """Return ancestors of the candidate's leaf below which it stays within its own quotas and is first in line."""
     if candidate.accelerator not in usage.tree.quotas:
         return frozenset()
     path = usage.tree.paths[candidate.leaf]
@@ -170,7 +174,7 @@ def _reclaims_below(candidate: Candidate, usage: Usage, gone_before: frozenset[i
 
 
 def _gives_way(leaf: int, candidate: Candidate, reclaims: frozenset[int], usage: Usage) -> bool:
-    """Whether jobs of another leaf hold what the candidate's can claim."""
+    """Return whether jobs of another leaf hold slots that the candidate can reclaim."""
     if not reclaims:
         return False
     tree = usage.tree
@@ -181,7 +185,7 @@ def _gives_way(leaf: int, candidate: Candidate, reclaims: frozenset[int], usage:
 
 
 def _lowers_potential(candidate: Candidate, victims: Sequence[Held], before: Usage) -> bool:
-    """Whether the leaves concerned borrow less in all, or no more and only jobs of lower priority give way."""
+    """Return whether the leaves borrow less in total, or as much while only lower-priority jobs are preempted."""
     change = Counter({(candidate.leaf, candidate.accelerator): candidate.slots})
     for holder in victims:
         change[holder.leaf, holder.accelerator] -= holder.slots

@@ -1,4 +1,4 @@
-"""Decisions as they are kept, and made again from what was known: the same snapshot must give the same decisions."""
+"""Stored admission cycles, and their replay: the same snapshot must give the same decisions."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ from athanor.scheduling import policy
 from athanor.scheduling.models import AdmissionCycle
 from athanor.scheduling.snapshot import Decision, Snapshot
 
-KEPT_FOR = timedelta(days=30)
-MOST_KEPT = 20_000
+RETENTION = timedelta(days=30)
+MAX_CYCLES = 20_000
 _SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
 _DECISIONS: TypeAdapter[list[Decision]] = TypeAdapter(list[Decision])
 
 
-def keep(snapshot: Snapshot, decisions: Sequence[Decision], seconds: float) -> AdmissionCycle:
+def store(snapshot: Snapshot, decisions: Sequence[Decision], seconds: float) -> AdmissionCycle:
     content = _SNAPSHOT.dump_json(snapshot)
     return AdmissionCycle.objects.create(
         digest=hashlib.sha256(content).hexdigest(),
@@ -34,7 +34,7 @@ def keep(snapshot: Snapshot, decisions: Sequence[Decision], seconds: float) -> A
 
 
 def stored(cycle: AdmissionCycle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Snapshot and decisions as plain data."""
+    """Return snapshot and decisions as plain data."""
     return (
         json.loads(zstandard.decompress(bytes(cycle.snapshot))),
         json.loads(zstandard.decompress(bytes(cycle.decisions))),
@@ -42,7 +42,7 @@ def stored(cycle: AdmissionCycle) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def snapshot_of(cycle: AdmissionCycle) -> Snapshot:
-    """What was known. Raises ValueError when it is not what its digest says."""
+    """Return the snapshot of a cycle. Raises ValueError if it does not match its digest."""
     content = zstandard.decompress(bytes(cycle.snapshot))
     if hashlib.sha256(content).hexdigest() != cycle.digest:
         raise ValueError(f"the snapshot of cycle {cycle.pk} was changed after it was stored")
@@ -50,7 +50,7 @@ def snapshot_of(cycle: AdmissionCycle) -> Snapshot:
 
 
 def differences(cycle: AdmissionCycle) -> list[str]:
-    """Decide again: the ids of jobs of which something else is said now. None as long as the policy is the same."""
+    """Replay a cycle and return the ids of jobs with another decision; empty while the policy is unchanged."""
     then = {row["job_id"]: row for row in stored(cycle)[1]}
     again = json.loads(_DECISIONS.dump_json(policy.decide(snapshot_of(cycle))))
     now = {row["job_id"]: row for row in again}
@@ -58,8 +58,8 @@ def differences(cycle: AdmissionCycle) -> list[str]:
 
 
 def sweep() -> None:
-    """Drop what is too old, or too much."""
-    AdmissionCycle.objects.filter(time__lt=timezone.now() - KEPT_FOR).delete()
-    newest = AdmissionCycle.objects.order_by("-id").values_list("id", flat=True)[MOST_KEPT : MOST_KEPT + 1]
+    """Delete cycles beyond the retention time or the maximum number."""
+    AdmissionCycle.objects.filter(time__lt=timezone.now() - RETENTION).delete()
+    newest = AdmissionCycle.objects.order_by("-id").values_list("id", flat=True)[MAX_CYCLES : MAX_CYCLES + 1]
     for last in newest:
         AdmissionCycle.objects.filter(id__lte=last).delete()

@@ -1,4 +1,4 @@
-"""What a simulation says, per team and in all. Pure."""
+"""Report of a simulation, per team and in total. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,8 +17,11 @@ class Waits(BaseModel):
 
 
 class Figures(BaseModel):
-    """`running_share`: of all the time that its jobs waited or ran, the part that they ran; 1 is no wait at all.
-    `lost_slot_hours`: work since the last checkpoint that preemption threw away."""
+    """Figures of one team or of all.
+
+    `running_share`: run time divided by run time plus wait; 1 is no wait. `lost_slot_hours`: work after the last
+    checkpoint that preemption lost.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,8 +43,11 @@ class PoolFigures(BaseModel):
 
 
 class Report(BaseModel):
-    """`fairness`: Jain's index over the teams' running shares, 1 when all wait alike, 1/n when only one runs.
-    `utilisation`: of all pools. Teams are named as the tree names them."""
+    """Report of one simulation.
+
+    `fairness`: Jain's index over the teams' running shares, 1 if all wait alike, 1/n if only one of n runs.
+    `utilisation`: of all pools together. Teams have their names in the tree.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

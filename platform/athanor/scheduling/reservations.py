@@ -1,25 +1,28 @@
-"""What is kept for a job that is next in line but does not fit yet, so that no later one delays it (EASY backfill).
+"""Reservations for the next job that does not fit yet, so that no later job delays it (EASY backfill).
 
-A job that its pool, or the whole tree's quota, has no room for gets a reservation: the earliest moment by which, with
-everything that ends until then at its latest, it fits, and the state of that moment (its shadow) with the job in it.
-A later job passes if it ends before that moment, or fits into the shadow too. One reservation a pool.
+A job that its pool or the tree's quota lacks capacity for gets a reservation: the earliest time at which it fits if
+every job runs to its time limit, and the state of that time (the shadow) with the job in it. A later job may start if
+it ends before that time or fits into the shadow too. There is one reservation per pool.
 
-A job that meets the limit or the borrow limit of a node holds only later jobs of that node's subtree to that: what
-others take is not what it waits for.
+A job that meets the limit or the borrow limit of a node constrains only later jobs of that node's subtree: other jobs
+do not use what it waits for.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from athanor.scheduling.cluster_state import Held
 from athanor.scheduling.order import NEVER, Candidate
-from athanor.scheduling.standing import Held
 from athanor.scheduling.tree import Usage
 
 
 @dataclass(slots=True)
 class Reservation:
-    """`top`: the node whose limit is waited for, -1 for pool and tree. `free`: what is left in the pool at `starts`.
-    `closed`: nothing of its pool passes at all."""
+    """Capacity reserved for `head` from `starts` on.
+
+    `top`: the node whose limit it waits for, -1 for pool and tree. `free`: slots left in the pool at `starts`.
+    `closed`: no later job of its pool may start before (backfill is off).
+    """
 
     head: Candidate
     starts: int
@@ -29,29 +32,29 @@ class Reservation:
     closed: bool = False
 
     def binds(self, candidate: Candidate) -> bool:
-        """Whether the two could come into each other's way at all."""
+        """Return whether the two compete for any capacity."""
         tree = self.usage.tree
         if self.top >= 0:
             return self.top in tree.paths[candidate.leaf]
         same = candidate.accelerator == self.head.accelerator and candidate.accelerator in tree.quotas
         return candidate.pool == self.head.pool or same or tree.has_limits
 
-    def lets_pass(self, candidate: Candidate) -> bool:
+    def allows(self, candidate: Candidate) -> bool:
         return (self._ends_before(candidate) and not self._stops(candidate)) or self.has_room(candidate)
 
     def has_room(self, candidate: Candidate) -> bool:
-        """Whether it fits at that moment, beside the job that this is kept for."""
+        """Return whether it fits at that time, beside the job with the reservation."""
         if self._stops(candidate):
             return False
         if self.top < 0 and candidate.pool == self.head.pool and candidate.slots > self.free:
             return False
-        return self.usage.wall(candidate.leaf, candidate.accelerator, candidate.slots, self.top) is None
+        return self.usage.first_constraint(candidate.leaf, candidate.accelerator, candidate.slots, self.top) is None
 
     def _stops(self, candidate: Candidate) -> bool:
         return self.closed and candidate.pool == self.head.pool
 
     def book(self, candidate: Candidate) -> None:
-        """It passed: if it is still there at that moment, what it takes is gone from the shadow."""
+        """Record that it starts: if it still runs at that time, the shadow shrinks by its slots."""
         if not self._ends_before(candidate):
             self.take(candidate)
 
@@ -63,15 +66,15 @@ class Reservation:
         if candidate.pool == self.head.pool:
             self.free -= candidate.slots
 
-    def give_back(self, held: Held) -> None:
-        """As if this job were gone by then: nothing to do if it is."""
+    def release(self, held: Held) -> None:
+        """Assume that this job has released its slots by then; no change if it ends before."""
         if held.ends > self.starts or held.ends == NEVER:
             self.usage.remove(held.leaf, held.accelerator, held.slots)
             if held.pool == self.head.pool:
                 self.free += held.slots
 
-    def take_again(self, held: Held) -> None:
-        """Undoes `give_back`."""
+    def undo_release(self, held: Held) -> None:
+        """Undo `release`."""
         if held.ends > self.starts or held.ends == NEVER:
             self.usage.add(held.leaf, held.accelerator, held.slots)
             if held.pool == self.head.pool:
@@ -86,8 +89,10 @@ def reserve(
     earlier: Sequence[Reservation],
     top: int = -1,
 ) -> Reservation:
-    """The reservation of a job that does not fit now. `free`: of its pool, now. `held`: who holds slots that it could
-    get. `earlier`: what was promised to others before."""
+    """Return the reservation of a job that does not fit now.
+
+    `free`: slots free in its pool now. `held`: jobs whose slots it could get. `earlier`: reservations made before.
+    """
     state = Reservation(head, NEVER, usage.copy(), free, top)
     others = [other for other in earlier if other.binds(head)]
     changes: list[tuple[int, int, Held | Candidate]] = []
@@ -124,7 +129,7 @@ def reserve(
 
 
 def _agree(other: Reservation, head: Candidate, moment: int) -> bool:
-    """Whether `head`, started at that moment, leaves what is kept for another alone."""
+    """Return whether `head`, started at that time, leaves another reservation intact."""
     if other.starts < NEVER and (other.starts <= moment or moment + head.lasts <= other.starts):
         return True
     return other.has_room(head)

@@ -1,6 +1,6 @@
-"""A scenario file: a tree of quotas, pools, settings, and jobs of a real or made-up past to try them on. Pure.
+"""A scenario file: a quota tree, pools, settings, and real or generated jobs to replay on them. Pure.
 
-Nodes, pools and teams are known by their names; `docs/simulator.md` shows one.
+Nodes, pools and teams are referenced by name; `docs/simulator.md` shows one.
 """
 
 from typing import Annotated, Literal
@@ -28,7 +28,7 @@ class Grant(Strict):
 
 
 class Node(Strict):
-    """`parent` is the organisation unless another group is named."""
+    """A node of the quota tree; `parent` defaults to the organisation."""
 
     name: Name
     parent: Name = ROOT
@@ -54,7 +54,7 @@ class Settings(Strict):
 
 
 class Team(Strict):
-    """Who submits made-up jobs: its part of all of them, and half of them last longer than `median_minutes`."""
+    """A team that submits generated jobs: its weight among all, and the median run time."""
 
     team: Name
     pools: list[Name] = Field(min_length=1)
@@ -71,7 +71,7 @@ class Generated(Strict):
 
 
 class Job(Strict):
-    """`at_minutes` after the beginning."""
+    """A job to replay, submitted `at_minutes` after the beginning."""
 
     at_minutes: float = Field(ge=0)
     team: Name
@@ -83,7 +83,7 @@ class Job(Strict):
 
 
 class Proposal(Strict):
-    """What a simulation tries: a tree and how admission decides."""
+    """A proposed quota tree and admission settings."""
 
     nodes: list[Node] = Field(default_factory=list)
     settings: Settings = Field(default_factory=Settings)
@@ -93,7 +93,7 @@ class Proposal(Strict):
         names = [node.name for node in self.nodes]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
-            raise ValueError(f"nodes: {', '.join(doubled)} is there twice; give each node a name of its own")
+            raise ValueError(f"nodes: {', '.join(doubled)} occurs twice; give each node a unique name")
         known = {ROOT, *names}
         for node in self.nodes:
             if node.parent not in known:

@@ -1,4 +1,4 @@
-"""Takes a snapshot under the one lock of admission, lets the policy decide, and carries out what it says."""
+"""Run admission cycles: take a snapshot under the admission lock, decide, and apply the decisions."""
 
 import time
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ from athanor.jobs.transitions import WaitingFor
 from athanor.quotas.services import locked_root
 from athanor.scheduling import estimates, explain, policy, record, snapshots
 from athanor.scheduling.snapshot import Decision, Snapshot
-from athanor.scheduling.snapshots import Taken
+from athanor.scheduling.snapshots import TakenSnapshot
 
 BATCH = 1000
-MOST_CYCLES = 50  # of one run: whoever comes next goes on
-TOLD_ANEW_AFTER = timedelta(seconds=5)  # numbers in what a job is told; another reason is told at once
-MOST_TOLD = 300  # of one cycle
+MAX_CYCLES = 50  # per run of the task; the next run continues
+REFRESH_AFTER = timedelta(seconds=5)  # of changed numbers in a reason; a changed reason is written immediately
+MAX_REASONS = 300  # written per cycle
 
 
 def admit() -> int:
-    """Admit what may start now, and say of the rest why it waits. Returns how many were admitted."""
+    """Admit the jobs that can start now and record why the others wait. Return the number admitted."""
     _settle_waiting()
     admitted = 0
-    for _ in range(MOST_CYCLES):
+    for _ in range(MAX_CYCLES):
         started, done = _cycle()
         admitted += started
         if done or not started:
@@ -41,14 +41,14 @@ def admit() -> int:
 
 
 def snapshot_now() -> Snapshot:
-    """What admission would decide on now, without its lock: for who asks what if."""
+    """Return the current snapshot without the admission lock, for previews."""
     return snapshots.take(timezone.now()).snapshot
 
 
 def _cycle() -> tuple[int, bool]:
-    """One decision, carried out. How many were admitted, and whether no other job could be in the next one."""
+    """Run one cycle. Return the number of jobs admitted, and whether another cycle could admit no other job."""
     with transaction.atomic():
-        # One admission at a time: whoever holds this lock sees every admission, quota and budget before it.
+        # One admission at a time: the holder of this lock sees every earlier admission, quota and budget.
         locked_root()
         list(Pool.objects.select_for_update(no_key=True).order_by("id").values_list("id"))
         began, now = time.monotonic(), timezone.now()
@@ -58,17 +58,17 @@ def _cycle() -> tuple[int, bool]:
         startable = [decision.job_id for decision in decisions if decision.admitted]
         cycle = None
         if startable or any(decision.victims for decision in decisions):
-            cycle = record.keep(taken.snapshot, decisions, took).pk
+            cycle = record.store(taken.snapshot, decisions, took).pk
         _reclaim(decisions, taken, cycle)
-        _tell(decisions, taken, now)
+        _report_reasons(decisions, taken, now)
         if not taken.complete:
-            _tell_the_rest(taken)
+            _report_unconsidered(taken)
         started = _start(startable, cycle)
     return started, taken.complete or _is_full(taken, set(startable))
 
 
-def _is_full(taken: Taken, started: set[str]) -> bool:
-    """Whether nothing is left of any pool that is waited for."""
+def _is_full(taken: TakenSnapshot, started: set[str]) -> bool:
+    """Return whether every pool that jobs wait for is full."""
     left = {pool.id: pool.slots for pool in taken.snapshot.pools if pool.id in taken.lengths}
     for held in taken.snapshot.holdings:
         if held.pool in left:
@@ -80,7 +80,7 @@ def _is_full(taken: Taken, started: set[str]) -> bool:
 
 
 def _start(job_ids: Sequence[str], cycle: int | None) -> int:
-    """A job that a user's request holds just now starts in the next cycle."""
+    """Admit jobs; one that a user's request has locked is left to the next cycle."""
     free = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
         pk__in=job_ids, status=JobStatus.QUEUED.value, desired=Desired.RUN.value
     )
@@ -88,12 +88,12 @@ def _start(job_ids: Sequence[str], cycle: int | None) -> int:
     if jobs:
         transitions.admit_all(jobs, actor="scheduling", data={"decision": cycle})
         estimates.note_starts(jobs, timezone.now())
-        ledger.reserve(jobs, timezone.now())  # last: who ends a job locks it before its budgets
+        ledger.reserve(jobs, timezone.now())  # last: ending a job locks the job before its budgets
     return len(jobs)
 
 
-def _reclaim(decisions: Sequence[Decision], taken: Taken, cycle: int | None) -> None:
-    """Ask the victims for a checkpoint and their slots."""
+def _reclaim(decisions: Sequence[Decision], taken: TakenSnapshot, cycle: int | None) -> None:
+    """Ask the victims to checkpoint and release their slots."""
     for decision in decisions:
         if not decision.victims:
             continue
@@ -101,32 +101,32 @@ def _reclaim(decisions: Sequence[Decision], taken: Taken, cycle: int | None) -> 
         victims = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=decision.victims)
         for victim in victims.select_related("team").order_by("id"):
             same_team = victim.team_id == claimant.team_id
-            whose = f"{claimant.id} of higher priority" if same_team else "a job of a team that is within its quota"
+            winner = f"{claimant.id} of higher priority" if same_team else "a job of a team that is within its quota"
             facts = {"decision": cycle, **({"for": claimant.id} if same_team else {})}
-            detail = f"They went to {whose}."
+            detail = f"They went to {winner}."
             transitions.give_back(victim, Reason.RECLAIMED, detail, actor="scheduling", data=facts)
 
 
-def _tell(decisions: Sequence[Decision], taken: Taken, now: datetime) -> None:
-    """Write what has changed: other reasons first, then the oldest of what is told with other numbers."""
-    news, numbers = [], []
+def _report_reasons(decisions: Sequence[Decision], taken: TakenSnapshot, now: datetime) -> None:
+    """Write changed reasons first, then the oldest reasons whose numbers changed."""
+    changed, renumbered = [], []
     for decision in decisions:
         row = taken.rows[decision.job_id]
         if decision.reason is None:
             continue
-        told = taken.told_positions[decision.job_id]
-        if row.reason != decision.reason.value or told is None:
-            news.append(decision)
+        reported = taken.reported_positions[decision.job_id]
+        if row.reason != decision.reason.value or reported is None:
+            changed.append(decision)
             continue
-        other_numbers = (row.reason_detail, told) != (decision.detail, decision.position)
-        if other_numbers and now - row.updated_at > TOLD_ANEW_AFTER:
-            numbers.append(decision)
-    numbers.sort(key=lambda decision: (taken.rows[decision.job_id].updated_at, decision.job_id))
-    chosen = [*news, *numbers][:MOST_TOLD]
+        other_numbers = (row.reason_detail, reported) != (decision.detail, decision.position)
+        if other_numbers and now - row.updated_at > REFRESH_AFTER:
+            renumbered.append(decision)
+    renumbered.sort(key=lambda decision: (taken.rows[decision.job_id].updated_at, decision.job_id))
+    chosen = [*changed, *renumbered][:MAX_REASONS]
     known = dict(Job.objects.filter(pk__in=[each.job_id for each in chosen]).values_list("id", "waiting"))
     teams = explain.holders(taken.snapshot)
     leaves = {waiting.job_id: waiting.node for waiting in taken.snapshot.waiting}
-    telling = []
+    updates = []
     for decision in chosen:
         assert decision.reason is not None
         facts = {
@@ -135,20 +135,20 @@ def _tell(decisions: Sequence[Decision], taken: Taken, now: datetime) -> None:
             "of": taken.lengths[taken.rows[decision.job_id].pool_id],
             "at": int(now.timestamp()),
         }
-        telling.append(WaitingFor(decision.job_id, decision.reason, decision.detail, facts))
-    transitions.set_waiting_reasons(telling)
+        updates.append(WaitingFor(decision.job_id, decision.reason, decision.detail, facts))
+    transitions.set_waiting_reasons(updates)
 
 
-def _tell_the_rest(taken: Taken) -> None:
-    """Those so far back in their team's queue that admission does not look at them yet."""
-    untold = snapshots.eligible().filter(reason="").order_by("-id").values_list("id", flat=True)
-    detail = "Earlier jobs of its own team are before it in the same queue."
-    behind = [job_id for job_id in untold[:MOST_TOLD] if job_id not in taken.rows]
+def _report_unconsidered(taken: TakenSnapshot) -> None:
+    """Give a reason to jobs that are too far back in their team's queue to be considered."""
+    unreported = snapshots.eligible().filter(reason="").order_by("-id").values_list("id", flat=True)
+    detail = "Earlier jobs of its own team are ahead of it in the same queue."
+    behind = [job_id for job_id in unreported[:MAX_REASONS] if job_id not in taken.rows]
     transitions.set_waiting_reasons([WaitingFor(job_id, Reason.WAITING_FOR_CAPACITY, detail) for job_id in behind])
 
 
 def _settle_waiting() -> None:
-    """What needs no slots: jobs that wait end, are held, come back or expire as their users and limits say."""
+    """Apply changes that need no slots: cancel, hold, resume or expire queued jobs."""
     with transaction.atomic():
         waiting = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
             _needs_settling(), status__in=[JobStatus.QUEUED.value, JobStatus.PAUSED.value]
@@ -158,7 +158,7 @@ def _settle_waiting() -> None:
 
 
 def _needs_settling() -> Q:
-    """A cheap superset of the waiting jobs that `_settle` would change."""
+    """Return a cheap filter for a superset of the jobs that `_settle` would change."""
     queued, paused = Q(status=JobStatus.QUEUED.value), Q(status=JobStatus.PAUSED.value)
     return (
         Q(desired=Desired.STOP.value)
@@ -171,7 +171,7 @@ def _needs_settling() -> Q:
 
 
 def undecided() -> QuerySet[Job]:
-    """Jobs that wait for a decision, and not for what a decision has named."""
+    """Return jobs that wait for a decision, without those whose decision named what they wait for."""
     queued, paused = Q(status=JobStatus.QUEUED.value), Q(status=JobStatus.PAUSED.value)
     named = [reason.value for reason, meaning in MEANINGS.items() if meaning.final is None]
     due = Q(act_after__isnull=True) | Q(act_after__lte=Now())

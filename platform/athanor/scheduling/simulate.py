@@ -1,8 +1,8 @@
-"""Jobs of a real or made-up past, replayed against a tree of quotas, pools and settings: the policy's own code decides.
+"""Replay real or generated jobs against a quota tree, pools and settings, with the admission policy itself.
 
-Event-driven: jobs come, end, or have left after they were asked to. A pass is made when something could start: at once
-when nobody waits, else at most one every `cycle_seconds`, and over the first few of each team's queue for a pool, again
-until none of them starts. What is held is kept up to date between passes, so a pass costs what waits, not what runs.
+Event-driven: jobs arrive, end, or leave after a preemption. A cycle runs when something could start: immediately if no
+job waits, otherwise at most once per `cycle_seconds`, over the first few jobs of each team's queue for a pool, repeated
+until none of them starts. Held slots are updated between cycles, so the cost of a cycle depends on the queue only.
 
 Pure: no Django, no clock; the same inputs give the same outcome.
 """
@@ -12,10 +12,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from athanor.scheduling.cluster_state import ClusterState, Held
 from athanor.scheduling.order import Shares
-from athanor.scheduling.policy import Pass
+from athanor.scheduling.policy import Cycle
 from athanor.scheduling.snapshot import Decision, Pool, QuotaNode, Settings, Waiting
-from athanor.scheduling.standing import Held, Standing
 
 MOST_CONSIDERED = 48
 REFRESH_SHARES_SECONDS = 3600
@@ -26,8 +26,7 @@ ARRIVES, ENDS, LEFT, PASS = range(4)
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """`at`: seconds after the beginning; `lasts`: how long it runs; `limit`: the longest that it asked for. Jobs have
-    the order of their ids for their age."""
+    """A job to replay: arrives at `at`, runs `lasts` seconds, requested at most `limit`. Ids sort by age."""
 
     id: str
     at: int
@@ -41,7 +40,7 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is tried. `checkpoint_seconds`: jobs save so often, and lose what is newer when they are preempted."""
+    """What to simulate. `checkpoint_seconds`: interval of checkpoints; preempted jobs lose newer work."""
 
     nodes: Sequence[QuotaNode]
     pools: Sequence[Pool]
@@ -52,7 +51,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Record:
-    """What became of one job. `waited` until its first start, None if it never started."""
+    """Result of one job. `waited`: seconds until its first start, None if it never started."""
 
     job: PastJob
     waited: int | None = None
@@ -74,8 +73,11 @@ class _Live:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`seconds`: from the first arrival to the last end. `used`: slot-seconds by pool. `longest_queue`: jobs that
-    waited at once, by node, and in all under ""."""
+    """Result of a simulation.
+
+    `seconds`: from the first arrival to the last end. `used`: slot-seconds by pool. `longest_queue`: most jobs waiting
+    at the same time, by node, and in total under "".
+    """
 
     plan: Plan
     records: list[Record]
@@ -86,12 +88,12 @@ class Outcome:
 
 
 def simulate(plan: Plan, jobs: Iterable[PastJob]) -> Outcome:
-    """Raises ValueError for a job whose node or pool the plan does not have."""
+    """Simulate `jobs` on a plan. Raises ValueError for a job whose node or pool is not in the plan."""
     return _Engine(plan, sorted(jobs, key=lambda job: (job.at, job.id))).run()
 
 
 class _Queue:
-    """The waiting jobs of one team for one pool, by priority, each in the order of age."""
+    """Queued jobs of one team for one pool, by priority and age."""
 
     def __init__(self) -> None:
         self.of: dict[int, list[tuple[int, str]]] = {}
@@ -112,10 +114,10 @@ class _Queue:
 class _Engine:
     def __init__(self, plan: Plan, jobs: Sequence[PastJob]) -> None:
         self.plan = plan
-        self.standing = Standing(plan.nodes, plan.pools)
+        self.state = ClusterState(plan.nodes, plan.pools)
         self.live: dict[str, _Live] = {}
         for number, job in enumerate(jobs):
-            if job.node not in self.standing.tree.index or job.pool not in self.standing.pool_index:
+            if job.node not in self.state.tree.index or job.pool not in self.state.pool_index:
                 raise ValueError(f"job {job.id}: team {job.node!r} or pool {job.pool!r} is not in the plan; add it")
             self.live[job.id] = _Live(Record(job), number, max(1, job.lasts))
         self.records = [self.live[job.id].record for job in jobs]
@@ -127,7 +129,7 @@ class _Engine:
         self.waiting: dict[str, int] = {}
         self.longest: dict[str, int] = {}
         self.recent: dict[tuple[str, str], float] = {}
-        self.used: dict[str, int] = dict.fromkeys(self.standing.pool_index, 0)
+        self.used: dict[str, int] = dict.fromkeys(self.state.pool_index, 0)
         self.waits = 0
         self.passes = 0
         self.due: int | None = None
@@ -147,7 +149,7 @@ class _Engine:
             if kind == ARRIVES:
                 self._wait(live, now)
             elif live.round != number:
-                continue  # it ended or left otherwise
+                continue  # an event of an earlier run of the job
             elif kind == ENDS:
                 self._stop(live, now)
                 live.record.ended = now
@@ -172,9 +174,9 @@ class _Engine:
         self.longest[""] = max(self.longest.get("", 0), self.waits)
 
     def _stop(self, live: _Live, now: int) -> int:
-        """It gives its slots back; returns how long it ran this time."""
+        """Release its slots and return how long it ran this time."""
         job, ran = live.record.job, now - live.began
-        held = self.standing.let_go(job.id)
+        held = self.state.release(job.id)
         live.round += 1
         live.record.ran += ran
         self.used[job.pool] += ran * held.slots
@@ -199,9 +201,9 @@ class _Engine:
                 self.queues = busy
             count = max(1, MOST_CONSIDERED // len(busy))
             jobs = [self._waiting(self.live[one], now) for queue in busy.values() for one in queue.first(count)]
-            # Jobs beyond those that were looked at may start only where one of these did.
+            # Further jobs can start only where one of the considered ones did.
             again = False
-            made = Pass(self.standing, self.plan.settings, (), now, names_holders=False).decisions(jobs)
+            made = Cycle(self.state, self.plan.settings, (), now, names_holders=False).decisions(jobs)
             for decision in made:
                 again = self._apply(decision, now) or again
             again = again and len(jobs) < self.waits
@@ -238,32 +240,32 @@ class _Engine:
         return True
 
     def _name(self, number: str, job_id: str, record: Record) -> None:
-        """The pass knows jobs by their age; from here on it is known by its name, with what a victim is chosen by."""
-        held: Held = self.standing.held.pop(number)
-        of = self.standing.held_of[held.leaf]
+        """Replace the number that the cycle used as id by the job's id, and set what victims are chosen by."""
+        held: Held = self.state.held.pop(number)
+        of = self.state.held_of[held.leaf]
         del of[number]
         held.job_id = job_id
         held.stoppable = True
         held.saves_every = self.plan.checkpoint_seconds
         held.preemptions = record.preemptions
-        self.standing.held[job_id] = of[job_id] = held
+        self.state.held[job_id] = of[job_id] = held
 
     def _refresh_shares(self, now: int) -> None:
-        """What was used lately counts less with time; what is used now counts as before."""
-        standing = self.standing
+        """Decay past usage; current usage counts in full."""
+        state = self.state
         decay = 0.5 ** ((now - self.refreshed) / max(1, self.plan.settings.half_life_seconds))
         self.refreshed = now
         using: dict[tuple[str, str], int] = {}
-        for held in standing.held.values():
-            key = (standing.tree.nodes[held.leaf].id, held.accelerator)
+        for held in state.held.values():
+            key = (state.tree.nodes[held.leaf].id, held.accelerator)
             using[key] = using.get(key, 0) + held.slots
         self.recent = {
             key: recent
             for key in sorted({*self.recent, *using})
             if (recent := self.recent.get(key, 0.0) * decay + using.get(key, 0) * (1 - decay)) > 1e-6
         }
-        standing.shares = Shares(standing.tree, standing.totals)
+        state.shares = Shares(state.tree, state.totals)
         for (node, accelerator), recent in self.recent.items():
-            standing.shares.add(standing.tree.index[node], accelerator, recent)
-        for held in standing.held.values():
-            standing.shares.add(held.leaf, held.accelerator, held.slots)
+            state.shares.add(state.tree.index[node], accelerator, recent)
+        for held in state.held.values():
+            state.shares.add(held.leaf, held.accelerator, held.slots)

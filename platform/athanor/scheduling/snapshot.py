@@ -1,7 +1,7 @@
-"""What admission knows at one moment, and what it decided. Pure data: no Django, no clock.
+"""The input and output of an admission cycle: snapshots and decisions. Pure data: no Django, no clock.
 
-Slots are whole numbers, times whole seconds, money and budgets whole numbers of their smallest unit, so that the same
-snapshot always gives the same decisions.
+Slots are integers, times integer seconds, money and budgets integers of their smallest unit, so that the same snapshot
+always gives the same decisions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,11 @@ from athanor.jobs.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Slots of one accelerator that a node of the quota tree has, with Kueue's meaning: `nominal` are its own,
-    `borrow_limit` is how many more its subtree may use of what others leave idle, `lend_limit` how many of its own
-    others may use. None is no limit."""
+    """Slots of one accelerator granted to a node of the quota tree, with Kueue's meaning.
+
+    `nominal`: its own; `borrow_limit`: how many idle slots of others its subtree may use; `lend_limit`: how many of its
+    own others may use. None is no limit.
+    """
 
     nominal: int = 0
     borrow_limit: int | None = None
@@ -23,8 +25,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class QuotaNode:
-    """A node of the quota tree; jobs belong to its leaves. The limits hold for its whole subtree, None is no limit.
-    `recent`, of a leaf: slots of each accelerator that it used on average, decayed by the half-life."""
+    """A node of the quota tree; jobs belong to leaves. Limits apply to the subtree, None is no limit.
+
+    `recent`, for leaves: average slots of each accelerator used recently, decayed by the half-life.
+    """
 
     id: str
     name: str
@@ -38,8 +42,10 @@ class QuotaNode:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`slots`: those that can be used now, without nodes that are down or in quarantine; never of fewer use than what
-    is held there. `size`: with them. `note` is for people."""
+    """A pool.
+
+    `slots`: in service, without nodes that are down or quarantined; `size`: with them. `note`: for people.
+    """
 
     id: str
     name: str
@@ -52,7 +58,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is left in the current period: of a hard budget nothing is admitted above it. `unit` is for people."""
+    """A budget with the amount available in the current period; a hard one admits nothing above it.
+
+    `unit`: for people.
+    """
 
     id: str
     name: str
@@ -63,7 +72,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a job is not considered, whatever is free."""
+    """Why a job is not considered, regardless of capacity."""
 
     reason: Reason
     detail: str = ""
@@ -71,9 +80,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A job that holds slots. `ends_in_seconds` is the latest it can take (None: nobody knows). `unsaved_seconds`:
-    since its last durable checkpoint, or since it began. `leaving`: it was asked to give its slots back. `stoppable`:
-    it is so far that it can be asked."""
+    """A job that holds slots.
+
+    `ends_in_seconds`: at the latest, None if unknown. `unsaved_seconds`: since its last durable checkpoint, or since
+    its start. `leaving`: it was asked to release its slots. `stoppable`: it has started, so that it can be asked.
+    """
 
     job_id: str
     node: str
@@ -90,8 +101,11 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that waits. Ids sort by age. `lasts_seconds` is the latest it can take. `costs`: what its start would
-    reserve of each budget that it is charged to. `nodes`: it starts on all of them at once, or not."""
+    """A queued job. Ids sort by age.
+
+    `lasts_seconds`: its longest run time. `costs`: the amount that its start would reserve of each budget. `nodes`: it
+    starts on all of them together or not at all.
+    """
 
     job_id: str
     node: str
@@ -107,8 +121,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`age_step_seconds`: a job that has waited so long counts as one priority class higher, 0 for never.
-    `protected_seconds`: nobody is preempted in its first seconds, doubled with each time that it was before."""
+    """Admission settings.
+
+    `age_step_seconds`: waiting time that raises a job one priority class, 0 for never. `protected_seconds`: minimum run
+    time before a job can be preempted, doubled with each earlier preemption of it.
+    """
 
     fair_share: bool = True
     half_life_seconds: int = 7 * 86_400
@@ -130,8 +147,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What a job waits for. `kind`: pool, quota, limit, budget, turn, or hold; `id` and `name` of the pool, node of the
-    tree, or budget; for `turn` of the job that is next. `holders`: (job, slots) of who has what it lacks."""
+    """What a job waits for.
+
+    `kind`: pool, quota, limit, budget, turn or hold; `id` and `name` are those of the pool, quota node or budget, and
+    for `turn` of the job that is next. `holders`: (job, slots) of the jobs that hold what it lacks.
+    """
 
     kind: str
     id: str
@@ -142,9 +162,12 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`reason` is None for a job that starts. Else: `detail`, a sentence on what it waits for; `unblocks`, one on what
-    would let it start; `victims`, the jobs that are now asked to make room for it; `position`, from 1, among those that
-    wait for its pool; `starts_in_seconds`, by when it has its reservation at the latest, if it has one."""
+    """The decision on one queued job; `reason` is None if it starts.
+
+    Otherwise `detail` is a sentence on what it waits for and `unblocks` one on what would let it start; `victims` are
+    the jobs preempted for it; `position`, from 1, is its place among the jobs that wait for its pool;
+    `starts_in_seconds` is the latest start of its reservation, if it has one.
+    """
 
     job_id: str
     reason: Reason | None = None

@@ -1,4 +1,4 @@
-"""Reads from the database what admission must know at one moment. What is used is counted from rows of live jobs."""
+"""Read the snapshot for an admission cycle from the database. Usage is counted from the rows of live jobs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -36,38 +36,41 @@ FEWEST_OF_A_QUEUE = 8
 LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
 
 
-# As much of a waiting job as a decision takes, and of what it was told before.
-FACTS = (
+# Columns of a queued job that a decision needs, and those that hold its last reported reason.
+COLUMNS = (
     "id", "team", "pool", "slots", "priority", "queued_at", "time_limit_seconds", "nodes", "schedule", "not_before",
     "deadline", "reason", "reason_detail", "updated_at",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A snapshot and its waiting jobs, with their FACTS alone. `lengths`: how many wait for each pool, those that were
-    left out too. `told_positions`: what they were told before."""
+class TakenSnapshot:
+    """A snapshot with the rows of its queued jobs, which have COLUMNS only.
+
+    `lengths`: number of jobs that wait for each pool, including those left out. `reported_positions`: the positions
+    that the jobs show now.
+    """
 
     snapshot: pure.Snapshot
     rows: Mapping[str, Job]
     lengths: Mapping[str, int]
-    told_positions: Mapping[str, int | None]
+    reported_positions: Mapping[str, int | None]
 
     @property
     def complete(self) -> bool:
         return len(self.rows) == sum(self.lengths.values())
 
 
-def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
-    """The waiting jobs are the first of each queue, which is a team's with one priority in one pool."""
+def take(now: datetime, most: int = MOST_CONSIDERED) -> TakenSnapshot:
+    """Take a snapshot with at most about `most` queued jobs: the first of each queue (team, pool and priority)."""
     leaf_of = leaves()
     found = list(Pool.objects.select_related("cluster").order_by("id"))
     pools = {pool.id: pool for pool in _pools(found)}
-    rows, lengths, told = _first_of_queues(most)
+    rows, lengths, reported = _first_of_queues(most)
     holds = _holds(rows, found, now)
     quoted = quotes(rows, now)
     settings = _settings(quotas.settings())
-    return Taken(
+    return TakenSnapshot(
         pure.Snapshot(
             nodes=_nodes(leaf_of, settings.half_life_seconds, now),
             pools=tuple(pools.values()),
@@ -81,12 +84,12 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> Taken:
         ),
         {row.id: row for row in rows},
         lengths,
-        told,
+        reported,
     )
 
 
 def candidate(job: Job, leaf: str, now: datetime) -> tuple[pure.Waiting, Quotes]:
-    """A job that is not submitted yet, as if it had been just now, and what its start would reserve."""
+    """Return a job that is not submitted yet as if it were queued now, and what its start would reserve."""
     quoted = quotes([job], now)
     holds = _holds([job], [job.pool], now)
     return _waiting(job, leaf, job.pool.slots, now, quoted, holds.get(job.id)), quoted
@@ -114,7 +117,7 @@ def _waiting(
 
 
 def eligible() -> QuerySet[Job]:
-    """Waiting jobs whose start is admission's alone to decide."""
+    """Return queued jobs that wait for nothing but admission."""
     now = timezone.now()
     return Job.objects.filter(
         ~Exists(Dependency.objects.filter(job=OuterRef("pk")).exclude(upstream__status=JobStatus.SUCCEEDED.value)),
@@ -135,20 +138,20 @@ def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int], dict[str, in
         of_each = max(FEWEST_OF_A_QUEUE, most // len(queues))
         place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
-    told = Cast(KeyTextTransform("position", "waiting"), IntegerField())
-    rows = list(jobs.annotate(told_position=told).only(*FACTS))
+    reported = Cast(KeyTextTransform("position", "waiting"), IntegerField())
+    rows = list(jobs.annotate(reported_position=reported).only(*COLUMNS))
     for pool_id, here in Counter(row.pool_id for row in rows).items():
         lengths[pool_id] = max(lengths[pool_id], here)  # some were submitted since they were counted
-    return [*rows], lengths, {row.id: row.told_position for row in rows}
+    return [*rows], lengths, {row.id: row.reported_position for row in rows}
 
 
 def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[str, pure.Hold]:
-    """Of those with a schedule of their own that may not start now."""
+    """Return the holds of jobs whose schedule does not allow a start now."""
     windows, found = Windows(pools, now), {}
     for job in jobs:
         if job.schedule and (closed := windows.hold_of(job)):
             opens = windows.opens_at(job)
-            known = f" As far as is known it may start at {opens:%Y-%m-%d %H:%M} UTC." if opens else ""
+            known = f" It is expected to be allowed to start at {opens:%Y-%m-%d %H:%M} UTC." if opens else ""
             found[job.id] = pure.Hold(closed[0], closed[1] + known)
     return found
 
@@ -174,8 +177,7 @@ def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: da
         began = attempt["launched_at"] if attempt else None
         ran = _seconds(now - began) if began else 0
         leaving = status in LEAVING or desired != Desired.RUN.value
-        # One that waits in its cluster's own queue has all of its time before it, from a moment nobody knows; nor does
-        # anybody know when one ends that has overstayed its limit.
+        # The end is unknown for a job that waits in its cluster's own queue, and for one beyond its time limit.
         queued_there = attempt is not None and attempt["phase"] == Phase.PENDING.value
         left = None if queued_there or ran > limit else limit - ran
         found.append(
@@ -197,8 +199,8 @@ def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: da
 
 
 def _saved(job_ids: Sequence[str]) -> dict[str, datetime]:
-    kept = Checkpoint.objects.filter(job_id__in=job_ids, retired_at__isnull=True)
-    return dict(kept.values("job_id").annotate(at=Max("created_at")).values_list("job_id", "at"))
+    checkpoints = Checkpoint.objects.filter(job_id__in=job_ids, retired_at__isnull=True)
+    return dict(checkpoints.values("job_id").annotate(at=Max("created_at")).values_list("job_id", "at"))
 
 
 def _pools(pools: Sequence[Pool]) -> list[pure.Pool]:
@@ -211,15 +213,17 @@ def _pools(pools: Sequence[Pool]) -> list[pure.Pool]:
             slots=max(pool.slots - lost.get(pool.id, 0), 0),
             size=pool.slots,
             enabled=pool.cluster.enabled,
-            note=f"{lost[pool.id]} slots are on nodes that take no work now." if lost.get(pool.id) else "",
+            note=f"{lost[pool.id]} slots are on nodes that are out of service." if lost.get(pool.id) else "",
         )
         for pool in pools
     ]
 
 
 def _slots_out_of_service(pools: Sequence[Pool]) -> dict[str, int]:
-    """By pool: slots of its nodes that are down, drained or in quarantine. A node that lists no groups of its cluster
-    counts for every pool with its accelerator there."""
+    """Return, by pool, the slots of nodes that are down, drained or quarantined.
+
+    A node without groups counts for every pool of its cluster with its accelerator.
+    """
     off = Node.objects.filter(
         Q(quarantined_at__isnull=False) | ~Q(state__in=[NodeState.READY.value, NodeState.UNKNOWN.value]), listed=True
     ).values("cluster_id", "pools", "accelerator")
@@ -233,7 +237,7 @@ def _slots_out_of_service(pools: Sequence[Pool]) -> dict[str, int]:
 
 
 def leaves() -> dict[str, str]:
-    """Quota nodes by team. A team from before there were any gets its leaf now."""
+    """Return quota leaves by team, and create the leaf of a team that has none."""
     for team in Team.objects.filter(quota_node__isnull=True, deleted_at=None):
         quotas.leaf_of(team)
     return dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))

@@ -1,9 +1,9 @@
-"""Hierarchical quotas: how much of one accelerator each node of a tree has, uses, borrows and lends. Pure.
+"""Hierarchical quotas: slots of an accelerator that each node of a tree has, uses, borrows and lends. Pure.
 
 The arithmetic is that of Kueue's cohorts (its concepts "ClusterQueue" and "Cohort"; KEP 79): a node's subtree has its
-own nominal slots and what its children may lend; what a child may not lend stays with it, is used first, and is not
-seen by its parent. One departure: slots that a node keeps for itself are free to it even while the tree above is used
-beyond its quota (as after an edit that lowered it).
+own nominal slots and what its children lend. What a child does not lend is used first and is invisible to its parent.
+One difference: a node's unlent slots are available to it even while the tree above exceeds its quota (as after an edit
+that lowered it).
 
 Nodes are numbered from 0 in the order of their ids; `path` of a node leads from it to its root.
 """
@@ -17,16 +17,15 @@ NO_LIMIT = 1 << 62
 _NOTHING = Grant()
 
 
-class Wall(NamedTuple):
-    """The node of a path at which something does not fit. `kind`: "jobs", "slots" (its limits) or "quota"."""
+class Constraint(NamedTuple):
+    """The node of a path that lacks capacity. `kind`: "jobs" or "slots" (its limits), or "quota"."""
 
     kind: str
     node: int
 
 
 class Quota:
-    """Slots of one accelerator, by node. `local` are those that a node never lends, `most` is what its subtree may use
-    at all."""
+    """Slots of one accelerator, by node: `local` are never lent, `most` is the maximum that the subtree may use."""
 
     __slots__ = ("local", "most", "nominal", "subtree")
 
@@ -38,7 +37,7 @@ class Quota:
 
 
 class Tree:
-    """What does not change while decisions are made. Raises ValueError for a parent that is not there or a ring."""
+    """The tree, constant during a cycle. Raises ValueError for an unknown parent or a cycle of parents."""
 
     def __init__(self, nodes: Sequence[QuotaNode]) -> None:
         self.nodes = sorted(nodes, key=lambda node: node.id)
@@ -89,17 +88,17 @@ class Tree:
         return Quota([grant.nominal for grant in grants], subtree, local, most)
 
     def below(self, ancestor: int, node: int) -> tuple[int, ...]:
-        """The part of `node`'s path that is strictly below `ancestor`."""
+        """Return the part of `node`'s path that is strictly below `ancestor`."""
         path = self.paths[node]
         return path[: path.index(ancestor)]
 
     def common_ancestor(self, first: int, second: int) -> int:
-        """The lowest node that is on both paths, or -1."""
+        """Return the lowest node on both paths, or -1."""
         path = self.paths[second]
         return next((number for number in self.paths[first] if number in path), -1)
 
     def capacity(self, leaf: int, accelerator: str) -> int:
-        """The most that one job of this leaf could get of an empty tree."""
+        """Return the most slots that one job of this leaf could get in an empty tree."""
         most = min((self.max_slots[number] for number in self.limited_paths[leaf]), default=NO_LIMIT)
         if any(self.max_jobs[number] == 0 for number in self.limited_paths[leaf]):
             return 0
@@ -107,7 +106,7 @@ class Tree:
 
 
 class Usage:
-    """What is used in a tree at one moment, kept up to date by `add` and `remove`."""
+    """Usage of a tree at one moment, updated by `add` and `remove`."""
 
     __slots__ = ("jobs", "quota_slots", "slots", "tree")
 
@@ -126,7 +125,7 @@ class Usage:
         return same
 
     def add(self, leaf: int, accelerator: str, slots: int) -> None:
-        """A job of this leaf holds slots from now on."""
+        """Add the slots of a job of this leaf."""
         for number in self.tree.limited_paths[leaf]:
             self.jobs[number] += 1
             self.slots[number] += slots
@@ -135,15 +134,15 @@ class Usage:
             return
         used, local = self.quota_slots[accelerator], quota.local
         for number in self.tree.paths[leaf]:
-            kept = local[number] - used[number]
+            unlent = local[number] - used[number]
             used[number] += slots
-            if kept > 0:
-                slots -= kept
+            if unlent > 0:
+                slots -= unlent
                 if slots <= 0:
                     return
 
     def remove(self, leaf: int, accelerator: str, slots: int) -> None:
-        """A job of this leaf holds its slots no longer."""
+        """Remove the slots of a job of this leaf."""
         for number in self.tree.limited_paths[leaf]:
             self.jobs[number] -= 1
             self.slots[number] -= slots
@@ -158,51 +157,53 @@ class Usage:
                 return
             slots = min(slots, above)
 
-    def wall(self, leaf: int, accelerator: str, slots: int, top: int = -1) -> Wall | None:
-        """Where a job of this leaf does not fit, from the leaf upwards, or None. `top`: look no higher than there."""
+    def first_constraint(self, leaf: int, accelerator: str, slots: int, top: int = -1) -> Constraint | None:
+        """Return the first constraint that a job of this leaf violates, from the leaf up to `top`, or None."""
         tree = self.tree
         for number in tree.limited_paths[leaf]:
             if top >= 0 and len(tree.paths[number]) < len(tree.paths[top]):
                 break
             if self.jobs[number] >= tree.max_jobs[number]:
-                return Wall("jobs", number)
+                return Constraint("jobs", number)
             if self.slots[number] + slots > tree.max_slots[number]:
-                return Wall("slots", number)
+                return Constraint("slots", number)
         quota = tree.quotas.get(accelerator)
         if quota is None:
             return None
         used, local, most = self.quota_slots[accelerator], quota.local, quota.most
         for number in tree.paths[leaf]:
-            kept = local[number] - used[number]
-            if slots <= kept:
+            unlent = local[number] - used[number]
+            if slots <= unlent:
                 return None
             if used[number] + slots > most[number]:
-                return Wall("quota", number)
-            if kept > 0:
-                slots -= kept
+                return Constraint("quota", number)
+            if unlent > 0:
+                slots -= unlent
             if number == top:
                 return None
         return None
 
     def available(self, leaf: int, accelerator: str) -> int:
-        """How many slots more the quotas let this leaf use; never below 0."""
+        """Return how many more slots the quotas allow this leaf; never below 0."""
         quota = self.tree.quotas.get(accelerator)
         if quota is None:
             return NO_LIMIT
         used, above = self.quota_slots[accelerator], NO_LIMIT
         for number in reversed(self.tree.paths[leaf]):
-            kept = max(0, quota.local[number] - used[number])
-            above = max(0, min(quota.most[number] - used[number], kept + above))
+            unlent = max(0, quota.local[number] - used[number])
+            above = max(0, min(quota.most[number] - used[number], unlent + above))
         return above
 
     def borrowed(self, node: int, accelerator: str) -> int:
-        """Slots that the subtree uses beyond its own quota."""
+        """Return the slots that the subtree uses beyond its own quota."""
         quota = self.tree.quotas.get(accelerator)
         return 0 if quota is None else max(0, self.quota_slots[accelerator][node] - quota.subtree[node])
 
     def lent(self, accelerator: str) -> list[int]:
-        """By node: its slots that others use. What is borrowed is taken from the parent's own slots first, then from
-        those children that leave most idle."""
+        """Return, by node, its slots that others use.
+
+        Borrowed slots come from the parent's own slots first, then from the children with the most idle slots.
+        """
         tree, quota = self.tree, self.tree.quotas[accelerator]
         used, lent = self.quota_slots[accelerator], [0] * len(self.tree.nodes)
         for node in sorted(range(len(tree.nodes)), key=lambda node: len(tree.paths[node])):
@@ -216,7 +217,7 @@ class Usage:
         return lent
 
     def is_within_nominal(self, leaf: int, accelerator: str, slots: int, below: int = -1) -> bool:
-        """Whether every node of the path (strictly below `below`) keeps to its own quota with so many slots more."""
+        """Return whether every node of the path, strictly below `below`, stays within its quota with `slots` more."""
         quota = self.tree.quotas.get(accelerator)
         if quota is None:
             return True

@@ -1,4 +1,4 @@
-"""What admission would say of a job that is not submitted yet, as asked for and otherwise."""
+"""Predict the admission decision and the start of a job that is not submitted yet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,12 +30,12 @@ class Outlook:
 
 
 class Outlooks:
-    """All of one question: what is known is read once. The jobs need not be saved."""
+    """Predictions from one snapshot. The jobs need not be saved."""
 
     def __init__(self) -> None:
         self._now = timezone.now()
         self._taken = snapshots.take(self._now, CONSIDERED)
-        self._shares, self._stretch = estimates.shares_of(self._taken.snapshot), estimates.learnt_stretch()
+        self._shares, self._factors = estimates.shares_of(self._taken.snapshot), estimates.learned_factors()
 
     def of(self, job: Job) -> Outlook:
         leaf = leaf_of(job.team).id
@@ -51,11 +51,11 @@ class Outlooks:
             return Outlook(decision, told, Forecast(left, None), quoted)
         first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
         found = forecasts(first, [job.id], self._shares, samples=SAMPLES)
-        return Outlook(decision, told, self._stretch.of(found[job.id]), quoted)
+        return Outlook(decision, told, self._factors.of(found[job.id]), quoted)
 
 
 def _with(snapshot: Snapshot, candidate: Waiting, quoted: Quotes) -> Snapshot:
-    """Also where it is further back in the line than anybody looks."""
+    """Return the snapshot with the candidate, even if it is too far back in line to be considered."""
     others: Sequence[Waiting] = [job for job in snapshot.waiting if job.job_id != candidate.job_id]
     known = {budget.id for budget in snapshot.budgets}
     more = [budget for budget in snapshots.budgets_of(quoted) if budget.id not in known]

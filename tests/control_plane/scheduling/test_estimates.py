@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from athanor.jobs.models import Job
 from athanor.scheduling import estimates, services
-from athanor.scheduling.forecast import Forecast, Shares, Stretch, forecasts, stretch_of
+from athanor.scheduling.forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 from athanor.scheduling.models import StartEstimate
 from athanor.scheduling.snapshot import Holding, Pool, QuotaNode, Snapshot, Waiting
 
@@ -74,8 +74,8 @@ def test_who_waits_is_told_and_the_first_estimate_is_judged_at_its_start(submit:
 def test_forecasts_are_stretched_by_how_earlier_ones_were_met() -> None:
     """They came twice as late as half of them should have, and three times as late as nine of ten."""
     judged = [(100, 200, 200)] * 17 + [(100, 200, 600)] * 3
-    stretch = stretch_of(judged)
+    stretch = calibration_factors(judged)
     assert (stretch.p50, stretch.p90) == (2.0, 3.0)
     assert stretch.of(Forecast(50, 60)) == Forecast(100, 180)
     assert stretch.of(Forecast(None, None)) == Forecast(None, None)
-    assert stretch_of(judged[:5]) == Stretch(), "a few are no experience"
+    assert calibration_factors(judged[:5]) == CalibrationFactors(), "a few are no experience"

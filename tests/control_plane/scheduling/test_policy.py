@@ -156,7 +156,7 @@ def test_a_wait_for_quota_names_the_node_the_figures_and_what_others_borrowed() 
         "8 of the 8 h100 that organisation may use are used, 2 of them borrowed by 1 other team; 2 more are needed."
     )
     assert found.detail == expected
-    assert "give back 2 slots" in found.unblocks
+    assert "release 2 slots" in found.unblocks
     assert found.blocker is not None
     assert found.blocker.holders == (("job_0", 6), ("job_9", 2))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from athanor.scheduling import order, policy, preemption, reservations, standing, tree
+from athanor.scheduling import order, policy, preemption, reservations, state, tree
 from tests.control_plane.scheduling.properties import run
 
 SEEDS = 400
@@ -50,15 +50,15 @@ def no_limits_of_jobs(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_budgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(policy.Pass, "_budget_short", lambda *_: None)
+    patch.setattr(policy.Cycle, "_budget_short", lambda *_: None)
 
 
 def everything_passes_the_head(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reservations.Reservation, "lets_pass", lambda *_: True)
+    patch.setattr(reservations.Reservation, "allows", lambda *_: True)
 
 
 def nothing_passes_the_head(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reservations.Reservation, "lets_pass", lambda *_: False)
+    patch.setattr(reservations.Reservation, "allows", lambda *_: False)
 
 
 def what_passes_is_not_booked(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def age_counts_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def ties_are_left_to_chance(patch: pytest.MonkeyPatch) -> None:
-    for module in (policy, standing):
+    for module in (policy, state):
         patch.setattr(module, "sorted", lambda things, **_: list(things), raising=False)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from athanor.scheduling.snapshot import Grant, QuotaNode
-from athanor.scheduling.tree import NO_LIMIT, Tree, Usage, Wall
+from athanor.scheduling.tree import NO_LIMIT, Constraint, Tree, Usage
 
 GPU = "h100"
 
@@ -29,8 +29,8 @@ class Organisation:
     def available(self, name: str) -> int:
         return self.usage.available(self.tree.index[name], GPU)
 
-    def wall(self, name: str, slots: int) -> Wall | None:
-        return self.usage.wall(self.tree.index[name], GPU, slots)
+    def first_constraint(self, name: str, slots: int) -> Constraint | None:
+        return self.usage.first_constraint(self.tree.index[name], GPU, slots)
 
     def used(self, name: str) -> int:
         return self.usage.quota_slots[GPU][self.tree.index[name]]
@@ -52,7 +52,7 @@ def test_a_team_borrows_what_others_leave_idle_up_to_its_limit() -> None:
 def test_a_team_with_a_borrow_limit_of_nothing_keeps_to_its_own() -> None:
     org = Organisation(node("blue", nominal=4, borrow_limit=0), node("red", nominal=4))
     assert org.available("blue") == 4
-    assert org.wall("blue", 5) == Wall("quota", org.tree.index["blue"])
+    assert org.first_constraint("blue", 5) == Constraint("quota", org.tree.index["blue"])
 
 
 def test_what_may_not_be_lent_stays_free_for_its_owner() -> None:
@@ -103,7 +103,7 @@ def test_a_team_without_a_grant_may_borrow_and_has_nothing_of_its_own() -> None:
 def test_an_accelerator_that_nobody_grants_is_not_governed() -> None:
     org = Organisation(node("blue"))
     assert org.available("blue") == NO_LIMIT
-    assert org.wall("blue", 10**9) is None
+    assert org.first_constraint("blue", 10**9) is None
 
 
 def test_after_an_edit_that_lowered_it_nothing_is_available_and_what_is_kept_still_is() -> None:
@@ -121,11 +121,11 @@ def test_limits_hold_for_the_whole_subtree() -> None:
     org = Organisation(
         node("research", max_running_jobs=2), node("vision", "research", max_slots=3), node("speech", "research")
     )
-    assert org.wall("vision", 4) == Wall("slots", org.tree.index["vision"])
+    assert org.first_constraint("vision", 4) == Constraint("slots", org.tree.index["vision"])
     org.use("vision", 1)
     org.use("speech", 8)
-    assert org.wall("speech", 1) == Wall("jobs", org.tree.index["research"])
-    assert org.wall("vision", 3) == Wall("slots", org.tree.index["vision"])
+    assert org.first_constraint("speech", 1) == Constraint("jobs", org.tree.index["research"])
+    assert org.first_constraint("vision", 3) == Constraint("slots", org.tree.index["vision"])
 
 
 def test_within_its_own_quota_is_asked_of_each_level_below_a_node() -> None:

@@ -1,6 +1,6 @@
-"""Who holds which slots, in the numbers of the tree and the pools, kept up to date from one pass to the next. Pure.
+"""Slots held by jobs, indexed by quota tree and pool, updated from one admission cycle to the next. Pure.
 
-Moments are whole seconds on one clock: of a snapshot 0 is now, of a simulation its beginning.
+Times are integer seconds on one clock: 0 is now for a snapshot, and the beginning for a simulation.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,11 @@ from athanor.scheduling.tree import Tree, Usage
 
 @dataclass(slots=True)
 class Held:
-    """A job that holds slots. `ends`: the moment at the latest. `saved_at`: of its last checkpoint, or its begin;
-    `saves_every`: seconds between those since, 0 for none."""
+    """A job that holds slots until `ends` at the latest.
+
+    `saved_at`: time of its last checkpoint, or of its start; `saves_every`: seconds between checkpoints since then, 0
+    for none.
+    """
 
     job_id: str
     leaf: int
@@ -31,12 +34,12 @@ class Held:
     preemptions: int = 0
 
     def unsaved(self, now: int) -> int:
-        """Seconds of work that are lost if it stops now."""
+        """Return the seconds of work lost if it stops now."""
         return (now - self.saved_at) % self.saves_every if self.saves_every else now - self.saved_at
 
 
-class Standing:
-    """Tree and pools, and what is held of them."""
+class ClusterState:
+    """The quota tree and the pools with the slots held in them."""
 
     def __init__(self, nodes: Sequence[QuotaNode], pools: Sequence[Pool]) -> None:
         self.tree = Tree(nodes)
@@ -53,11 +56,11 @@ class Standing:
         self.capacities: dict[tuple[int, str], int] = {}
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "Standing":
-        standing = cls(snapshot.nodes, snapshot.pools)
+    def of(cls, snapshot: Snapshot) -> "ClusterState":
+        state = cls(snapshot.nodes, snapshot.pools)
         for holding in sorted(snapshot.holdings, key=lambda holding: holding.job_id):
-            standing.hold(standing._held(holding))
-        return standing
+            state.hold(state._held(holding))
+        return state
 
     def _held(self, of: Holding) -> Held:
         pool = self.pool_index[of.pool]
@@ -84,7 +87,7 @@ class Standing:
         self.usage.add(held.leaf, held.accelerator, held.slots)
         self.shares.add(held.leaf, held.accelerator, held.slots)
 
-    def let_go(self, job_id: str) -> Held:
+    def release(self, job_id: str) -> Held:
         held = self.held.pop(job_id)
         del self.held_of[held.leaf][job_id]
         self.used[held.pool] -= held.slots
@@ -93,7 +96,7 @@ class Standing:
         return held
 
     def capacity(self, leaf: int, accelerator: str) -> int:
-        """The most that one job of this leaf could get of an empty tree."""
+        """Return the most slots that one job of this leaf could get in an empty tree."""
         key = (leaf, accelerator)
         if key not in self.capacities:
             self.capacities[key] = self.tree.capacity(leaf, accelerator)

@@ -1,6 +1,6 @@
-"""What a waiting job's owner reads: what it waits for, and what would let it start. Pure.
+"""Rejections of an admission cycle, worded for the job's owner: what it waits for and what would let it start. Pure.
 
-Names of nodes, pools and budgets that are the job's own; of other teams only sums.
+They name nodes, pools and budgets of the job itself; other teams appear in sums only.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,12 @@ from athanor.scheduling.snapshot import Blocker, Budget, Pool, QuotaNode
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why a job does not start; shared by all that ask for the same. `scope`: the node whose limit it meets, -1 for
-    its pool or the whole tree. `waits`: room can come by itself, so that something can be kept for it."""
+class Rejection:
+    """Why a job does not start; shared by all jobs with the same request.
+
+    `scope`: the node whose limit it meets, -1 for its pool or the tree. `waits`: capacity can become free by itself, so
+    that a reservation makes sense.
+    """
 
     reason: Reason
     detail: str
@@ -25,8 +28,8 @@ class Verdict:
 Holders = tuple[tuple[str, int], ...]
 
 
-def limit_of_jobs(node: QuotaNode, running: int, holders: Holders, scope: int) -> Verdict:
-    return Verdict(
+def limit_of_jobs(node: QuotaNode, running: int, holders: Holders, scope: int) -> Rejection:
+    return Rejection(
         Reason.QUOTA_EXCEEDED,
         f"{running} of {node.max_running_jobs} running jobs of {node.name}.",
         f"Starts when a job of {node.name} ends; an administrator can raise its limit.",
@@ -35,13 +38,13 @@ def limit_of_jobs(node: QuotaNode, running: int, holders: Holders, scope: int) -
     )
 
 
-def limit_of_slots(node: QuotaNode, used: int, slots: int, holders: Holders, scope: int) -> Verdict:
+def limit_of_slots(node: QuotaNode, used: int, slots: int, holders: Holders, scope: int) -> Rejection:
     most = node.max_slots or 0
     lacking = used + slots - most
-    return Verdict(
+    return Rejection(
         Reason.QUOTA_EXCEEDED,
         f"{used} of {most} slots that {node.name} may use are used; {lacking} more {_are(lacking)} needed.",
-        f"Starts when jobs of {node.name} give back {_slots(lacking)}; an administrator can raise its limit.",
+        f"Starts when jobs of {node.name} release {_slots(lacking)}; an administrator can raise its limit.",
         Blocker("limit", node.id, node.name, lacking, holders),
         scope,
     )
@@ -55,67 +58,70 @@ def quota(
     borrowers: tuple[int, int],
     holders: Holders,
     scope: int,
-) -> Verdict:
-    """`figures`: used, the most that may be used, of that borrowed at most. `borrowers`: slots and teams of others."""
+) -> Rejection:
+    """`figures`: slots used, usable and borrowable.
+
+    `borrowers`: slots borrowed by others, and their number of teams.
+    """
     used, most, borrowable = figures
     lacking = used + slots - most
     own = f" ({most - borrowable} of its own, {borrowable} borrowed)" if borrowable else ""
     lent, teams = borrowers
     by_others = f", {lent} of them borrowed by {teams} other team{'s' if teams > 1 else ''}" if lent and teams else ""
-    return Verdict(
+    return Rejection(
         Reason.QUOTA_EXCEEDED,
         f"{used} of the {most} {accelerator} that {node.name} may use{own} are used{by_others}; "
         f"{lacking} more {_are(lacking)} needed.",
-        f"Starts when jobs of {node.name} give back {_slots(lacking)}; an administrator can raise its quota.",
+        f"Starts when jobs of {node.name} release {_slots(lacking)}; an administrator can raise its quota.",
         Blocker("quota", node.id, node.name, lacking, holders),
         scope,
     )
 
 
-def never(node: QuotaNode, accelerator: str, capacity: int, slots: int) -> Verdict:
-    return Verdict(
+def exceeds_capacity(node: QuotaNode, accelerator: str, capacity: int, slots: int) -> Rejection:
+    return Rejection(
         Reason.QUOTA_EXCEEDED,
-        f"{slots} {accelerator} are asked, and {node.name} may never use more than {capacity}, even if all are idle.",
+        f"{slots} {accelerator} are requested, and {node.name} can use at most {capacity}, even if all are idle.",
         "An administrator can raise its quota or limit; with fewer slots it could start.",
         Blocker("limit", node.id, node.name, slots - capacity),
         waits=False,
     )
 
 
-def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -> Verdict:
+def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -> Rejection:
     lacking = slots - free
     blocker = Blocker("pool", pool.id, pool.name, lacking, holders)
     note = f" {pool.note}" if pool.note else ""
     if slots > pool.slots:
-        return Verdict(
+        return Rejection(
             Reason.WAITING_FOR_CAPACITY,
-            f"{pool.slots} of {pool.size} slots of {pool.name} can be used now, and {slots} are needed.{note}",
-            "Starts when its other nodes are back; fewer processes start sooner.",
+            f"{pool.slots} of {pool.size} slots of {pool.name} are in service, and {slots} are needed.{note}",
+            "Starts when its other nodes return to service; fewer processes start sooner.",
             blocker,
             waits=False,
         )
     gang = nodes > 1 and free > 0
-    together = f" at once, on {nodes} nodes" if gang else ""
-    return Verdict(
+    together = f" together, on {nodes} nodes" if gang else ""
+    return Rejection(
         Reason.WAITING_FOR_GANG if gang else Reason.WAITING_FOR_CAPACITY,
         f"{free} of {pool.slots} slots of {pool.name} are free, and {slots} are needed{together}.{note}",
-        f"Starts when running jobs give back {_slots(lacking)} more.",
+        f"Starts when running jobs release {_slots(lacking)} more.",
         blocker,
     )
 
 
-def pool_disabled(pool: Pool) -> Verdict:
-    return Verdict(
+def pool_disabled(pool: Pool) -> Rejection:
+    return Rejection(
         Reason.CLUSTER_DOWN,
-        f"{pool.name} takes no jobs now. {pool.note or 'An administrator has disabled it.'}",
+        f"{pool.name} accepts no jobs. {pool.note or 'An administrator has disabled it.'}",
         f"Starts when {pool.name} is enabled again.",
         Blocker("pool", pool.id, pool.name),
         waits=False,
     )
 
 
-def budget(of: Budget, left: int, cost: int) -> Verdict:
-    return Verdict(
+def budget(of: Budget, left: int, cost: int) -> Rejection:
+    return Rejection(
         Reason.BUDGET_EXHAUSTED,
         f"{amount(cost, of.unit)} would be reserved of budget {of.name}, and {amount(max(0, left), of.unit)} are left.",
         f"Starts in the next period of {of.name} or when its amount is raised; a shorter time limit reserves less.",
@@ -124,19 +130,19 @@ def budget(of: Budget, left: int, cost: int) -> Verdict:
     )
 
 
-def turn(head: str, name: str, *, endless: bool, kept_for_limit: bool) -> Verdict:
-    where = "of its team or group" if kept_for_limit else "for these slots"
+def not_in_turn(head: str, name: str, *, endless: bool, for_limit: bool) -> Rejection:
+    where = "of its team or group" if for_limit else "for these slots"
     shorter = "a time limit" if endless else "a shorter time limit"
-    return Verdict(
+    return Rejection(
         Reason.WAITING_FOR_CAPACITY,
-        f"It would fit, but an earlier job {where} is next in line, and this one could delay it.",
-        f"Starts when that job has started; with {shorter} it may fit in before.",
+        f"It would fit, but an earlier job {where} is next, and this one could delay it.",
+        f"Starts when that job has started; with {shorter} it may start before.",
         Blocker("turn", head, name),
     )
 
 
 def amount(value: int, unit: str) -> str:
-    """Slot-seconds as slot-hours, else micro-units of a currency."""
+    """Format slot-seconds as slot-hours, other amounts as millionths of a currency."""
     if unit.replace("_", "-") in ("slot-seconds", "slot-hours", ""):
         return f"{value / 3600:.1f} slot-hours"
     return f"{value / 1e6:.2f} {unit}"
