@@ -64,7 +64,7 @@ def check(path: Sequence[QuotaNode], coming_bytes: int | None = None) -> None:
             coming = f", and {coming_bytes} more would come" if coming_bytes else ""
             raise Conflict(
                 "storage_full",
-                f"{limits.whose(node)} keeps {used} bytes of {most} that it may keep (max_storage_bytes){coming}",
+                f"{limits.owner_name(node)} keeps {used} bytes of {most} that it may keep (max_storage_bytes){coming}",
                 remedy=REMEDY,
                 extra={"node": node.name, "limit": most, "used": used},
             )

@@ -11,7 +11,7 @@ from athanor.artifacts import usage
 from athanor.budgets.models import UsageHour
 from athanor.core import tenancy
 from athanor.quotas.models import NominalChange
-from athanor.quotas.tree import Tree, nominals, way_up
+from athanor.quotas.tree import Tree, ancestors_of, nominals
 
 DAY_SECONDS = 86_400
 
@@ -48,7 +48,7 @@ def history(tree: Tree, now: datetime, days: int) -> dict[str, History]:
     stored, unreferenced = usage.stored_bytes(), usage.unreferenced_bytes()
     teams = _slots_of_teams(span, now)
     for node in tree.values():
-        for above in way_up(tree, node.id) if node.team_id else ():
+        for above in ancestors_of(tree, node.id) if node.team_id else ():
             kept[above.id] += stored.get(node.team_id, 0)
             unnamed[above.id] += unreferenced.get(node.team_id, 0)
             for (accelerator, day), slots in teams.get(node.team_id, {}).items():

@@ -1,4 +1,4 @@
-"""Quotas as a whole: what a submission is checked for, what is used of the tree now, and what a change would do."""
+"""Quota checks of submissions, current usage of the tree, and previews of changes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,21 +10,23 @@ from athanor.core.errors import Conflict, FieldProblem
 from athanor.jobs.services import Request
 from athanor.quotas import limits, selectors
 from athanor.quotas.changes import differences
-from athanor.quotas.tree import Node, Tree, children_of, nominals, path_of, way_up
+from athanor.quotas.tree import Node, Tree, ancestors_of, children_of, nominals, path_of
 from athanor.scheduling import snapshot as pure
 from athanor.scheduling.policy import decide
 from athanor.scheduling.services import snapshot_now
 from athanor.scheduling.tree import NO_LIMIT, Usage
 from athanor.scheduling.tree import Tree as PureTree
 
-MOST_TOLD = 100  # jobs of a kind
+MAX_JOBS = 100  # per kind of effect
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a node's subtree has of one accelerator and what is used of it now. `nominal`: with what is below it.
-    `available`: how many slots more it could use now, borrowed ones too (None: without a grant anywhere in the tree,
-    only its pools bound it). `teams`: how many hold some."""
+    """Slots and usage of one accelerator in a node's subtree.
+
+    `nominal`: including the nodes below. `available`: additional slots it could use now, including borrowed ones (None:
+    no grant in the tree, only the pools limit it). `teams`: number of teams that hold some.
+    """
 
     accelerator: str
     governed: bool
@@ -38,7 +40,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Shown:
-    """A node with what is used of it."""
+    """A node with its usage."""
 
     node: Node
     path: str
@@ -49,7 +51,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Over:
-    """A node that uses more than it would be allowed. `what`: an accelerator or the name of a limit."""
+    """A node that exceeds a proposed limit. `what`: an accelerator or the name of a limit."""
 
     node: str
     what: str
@@ -69,7 +71,7 @@ class TouchedJob:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a change would do at this moment."""
+    """The effect that a change would have now."""
 
     version: int
     differences: list[str]
@@ -81,8 +83,10 @@ class Preview:
 
 
 def check(request: Request) -> None:
-    """Within the transaction that submits. Raises Invalid for what can never run, Conflict for what cannot be taken
-    now."""
+    """Check a submission, within its transaction.
+
+    Raises Invalid for a job that can never run, Conflict for one that cannot be accepted now.
+    """
     path = selectors.path_of_team(request.team)
     limits.check(path, request.spec, request.pool)
     usage.check(path)
@@ -90,7 +94,7 @@ def check(request: Request) -> None:
 
 
 def check_plan(request: Request) -> list[FieldProblem]:
-    """As `check` without submitting: what only now would be refused is a warning."""
+    """Check a plan like a submission, but return conflicts as warnings."""
     path = selectors.path_of_team(request.team)
     limits.check(path, request.spec, request.pool)
     warnings = []
@@ -103,7 +107,7 @@ def check_plan(request: Request) -> list[FieldProblem]:
 
 
 def shown(tree: Tree, used: Mapping[str, selectors.Used]) -> list[Shown]:
-    """Every node, parents before children. `used`: of nodes (selectors.used_of_nodes)."""
+    """Return every node with its usage, parents before children. `used`: from selectors.used_of_nodes."""
     pure_tree = PureTree(pure_nodes(tree))
     now = Usage(pure_tree)
     accelerators = {*pure_tree.quotas}
@@ -133,18 +137,18 @@ def shown(tree: Tree, used: Mapping[str, selectors.Used]) -> list[Shown]:
         Shown(
             node,
             path_of(tree, node.id),
-            sum(1 for _ in way_up(tree, node.id)) - 1,
+            sum(1 for _ in ancestors_of(tree, node.id)) - 1,
             [share(node, accelerator) for accelerator in sorted(accelerators)],
             used[node.id],
         )
-        for node in _from_the_top(tree)
+        for node in _parents_first(tree)
     ]
 
 
-def preview(wanted: Callable[[Tree], Tree]) -> Preview:
-    """Takes no lock: by the time the change is made, other jobs may run."""
+def preview(change: Callable[[Tree], Tree]) -> Preview:
+    """Return the effect of a change. Takes no lock: other jobs may start before the change is applied."""
     version, before = selectors.version(), selectors.tree()
-    after = wanted(before)
+    after = change(before)
     with tenancy.unrestricted():
         snapshot = snapshot_now()
     return Preview(
@@ -157,7 +161,7 @@ def preview(wanted: Callable[[Tree], Tree]) -> Preview:
 
 
 def notes(tree: Tree, pools: Iterable[pure.Pool]) -> list[str]:
-    """What is allowed and perhaps not meant."""
+    """Return warnings about valid but probably unintended grants."""
     there: dict[str, int] = {}
     for pool in pools:
         there[pool.accelerator] = there.get(pool.accelerator, 0) + pool.size * pool.enabled
@@ -166,14 +170,14 @@ def notes(tree: Tree, pools: Iterable[pure.Pool]) -> list[str]:
         for accelerator, grant in node.grants.items():
             granted[accelerator] = granted.get(accelerator, 0) + grant.nominal
     return [
-        f"{slots} slots of {accelerator} are granted in all, and the pools have {there.get(accelerator, 0)}"
+        f"{slots} slots of {accelerator} are granted in total, and the pools have {there.get(accelerator, 0)}"
         for accelerator, slots in sorted(granted.items())
         if slots > there.get(accelerator, 0)
     ]
 
 
 def consequences(snapshot: pure.Snapshot, after: Tree) -> tuple[list[TouchedJob], list[TouchedJob], list[TouchedJob]]:
-    """What admission would decide otherwise with this tree: who is preempted, who starts, who no longer does. Pure."""
+    """Return which jobs would be preempted, would start, or would no longer start with this tree. Pure."""
     recent = {node.id: node.recent for node in snapshot.nodes}
     now = {each.job_id: each for each in decide(snapshot)}
     then = {each.job_id: each for each in decide(replace(snapshot, nodes=pure_nodes(after, recent)))}
@@ -196,13 +200,13 @@ def consequences(snapshot: pure.Snapshot, after: Tree) -> tuple[list[TouchedJob]
     waiting = [
         touched(each.job_id, each.detail) for each in then.values() if now[each.job_id].admitted and not each.admitted
     ]
-    return preempted[:MOST_TOLD], started[:MOST_TOLD], waiting[:MOST_TOLD]
+    return preempted[:MAX_JOBS], started[:MAX_JOBS], waiting[:MAX_JOBS]
 
 
 def over_use(tree: Tree) -> list[Over]:
-    """Which nodes of this tree use more than it allows, now."""
+    """Return the nodes whose current usage exceeds this tree."""
     used = selectors.used_of_nodes(tree)
-    kept = usage.stored_bytes() if any("max_storage_bytes" in node.limits for node in tree.values()) else {}
+    stored = usage.stored_bytes() if any("max_storage_bytes" in node.limits for node in tree.values()) else {}
     found = []
     for row in shown(tree, used):
         for share in row.shares:
@@ -216,7 +220,7 @@ def over_use(tree: Tree) -> list[Over]:
             "max_running_jobs": (row.used.running_jobs, "running jobs"),
             "max_queued_jobs": (row.used.queued_jobs, "waiting jobs"),
             "max_slots": (row.used.slots_total, "used slots"),
-            "max_storage_bytes": (_kept(tree, row.node.id, kept), "stored bytes"),
+            "max_storage_bytes": (_stored_below(tree, row.node.id, stored), "stored bytes"),
         }
         for name, (count, what) in now.items():
             limit = row.node.limits.get(name)
@@ -225,24 +229,25 @@ def over_use(tree: Tree) -> list[Over]:
     return found
 
 
-def _over(path: str, what: str, used: int, allowed: int, said: str) -> Over:
-    return Over(path, what, used, allowed, f"{path} has {used} {said}, and {allowed} would be allowed ({what})")
+def _over(path: str, what: str, used: int, allowed: int, label: str) -> Over:
+    return Over(path, what, used, allowed, f"{path} has {used} {label}, and {allowed} would be allowed ({what})")
 
 
-def _kept(tree: Tree, node_id: str, kept: Mapping[str, int]) -> int:
-    """Bytes of the subtree's teams. `kept`: by team."""
-    below = (node for node in tree.values() if node.team_id in kept)
-    return sum(kept[node.team_id] for node in below if any(above.id == node_id for above in way_up(tree, node.id)))
+def _stored_below(tree: Tree, node_id: str, stored: Mapping[str, int]) -> int:
+    """Return the bytes stored by the subtree's teams. `stored`: by team."""
+    below = (node for node in tree.values() if node.team_id in stored)
+    inside = (node for node in below if any(above.id == node_id for above in ancestors_of(tree, node.id)))
+    return sum(stored[node.team_id] for node in inside)
 
 
 def seen_by(tree: Tree, team_ids: Iterable[str]) -> set[str]:
-    """Ids of the nodes on the paths of these teams."""
+    """Return the ids of the nodes on the paths of these teams."""
     teams = set(team_ids)
-    return {above.id for node in tree.values() if node.team_id in teams for above in way_up(tree, node.id)}
+    return {above.id for node in tree.values() if node.team_id in teams for above in ancestors_of(tree, node.id)}
 
 
 def pure_nodes(tree: Tree, recent: Mapping[str, Mapping[str, float]] | None = None) -> list[pure.QuotaNode]:
-    """As admission knows them. `recent`: by the node's id (scheduling/snapshot.py)."""
+    """Return the nodes as admission input. `recent`: by node id (scheduling/snapshot.py)."""
     return [
         pure.QuotaNode(
             id=node.id,
@@ -261,7 +266,7 @@ def pure_nodes(tree: Tree, recent: Mapping[str, Mapping[str, float]] | None = No
     ]
 
 
-def _from_the_top(tree: Tree) -> list[Node]:
+def _parents_first(tree: Tree) -> list[Node]:
     below = children_of(tree)
     found: list[Node] = []
     open_ = [node for node in tree.values() if node.parent is None]

@@ -1,4 +1,4 @@
-"""How much each part of the organisation may use: a tree of quotas, and limits.
+"""Quotas: the tree of slots and limits of the organisation, its groups and teams.
 
-May import: jobs and below. What is used is never kept here: it is counted from the rows of live jobs.
+May import: jobs and below. Usage is never stored here: it is counted from the rows of live jobs.
 """

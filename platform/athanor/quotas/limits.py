@@ -1,5 +1,6 @@
-"""What is refused when a job is submitted: what a limit on its team's path of the tree can never let run, and one more
-job where too many wait. Other limits, and quotas, only let it wait (scheduling/policy.py).
+"""Limits that refuse a submission: jobs that a limit on the team's path can never admit, and full queues.
+
+Other limits and quotas let jobs wait (scheduling/policy.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,27 +13,29 @@ from athanor.specs.v1 import JobSpec
 
 
 def check(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> None:
-    """Raises Invalid when a limit on this path (of the team: quotas/selectors.py) can never let the spec run in the
-    pool, naming every one that is in its way."""
+    """Check a spec against the limits on its team's path. Raises Invalid with every limit that can never admit it."""
     found = _problems(path, spec, pool)
     if found:
         raise Invalid(
             "over_limit",
             found[0].detail,
-            remedy="mend the fields listed in errors, or ask a platform administrator for a higher limit",
+            remedy="fix the fields listed in errors, or ask a platform administrator for a higher limit",
             problems=tuple(found),
         )
 
 
 def check_queue(path: Sequence[QuotaNode], *, exactly: bool = True) -> None:
-    """Raises Conflict where too many jobs wait already. `exactly`, within the transaction that submits: whoever else
-    submits, since those whom a limit binds are counted one after the other."""
+    """Check the limits on queued jobs. Raises Conflict if a queue is full.
+
+    `exactly`: lock the limited nodes, so that concurrent submissions are counted one after the other. Needs the
+    transaction of the submission.
+    """
     bound = [node for node in path if node.max_queued_jobs is not None]
     limited = lock(bound) if exactly else bound
     waiting = selectors.queued_below(node.id for node in limited)
     for node in limited:
         if node.max_queued_jobs is not None and waiting[node.id] >= node.max_queued_jobs:
-            detail = f"{counted(waiting[node.id], 'job')} of {whose(node)} wait, and {node.max_queued_jobs} may"
+            detail = f"{counted(waiting[node.id], 'job')} of {owner_name(node)} wait, and {node.max_queued_jobs} may"
             raise Conflict(
                 "queue_full",
                 f"{detail} (max_queued_jobs)",
@@ -42,7 +45,7 @@ def check_queue(path: Sequence[QuotaNode], *, exactly: bool = True) -> None:
 
 
 def lock(nodes: Iterable[QuotaNode]) -> list[QuotaNode]:
-    """The rows, locked in the order in which everybody locks nodes: the organisation, then by id."""
+    """Lock and return nodes in the global lock order: the organisation, then by id."""
     asked = {node.id: node for node in nodes}
     top = [node.id for node in asked.values() if node.parent_id is None]
     rest = sorted(asked.keys() - {*top})
@@ -54,12 +57,12 @@ def _problems(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> list[Fiel
     found = []
     slots, seconds = min(spec.resources.slots, pool.slots), spec.time_limit_seconds
     for node in path:
-        owner = whose(node)
+        owner = owner_name(node)
         for limit, name in ((node.max_slots_per_job, "max_slots_per_job"), (node.max_slots, "max_slots")):
             if limit is not None and slots > limit:
                 of = "one job of" if name == "max_slots_per_job" else "all jobs of"
-                detail = f"it asks for {counted(slots, 'slot')}; {of} {owner} may hold {limit} ({name})"
-                detail += "; ask for fewer processes"
+                detail = f"it requests {counted(slots, 'slot')}; {of} {owner} may hold {limit} ({name})"
+                detail += "; request fewer processes"
                 found.append(FieldProblem("/resources/processes_per_node", name, detail))
         if node.max_run_seconds is not None and seconds > node.max_run_seconds:
             detail = f"it may run for {seconds} s; a job of {owner} may for {node.max_run_seconds} (max_run_seconds)"
@@ -71,7 +74,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def whose(node: QuotaNode) -> str:
+def owner_name(node: QuotaNode) -> str:
     if node.team_id:
         return f"team {node.name}"
     return "the organisation" if node.parent_id is None else f"group {node.name}"

@@ -8,9 +8,9 @@ from athanor.core import ids
 
 
 class QuotaNode(models.Model):
-    """The organisation (which has no parent; its row is the lock of admission), a group, or a team's leaf.
+    """The organisation (without parent; its row is the admission lock), a group, or a team's leaf.
 
-    The limits hold for the whole subtree; None is without limit. `weight`: its part of what its siblings share.
+    Limits apply to the subtree; None is no limit. `weight`: fair-share weight among its siblings.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.quota_node_id, editable=False)
@@ -60,7 +60,7 @@ class QuotaGrant(models.Model):
 
 
 class NominalChange(models.Model):
-    """What the subtree of a node had of its own of one accelerator until `time`, and from then on: its past, drawn."""
+    """A change of a subtree's nominal slots of one accelerator at `time`, for the usage history."""
 
     node = models.ForeignKey(QuotaNode, on_delete=models.CASCADE, related_name="+")
     accelerator = models.CharField(max_length=40)
@@ -73,7 +73,7 @@ class NominalChange(models.Model):
 
 
 class AdmissionSettings(models.Model):
-    """How admission decides (scheduling/snapshot.py, `Settings`). One row."""
+    """Admission settings (scheduling/snapshot.py, `Settings`). One row."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     fair_share = models.BooleanField(default=True)
@@ -84,4 +84,4 @@ class AdmissionSettings(models.Model):
     protected_seconds = models.PositiveIntegerField(default=600)
 
     def __str__(self) -> str:
-        return "settings of admission"
+        return "admission settings"

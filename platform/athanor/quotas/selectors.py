@@ -1,6 +1,6 @@
-"""Reads of the tree, and what is used of it now. The tree is no team's: whom is shown what, api/v1/quotas.py says.
+"""Queries of the quota tree and its current usage. api/v1/quotas.py decides which part a user sees.
 
-Sums are over the jobs of all teams; they tell of no team's work.
+Sums cover the jobs of all teams without naming any.
 """
 
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ from athanor.core import tenancy
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING, JobStatus
 from athanor.quotas.models import QuotaNode
-from athanor.quotas.tree import LIMITS, Grant, Node, Tree, way_up
+from athanor.quotas.tree import LIMITS, Grant, Node, Tree, ancestors_of
 
-COUNTED = Least("slots", F("pool__nodes") * F("pool__slots_per_node"))  # a job larger than its pool has what there is
+COUNTED = Least("slots", F("pool__nodes") * F("pool__slots_per_node"))  # a job larger than its pool holds the pool
 _HOLDING = [status.value for status in HOLDING]
 
 
 def rows() -> list[QuotaNode]:
-    """Every node with its grants and team, parents before children, by name."""
+    """Return every node with its grants and team, parents before children, by name."""
     below: dict[str | None, list[QuotaNode]] = {}
     for row in QuotaNode.objects.select_related("team").prefetch_related("grants").order_by("name", "id"):
         below.setdefault(row.parent_id, []).append(row)
     found = below.get(None, [])
-    for row in found:  # grows while it is walked
+    for row in found:  # grows during the iteration
         found.extend(below.get(row.id, ()))
     return found
 
@@ -55,12 +55,12 @@ def node_of(row: QuotaNode) -> Node:
 
 
 def version() -> int:
-    """Of the whole tree: higher with each change of it."""
+    """Return the version of the tree, which increases with each change."""
     return QuotaNode.objects.filter(parent=None).values_list("version", flat=True).first() or 0
 
 
 def path_of_team(team: Team) -> list[QuotaNode]:
-    """The team's leaf, the group above it, ... and the organisation. Empty for a team without a leaf."""
+    """Return the path from the team's leaf to the organisation; empty for a team without a leaf."""
     return list(
         QuotaNode.objects.raw(
             "WITH RECURSIVE above AS (SELECT n.*, 0 AS height FROM quotas_quotanode n WHERE n.team_id = %s"
@@ -73,7 +73,7 @@ def path_of_team(team: Team) -> list[QuotaNode]:
 
 @dataclass
 class Used:
-    """Of a subtree, now. `slots`: those that are held of each accelerator; `teams`: by how many teams."""
+    """Current usage of a subtree. `slots`: slots held by accelerator; `teams`: number of teams that hold them."""
 
     slots: dict[str, int] = field(default_factory=dict)
     teams: dict[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Used:
 
 
 def used_of_teams() -> dict[str, Used]:
-    """By the team's id; teams without jobs are left out."""
+    """Return the usage by team id; teams without jobs are omitted."""
     found: dict[str, Used] = {}
     with tenancy.unrestricted():
         held = Job.objects.filter(status__in=_HOLDING).values("team_id", "pool__accelerator").order_by()
@@ -104,13 +104,13 @@ def used_of_teams() -> dict[str, Used]:
 
 
 def used_of_nodes(nodes: Tree) -> dict[str, Used]:
-    """By the node's id, summed over its subtree."""
+    """Return the usage by node id, summed over the node's subtree."""
     teams, found = used_of_teams(), {node_id: Used() for node_id in nodes}
     for node in nodes.values():
         own = teams.get(node.team_id)
         if own is None or not node.team_id:
             continue
-        for above in way_up(nodes, node.id):
+        for above in ancestors_of(nodes, node.id):
             total = found[above.id]
             for accelerator, slots in own.slots.items():
                 total.slots[accelerator] = total.slots.get(accelerator, 0) + slots
@@ -121,7 +121,7 @@ def used_of_nodes(nodes: Tree) -> dict[str, Used]:
 
 
 def queued_below(nodes: Iterable[str]) -> dict[str, int]:
-    """How many jobs wait in the subtree of each of these nodes."""
+    """Return the number of queued jobs in the subtree of each node."""
     found = {}
     with tenancy.unrestricted():
         for node in nodes:
@@ -131,7 +131,7 @@ def queued_below(nodes: Iterable[str]) -> dict[str, int]:
 
 
 def teams_below(node_id: str) -> list[str]:
-    """Ids of the teams whose leaves are in the subtree."""
+    """Return the ids of the teams in the subtree."""
     found = QuotaNode.objects.raw(
         "WITH RECURSIVE below AS (SELECT * FROM quotas_quotanode WHERE id = %s"
         " UNION ALL SELECT c.* FROM quotas_quotanode c JOIN below ON c.parent_id = below.id) SELECT * FROM below",

@@ -1,4 +1,4 @@
-"""The tree, and what changes it. All that is said of it at once takes effect at once, or nothing of it does."""
+"""Changes of the quota tree. All changes of a request are applied in one transaction, or none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from athanor.quotas import changes, selectors
 from athanor.quotas.models import AdmissionSettings, NominalChange, QuotaGrant, QuotaNode
 from athanor.quotas.tree import LIMITS, ROOT, Node, Tree, nominals, path_of
 
-Guard = Callable[[QuotaNode], None]
+Precondition = Callable[[QuotaNode], None]
 
 
 def root() -> QuotaNode:
@@ -24,7 +24,7 @@ def root() -> QuotaNode:
 
 
 def locked_root() -> QuotaNode:
-    """The one lock of admission: whoever admits or changes quotas holds it until the end of its transaction."""
+    """Take the admission lock, which admission and quota changes hold until the end of their transaction."""
     root()
     return QuotaNode.objects.select_for_update(no_key=True).get(parent=None)
 
@@ -43,31 +43,31 @@ def settings() -> AdmissionSettings:
     return AdmissionSettings.objects.get_or_create(pk=1)[0]
 
 
-def change_tree(wanted: Callable[[Tree], Tree], actor: User, guard: Guard | None = None) -> None:
-    """From the present tree to the one that `wanted` makes of it (quotas/changes.py), audited node by node.
+def change_tree(change: Callable[[Tree], Tree], actor: User, precondition: Precondition | None = None) -> None:
+    """Replace the tree by the result of `change` (quotas/changes.py), with an audit record per node.
 
-    `guard` may refuse when it is called with the organisation's row under the lock. Raises what `wanted` raises, and
-    Conflict for a group that something else still needs.
+    `precondition` is called with the organisation's row under the lock and may raise. Raises what `change` raises, and
+    Conflict for a group that is still in use.
     """
     try:
         with transaction.atomic():
             top = locked_root()
-            if guard:
-                guard(top)
+            if precondition:
+                precondition(top)
             before = selectors.tree()
-            after = wanted(before)
+            after = change(before)
             _store(before, after, actor)
     except ProtectedError as error:
         needs = ", ".join(sorted({str(thing._meta.verbose_name) for thing in error.protected_objects}))
         detail = f"a group that would be deleted still has a {needs}"
-        raise Conflict("group_in_use", detail, remedy="delete that first, or keep the group") from error
+        raise Conflict("group_in_use", detail, remedy="delete that first, or do not delete the group") from error
     except IntegrityError as error:
-        detail = "a team was made meanwhile with the name of a group"
+        detail = "a team with the name of a group was created meanwhile"
         raise Conflict("name_taken", detail, remedy="choose another name for the group") from error
 
 
 def create_team(name: str, limits: Mapping[str, int | None], actor: User) -> Team:
-    """Make a team with these limits, all or nothing."""
+    """Create a team with these limits, in one transaction."""
     with transaction.atomic():
         if limits:
             locked_root()  # before anything that the audit trail records
@@ -78,27 +78,30 @@ def create_team(name: str, limits: Mapping[str, int | None], actor: User) -> Tea
 
 
 def change_limits(
-    team: Team, limits: Mapping[str, int | None], actor: User, guard: Callable[[QuotaNode], None] | None = None
+    team: Team, limits: Mapping[str, int | None], actor: User, precondition: Callable[[QuotaNode], None] | None = None
 ) -> QuotaNode:
-    """Of a team's leaf; those that are not named stay. `guard` may refuse when it is called with the leaf."""
+    """Change limits of a team's leaf; omitted ones are unchanged.
+
+    `precondition` is called with the leaf and may raise.
+    """
     leaf = leaf_of(team)
 
-    def wanted(tree: Tree) -> Tree:
-        if guard:
-            guard(_row(leaf.id))
+    def with_limits(tree: Tree) -> Tree:
+        if precondition:
+            precondition(_row(leaf.id))
         kept = {name: value for name, value in tree[leaf.id].limits.items() if name not in limits}
         new = {name: value for name, value in limits.items() if value is not None}
         return {**tree, leaf.id: replace(tree[leaf.id], limits={**kept, **new})}
 
-    change_tree(wanted, actor)
+    change_tree(with_limits, actor)
     return _row(leaf.id)
 
 
-def change_settings(values: Mapping[str, Any], actor: User, guard: Callable[[AdmissionSettings], None]) -> None:
+def change_settings(values: Mapping[str, Any], actor: User, precondition: Callable[[AdmissionSettings], None]) -> None:
     with transaction.atomic():
         locked_root()
         row = AdmissionSettings.objects.select_for_update().get(pk=settings().pk)
-        guard(row)
+        precondition(row)
         before = {name: getattr(row, name) for name in values if getattr(row, name) != values[name]}
         if before:
             for name in before:
@@ -117,14 +120,14 @@ def _store(before: Tree, after: Tree, actor: User) -> None:
     touched = {each for each in {*before, *after} if before.get(each) != after.get(each)}
     if not touched:
         return
-    # In one order for all who lock nodes of the tree (limits.py does too).
+    # In the global lock order of nodes (limits.py uses it too).
     rows = {
         row.id: row for row in QuotaNode.objects.select_for_update(no_key=True).filter(id__in=touched).order_by("id")
     }
     for node_id in sorted(touched - before.keys(), key=lambda each: path_of(after, each).count("/")):
         rows[node_id] = QuotaNode.objects.create(id=node_id, name=node_id, parent_id=after[node_id].parent)
     for node_id in touched & after.keys():
-        # Names last: two nodes may take each other's.
+        # Names last: two nodes may swap names.
         node = after[node_id]
         _write(rows[node_id], replace(node, name=node_id) if node.parent else node, before.get(node_id))
     for node_id in sorted(touched - after.keys(), key=lambda each: -path_of(before, each).count("/")):
@@ -166,7 +169,7 @@ def _note_nominals(before: Tree, after: Tree) -> None:
 
 
 def _audit(before: Tree, after: Tree, node_id: str, actor: User) -> None:
-    """What differs, and always where the node is."""
+    """Record the differences of a node, always with its path."""
     old, new = before.get(node_id), after.get(node_id)
     was = {"path": path_of(before, node_id), **changes.values_of(old)} if old else {}
     is_ = {"path": path_of(after, node_id), **changes.values_of(new)} if new else {}

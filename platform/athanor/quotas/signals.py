@@ -1,4 +1,4 @@
-"""Each team has its leaf of the quota tree from its first moment on."""
+"""Create the quota leaf of each new team."""
 
 from typing import Any
 
@@ -10,6 +10,6 @@ from athanor.quotas import services
 
 
 @receiver(post_save, sender=Team, dispatch_uid="athanor.quotas")
-def give_leaf(instance: Team, created: bool, **_: Any) -> None:
+def create_leaf(instance: Team, created: bool, **_: Any) -> None:
     if created:
         services.leaf_of(instance)

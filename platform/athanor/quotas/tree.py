@@ -1,6 +1,6 @@
-"""The tree as values, and what its users write of it. Pure: no Django.
+"""The quota tree as values, and the documents that users write. Pure: no Django.
 
-`Node` is what a node is; `NodeChange` one wish about one node; `TreeDocument` the whole tree as a file says it.
+`Node` is a node, `NodeChange` a change of one node, `TreeDocument` a file with the complete tree.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,14 +26,17 @@ DEEPEST = 10
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Accelerator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
-NAMED = Field(json_schema_extra={"additionalProperties": False})  # no other names than those of the pattern
+NAMED = Field(json_schema_extra={"additionalProperties": False})  # only names that match the pattern
 TeamName = Annotated[str, Field(min_length=1, max_length=63)]
 Weight = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
 class Grant(SpecModel):
-    """Slots of one accelerator, with Kueue's meaning: `nominal` are a node's own, `borrow_limit` is how many more its
-    subtree may use of what others leave idle, `lend_limit` how many of its own others may use. None is no limit."""
+    """Slots of one accelerator, with Kueue's meaning.
+
+    `nominal`: the node's own; `borrow_limit`: how many idle slots of others its subtree may use; `lend_limit`: how many
+    of its own others may use. None is no limit.
+    """
 
     nominal: Count = 0
     borrow_limit: Count | None = None
@@ -41,7 +44,7 @@ class Grant(SpecModel):
 
 
 class Limits(SpecModel):
-    """They hold for a node's whole subtree; None is no limit. `weight`: its part of what its siblings share."""
+    """Limits of a node and its subtree; None is no limit. `weight`: fair-share weight among its siblings."""
 
     weight: Weight = 1.0
     max_running_jobs: Count | None = None
@@ -57,21 +60,23 @@ class TeamDocument(Limits):
 
 
 class GroupDocument(TeamDocument):
-    """What is left out has its default."""
+    """A group with its subgroups and teams; omitted fields have their defaults."""
 
     groups: Annotated["dict[Name, GroupDocument]", NAMED] = {}
     teams: dict[TeamName, TeamDocument] = {}
 
 
 class TreeDocument(SpecModel):
-    """The whole tree. A group that is left out is removed, a team that is left out stays as it is."""
+    """The complete tree. Omitted groups are deleted, omitted teams are unchanged."""
 
     organisation: GroupDocument
 
 
 class NodeChange(Limits):
-    """A wish about the node with this id or path (research/vision; organisation is the top), or of the team with this
-    name. What is not named stays; a grant of null is taken away. `parent`: moves it there. `name`: renames a group."""
+    """A change of the node with this id, path (research/vision; organisation is the root) or team name.
+
+    Omitted fields are unchanged; a grant of null is removed. `parent` moves the node, `name` renames a group.
+    """
 
     node: Annotated[str, Field(min_length=1, max_length=1000)]
     action: Literal["change", "create", "delete"] = "change"
@@ -81,13 +86,13 @@ class NodeChange(Limits):
 
 
 class ChangesDocument(SpecModel):
-    """One after the other, and all of them or none."""
+    """Changes, applied in this order in one transaction."""
 
     changes: Annotated[list[NodeChange], Field(min_length=1, max_length=1000)]
 
 
 class ProposalDocument(SpecModel):
-    """Either changes of the present tree or a whole one."""
+    """Either changes of the current tree or a complete tree."""
 
     changes: Annotated[list[NodeChange], Field(max_length=1000)] = []
     organisation: GroupDocument | None = None
@@ -95,7 +100,7 @@ class ProposalDocument(SpecModel):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`team` is the name of the team whose leaf it is, empty for a group. `limits`: those that are set."""
+    """A node of the tree. `team`: name of the team of a leaf, empty for a group. `limits`: the limits that are set."""
 
     id: str
     name: str
@@ -115,7 +120,7 @@ def root_of(tree: Tree) -> Node:
 
 
 def children_of(tree: Tree) -> dict[str, list[Node]]:
-    """By the parent's id, by name."""
+    """Return the children of each node by its id, sorted by name."""
     found: dict[str, list[Node]] = {node.id: [] for node in tree.values()}
     for node in sorted(tree.values(), key=lambda node: node.name):
         if node.parent is not None:
@@ -123,8 +128,8 @@ def children_of(tree: Tree) -> dict[str, list[Node]]:
     return found
 
 
-def way_up(tree: Tree, node_id: str) -> Iterator[Node]:
-    """The node, its parent, ... and the top."""
+def ancestors_of(tree: Tree, node_id: str) -> Iterator[Node]:
+    """Yield the node, its parent, ... and the root."""
     at: str | None = node_id
     while at is not None:
         yield tree[at]
@@ -132,13 +137,13 @@ def way_up(tree: Tree, node_id: str) -> Iterator[Node]:
 
 
 def path_of(tree: Tree, node_id: str) -> str:
-    """`research/vision`; of the top its name."""
-    names = [node.name for node in way_up(tree, node_id)]
+    """Return the path of a node, such as `research/vision`; for the root its name."""
+    names = [node.name for node in ancestors_of(tree, node_id)]
     return "/".join(reversed(names[:-1])) or names[-1]
 
 
 def paths(tree: Tree) -> dict[str, str]:
-    """Ids by path."""
+    """Return the ids of all nodes by path."""
     below, found = children_of(tree), {}
     top = root_of(tree)
     open_ = [(child, child.name) for child in below[top.id]]
@@ -150,28 +155,28 @@ def paths(tree: Tree) -> dict[str, str]:
 
 
 def nominals(tree: Tree) -> dict[tuple[str, str], int]:
-    """What each subtree has of its own, by node and accelerator, where it has a grant."""
+    """Return the nominal slots of each subtree by (node id, accelerator), where it has a grant."""
     found: dict[tuple[str, str], int] = {}
     for node in tree.values():
         for accelerator, grant in node.grants.items():
-            for above in way_up(tree, node.id):
+            for above in ancestors_of(tree, node.id):
                 key = (above.id, accelerator)
                 found[key] = found.get(key, 0) + grant.nominal
     return found
 
 
 def document_of(tree: Tree) -> TreeDocument:
-    """The tree as a file says it; read back it changes nothing."""
+    """Return the document of a tree; applying it changes nothing."""
     below = children_of(tree)
 
-    def told(node: Node) -> dict[str, object]:
+    def settings(node: Node) -> dict[str, object]:
         return {"weight": node.weight, **node.limits, "grants": dict(node.grants)}
 
     def group(node: Node) -> GroupDocument:
         return GroupDocument(
-            **told(node),
+            **settings(node),
             groups={child.name: group(child) for child in below[node.id] if not child.team},
-            teams={child.team: TeamDocument(**told(child)) for child in below[node.id] if child.team},
+            teams={child.team: TeamDocument(**settings(child)) for child in below[node.id] if child.team},
         )
 
     return TreeDocument(organisation=group(root_of(tree)))
