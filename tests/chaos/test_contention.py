@@ -30,10 +30,16 @@ def played(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_no_admission_goes_above_what_there_is_at_any_instant(tmp_path: Path) -> None:
-    status, found = played(tmp_path, "--seeds", "12")
-    assert (status, found["problems"]) == (0, [])
-    assert found["admitted"] > 0
-    assert found["finished"] > 0
+    admitted = finished = 0
+    for first in range(1, 61, 12):  # on a busy machine a scene may be over before any job ends
+        status, found = played(tmp_path, "--seeds", "12", "--first", str(first))
+        assert (status, found["problems"]) == (0, [])
+        admitted += found["admitted"]
+        finished += found["finished"]
+        if admitted and finished:
+            break
+    assert admitted > 0
+    assert finished > 0
 
 
 def test_admission_that_forgets_what_it_has_just_admitted_is_found(tmp_path: Path) -> None:

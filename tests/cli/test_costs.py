@@ -25,4 +25,4 @@ def test_costs_are_a_table_csv_or_json(server: Any, athanor: Any, answer: Any) -
     }
     assert json.loads(athanor("costs", "--json").stdout) == FOUND
     server.answer("GET /api/v1/costs", answer({**FOUND, "items": []}))
-    assert "Nothing was used." in athanor("costs").stdout
+    assert "No usage." in athanor("costs").stdout

@@ -55,5 +55,5 @@ def test_a_reason_to_wait_is_no_reason_to_retry() -> None:
 def test_explain_adds_what_is_known_to_the_message() -> None:
     shown = explain("data_error", "line 7 is not JSON.")
     assert shown is not None
-    assert shown["message"] == "The data cannot be used. Line 7 is not JSON."
+    assert shown["message"] == "The data is unusable. Line 7 is not JSON."
     assert explain("") is None

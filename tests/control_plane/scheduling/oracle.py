@@ -65,7 +65,7 @@ class World:
         return leaves[node.id, accelerator] + below
 
     def asked_above(self, node: QuotaNode, accelerator: str, leaves: Counter[tuple[str, str]]) -> int:
-        return max(0, self.used(node, accelerator, leaves) - self.reservations(node, accelerator))
+        return max(0, self.used(node, accelerator, leaves) - self.kept(node, accelerator))
 
     def loads(self, parts: Iterable[Part]) -> dict[Key, tuple[int, int]]:
         """Everything that has a limit: how much of it is used, and the limit."""
@@ -100,7 +100,7 @@ class World:
         others = [child for child in self.children[above.id] if child.id != node.id]
         taken = leaves[above.id, accelerator] + sum(self.asked_above(other, accelerator, leaves) for other in others)
         most = grant_of(above, accelerator).nominal + min(self.own(node, accelerator), grant.lend_limit)
-        most += sum(self.own(other, accelerator) - self.reservations(other, accelerator) for other in others)
+        most += sum(self.own(other, accelerator) - self.kept(other, accelerator) for other in others)
         from_above = max(0, self.used(above, accelerator, leaves) - self.own(above, accelerator))
         found["lent", node.id, accelerator] = (taken - from_above, most)
 

@@ -144,7 +144,7 @@ def test_what_no_idle_tree_could_hold_says_that_it_never_starts_and_reserves_not
     nodes = (team("red", grant=Grant(2, borrow_limit=1)), team("blue", grant=Grant(4)))
     found = decided(snapshot([waits("job_1", slots=4), waits("job_2", slots=3)], nodes=nodes))
     assert found["job_1"].reason is Reason.QUOTA_EXCEEDED
-    assert "never use more than 3" in found["job_1"].detail
+    assert "use at most 3" in found["job_1"].detail
     assert found["job_2"].admitted
 
 

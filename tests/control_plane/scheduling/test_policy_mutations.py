@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from athanor.scheduling import order, policy, preemption, reservations, state, tree
+from athanor.scheduling import cluster_state, order, policy, preemption, reservations, tree
 from tests.control_plane.scheduling.properties import run
 
 SEEDS = 400
@@ -75,8 +75,8 @@ def anybody_gives_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def some_give_way_in_vain(patch: pytest.MonkeyPatch) -> None:
-    original = preemption._Room.is_there
-    patch.setattr(preemption._Room, "is_there", lambda room: original(room) or room._free > 1)
+    original = preemption._Room.fits_now
+    patch.setattr(preemption._Room, "fits_now", lambda room: original(room) or room._free > 1)
 
 
 def borrowers_come_first(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def age_counts_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def ties_are_left_to_chance(patch: pytest.MonkeyPatch) -> None:
-    for module in (policy, state):
+    for module in (policy, cluster_state):
         patch.setattr(module, "sorted", lambda things, **_: list(things), raising=False)
 
 

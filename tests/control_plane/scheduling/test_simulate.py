@@ -122,7 +122,7 @@ def test_the_example_of_the_documents_runs_and_compares_on_the_command_line(tmp_
     ("change", "message"),
     [
         ({"generate": None}, "either `generate` or `jobs`"),
-        ({"nodes": [{"name": "a"}, {"name": "a"}]}, "a is there twice"),
+        ({"nodes": [{"name": "a"}, {"name": "a"}]}, "a occurs twice"),
         ({"nodes": [{"name": "vision", "parent": "gone"}]}, "'gone', which is no node"),
         ({"nodes": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]}, "above itself"),
         ({"pools": [{"name": "other", "accelerator": "h100", "slots": 1}]}, "there is no pool gpu"),

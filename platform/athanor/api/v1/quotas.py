@@ -321,7 +321,7 @@ def _tag(version: int, data: Any = "") -> str:
     return f'W/"{version}-{tag_of(data)[3:]}'
 
 
-def _unchanged(request: Request) -> services.Guard:
+def _unchanged(request: Request) -> services.Precondition:
     def holds(row: QuotaNode, tag: str) -> bool:
         return tag.startswith(f'W/"{row.version}-')
 
