@@ -169,7 +169,7 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
     silence = telemetry.silence([live.id for live, _ in present])
     starting = [live.id for live, _ in present if live.status == AttemptStatus.SUBMITTED.value]
     trained = telemetry.trained_among(starting) if starting else frozenset()
-    natives: dict[tuple[object, ...], list[str]] = {}
+    natives: dict[NativeFacts, list[str]] = {}
     healths: dict[Health, list[str]] = {}
     for live, answer in present:
         said = _said(answer)
@@ -178,8 +178,11 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
         health = Health.UNKNOWN if silence.get(live.id, timedelta()) > SILENT_AFTER else Health.OK
         if answer.presence is Presence.PRESENT and live.job_health != health.value:
             healths.setdefault(health, []).append(live.job_id)
-    for said, ids in natives.items():
-        Attempt.objects.filter(pk__in=ids).update(**dict(zip(SAID, said, strict=True)), observed_at=Now())
+    for (native_state, native_reason, phase, cause, explanation, restarts), ids in natives.items():
+        Attempt.objects.filter(pk__in=ids).update(
+            native_state=native_state, native_reason=native_reason, phase=phase, cause=cause, explanation=explanation,
+            native_restarts=restarts, observed_at=Now(),
+        )  # fmt: skip
     _write_places(present)
     for health, ids in healths.items():
         Job.objects.filter(pk__in=ids).update(health=health.value, updated_at=Now())
@@ -190,17 +193,18 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
                 _move(live, answer, has_trained=live.id in trained)
 
 
-SAID = ("native_state", "native_reason", "phase", "cause", "explanation", "native_restarts")
+# native_state, native_reason, phase, cause, explanation, native_restarts of an attempt.
+NativeFacts = tuple[str, str, str, str, str, int]
 
 
-def _said(answer: Observation) -> tuple[object, ...]:
+def _said(answer: Observation) -> NativeFacts:
     return (
         answer.native_state, answer.native_reason, answer.phase.value if answer.phase else "",
         answer.cause.value if answer.cause else "", answer.explanation, answer.restarts,
     )  # fmt: skip
 
 
-def _known(live: Live) -> tuple[object, ...]:
+def _known(live: Live) -> NativeFacts:
     return (
         live.native_state, live.native_reason, live.phase, live.cause, live.explanation, live.native_restarts
     )  # fmt: skip
