@@ -87,7 +87,7 @@ class Sampler:
     """Goes on from fixed prompts, each time with the same random numbers, on whatever the model is spread over."""
 
     def __init__(self, assignment: Assignment, model: SpreadModel) -> None:
-        training = assignment.run.training
+        training = assignment.training
         spec, length = training.evaluation, training.sequence_length
         index = DatasetIndex.read(assignment.dataset_folder)
         self._model, self._end_of_text = model, index.end_of_text
