@@ -82,6 +82,28 @@ def test_every_package_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_mypy_checks_every_file_strictly() -> None:
+    """A file that is not named is silenced where an editable install makes it a part of site-packages."""
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert settings["strict"] is True
+    assert "exclude" not in settings
+    named = [REPOSITORY / each for each in settings["files"]]
+    unchecked = [
+        path.relative_to(REPOSITORY)
+        for path in [*python_files(*SOURCES), REPOSITORY / "manage.py"]
+        if not any(path == each or each in path.parents for each in named)
+    ]
+    assert unchecked == []
+    loosened = {
+        "ignore_errors",
+        "disallow_untyped_defs",
+        "disable_error_code",
+        "check_untyped_defs",
+        "disallow_any_generics",
+    }
+    assert not [each["module"] for each in settings["overrides"] if loosened & set(each)]
+
+
 def lint_imports(folder: Path) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'platform'}:{folder}"}
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]

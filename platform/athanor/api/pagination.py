@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
+from rest_framework.utils.serializer_helpers import ReturnDict
 
 from athanor.api.parameters import WholeNumber, refusal
 
@@ -60,5 +61,6 @@ def _cursor(request: Request, form: re.Pattern[str]) -> str:
     return cursor
 
 
-def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:
+# The stubs of DRF give `.data` the type of one object, also with `many=True`.
+def listed(items: list[Any] | ReturnDict[str, Any], next_cursor: str | None = None) -> dict[str, Any]:
     return {"items": items, "next_cursor": next_cursor}

@@ -7,17 +7,20 @@ answer does not change is not written.
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils import timezone
 
+from athanor.accounts.failures import run_isolated
 from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Phase, Presence
 from athanor.clusters.models import Cluster
-from athanor.core import leases
+from athanor.core import leases, wakeups
 from athanor.core.leases import Lease
 from athanor.dispatch import absence
+from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import backend_of, locked
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -68,8 +71,7 @@ def observe_due() -> None:
     of_cluster = observable().filter(job__pool__cluster=OuterRef("pk"))
     due = Cluster.objects.filter(Exists(of_cluster)).order_by("observed_at")
     for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=CLUSTERS):
-        with leases.isolated(f"observing cluster {lease.pk}"):
-            _sweep(lease)
+        run_isolated(wakeups.OBSERVE, f"observing cluster {lease.pk}", partial(_sweep, lease), held=(Cluster, lease))
 
 
 def observable() -> QuerySet[Attempt]:
@@ -189,8 +191,10 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
     now = timezone.now()
     for live, answer in present:
         if _moves(live, answer, live.id in trained, now):
-            with leases.isolated(f"observing attempt {live.id}"):
-                _move(live, answer, has_trained=live.id in trained)
+            run_isolated(
+                wakeups.OBSERVE, f"observing attempt {live.id}",
+                partial(_move, live, answer, has_trained=live.id in trained), give_up=partial(abandon_job_of, live.id),
+            )  # fmt: skip
 
 
 # native_state, native_reason, phase, cause, explanation, native_restarts of an attempt.

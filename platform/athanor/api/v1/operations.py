@@ -31,6 +31,13 @@ class SweeperSerializer(serializers.Serializer[sweepers.State]):
     failed_at = serializers.DateTimeField(allow_null=True)
     error = serializers.CharField(allow_blank=True)
     late = serializers.BooleanField(help_text="it has not run for five of its periods")
+    rows_failing = serializers.IntegerField(
+        help_text="Number of rows whose last try failed unexpectedly; each is retried after a growing pause."
+    )
+    rows_given_up = serializers.IntegerField(
+        help_text="Number of rows given up within the last 7 days after 12 unexpected failures in a row each. A job "
+        "among them has failed with `platform_error` and has a `job.abandon` record in the audit trail."
+    )
 
 
 class LostObjectSerializer(serializers.Serializer[orphans.LostObject]):
