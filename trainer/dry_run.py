@@ -62,6 +62,7 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
     plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # its errors are no state here
     training = training.model_copy(update={"parallelism": plain})
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=sizes.world)
+    model: SpreadModel | None = None
     try:
         mesh = Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes)
         mesh.parameters_on = torch.device("meta")

@@ -97,6 +97,7 @@ class Sampler:
         texts = list(spec.prompts)
         if all(part.format == "chat" for part in training.data.parts):
             end_of_text = self._tokenizer.id_to_token(index.end_of_text)
+            assert end_of_text is not None, "the data set was made with this tokenizer"
             template = ChatTemplate.of_model(assignment.base_folder, end_of_text)
             texts = [template.prompt(text) for text in texts]
         encoded = [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts]

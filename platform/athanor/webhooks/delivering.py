@@ -81,13 +81,13 @@ def _in_thread(lease: Lease) -> None:
     try:
         run_isolated(
             wakeups.DELIVER, f"delivery {lease.pk}", partial(deliver, lease), held=(Delivery, lease),
-            give_up=partial(_give_up, lease.pk),
+            give_up=partial(_abandon, lease.pk),
         )  # fmt: skip
     finally:
         connection.close()
 
 
-def _give_up(delivery_id: str, reason: str) -> None:
+def _abandon(delivery_id: str, reason: str) -> None:
     now = timezone.now()
     with transaction.atomic():
         row = Delivery.objects.select_for_update(no_key=True).get(pk=delivery_id)

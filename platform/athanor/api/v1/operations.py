@@ -12,7 +12,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.bodies import RequestSerializer, read
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.backends.base import Presence
 from athanor.core import tenancy
@@ -93,7 +93,7 @@ class SweepersView(APIView):
     def get(self, request: Request) -> Response:
         operator(request)
         with tenancy.unrestricted():
-            return Response(listed(SweeperSerializer(sweepers.states(), many=True).data))
+            return Response(listed(serialize_many(SweeperSerializer, sweepers.states())))
 
 
 class OrphansView(APIView):
