@@ -64,7 +64,7 @@ def main() -> int:
         sinks=LocalSinks(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables),
     )
     platform = LocalPlatform(output, settings, terminal.show)
-    supervisor = Supervisor(FolderConnection(output), platform, place)
+    supervisor = Supervisor(FolderConnection(output, settings), platform, place)
 
     def interrupted(*_: object) -> None:
         supervisor.request_stop(None)

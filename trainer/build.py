@@ -61,12 +61,12 @@ class Session:
 
     @property
     def training(self) -> TrainingSpec:
-        return self.assignment.run.training
+        return self.assignment.training
 
 
 def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     """Collective: every rank builds alike. Raises TrainerError for a spec that these ranks cannot run."""
-    run, training = assignment.run, assignment.run.training
+    run, training = assignment.run, assignment.training
     platform, storage = assignment.connection.connect(run)
     sealer = Sealer(assignment.job_key)
     index = DatasetIndex.read(assignment.dataset_folder)
@@ -139,7 +139,7 @@ def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
 
 def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOut]:
     """Held-out rows of every source."""
-    training = assignment.run.training
+    training = assignment.training
     found = []
     for place in assignment.sources:
         source = Source(place, "validation", training.data, training.sequence_length, storage)
@@ -151,9 +151,9 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
 
 def _base(assignment: Assignment) -> StoredWeights | None:
     """Where the model's first weights come from. A checkpoint has all that is trained: what rests is read again."""
-    if assignment.base_folder is None or (assignment.run.resume is not None and assignment.run.training.lora is None):
+    if assignment.base_folder is None or (assignment.run.resume is not None and assignment.training.lora is None):
         return None
-    return StoredWeights(assignment.base_folder, assignment.run.training.model.resolve())
+    return StoredWeights(assignment.base_folder, assignment.training.model.resolve())
 
 
 def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:

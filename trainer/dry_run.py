@@ -14,7 +14,7 @@ from trainer.contract.plan import plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError
-from trainer.optim.groups import treatment
+from trainer.optim.groups import moments_per_parameter, treatment
 from trainer.parallel.data import local_tensor
 from trainer.parallel.mesh import Mesh, leave
 from trainer.parallel.spread import SpreadModel, spread_model
@@ -62,6 +62,7 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
     plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # its errors are no state here
     training = training.model_copy(update={"parallelism": plain})
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=sizes.world)
+    model: SpreadModel | None = None
     try:
         mesh = Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes)
         mesh.parameters_on = torch.device("meta")
@@ -81,7 +82,7 @@ def bytes_of(model: SpreadModel, training: TrainingSpec) -> StateBytes:
         place, numbers = weights.placements[name], local_tensor(parameter).numel()
         rule = treatment(place.name, len(place.shape), training.optimizer).rule
         trained += numbers
-        moments += numbers * (2 if rule == "adamw" else 1)
+        moments += numbers * moments_per_parameter(rule)
     every = [local_tensor(parameter) for parameter in weights.every.values()]
     return StateBytes(
         parameters=sum(each.numel() for each in every),

@@ -87,7 +87,7 @@ class Sampler:
     """Goes on from fixed prompts, each time with the same random numbers, on whatever the model is spread over."""
 
     def __init__(self, assignment: Assignment, model: SpreadModel) -> None:
-        training = assignment.run.training
+        training = assignment.training
         spec, length = training.evaluation, training.sequence_length
         index = DatasetIndex.read(assignment.dataset_folder)
         self._model, self._end_of_text = model, index.end_of_text
@@ -97,6 +97,7 @@ class Sampler:
         texts = list(spec.prompts)
         if all(part.format == "chat" for part in training.data.parts):
             end_of_text = self._tokenizer.id_to_token(index.end_of_text)
+            assert end_of_text is not None, "the data set was made with this tokenizer"
             template = ChatTemplate.of_model(assignment.base_folder, end_of_text)
             texts = [template.prompt(text) for text in texts]
         encoded = [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts]

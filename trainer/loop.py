@@ -11,7 +11,8 @@ from trainer.build import Session
 from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
 from trainer.cpu import collect_garbage, hold_garbage_collection
-from trainer.data.batch import IGNORED, MicroBatch
+from trainer.data.batch import MicroBatch
+from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
 from trainer.evaluation import Evaluated, evaluate
 from trainer.metrics.clock import SkewWatch, StepClock
@@ -242,6 +243,6 @@ class Monitor:
 def peak_memory_bytes(device: torch.device) -> int:
     """Most memory held so far: of the device, or of the process on a CPU."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -37,7 +37,7 @@ def compute_as_told(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
 
 def has_fp8_products(mesh: Mesh) -> bool:
     """Compute capability 8.9 and up: Ada and Hopper."""
-    return mesh.device.type == "cuda" and torch.cuda.get_device_capability(mesh.device) >= (8, 9)
+    return bool(mesh.device.type == "cuda" and torch.cuda.get_device_capability(mesh.device) >= (8, 9))
 
 
 def _fits(module: nn.Module, _: str) -> bool:

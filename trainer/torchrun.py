@@ -91,7 +91,7 @@ def run_rank(
     platform = LocalPlatform(output, settings, terminal.show)
     assignment: Assignment | None = None
     try:
-        assignment = _prepared(place, platform, store, output, files)
+        assignment = _prepared(place, settings, platform, store, output, files)
         assignment = replace(assignment, profile=profile)
         end_class, message = _worked(assignment, platform, sinks)
     except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
@@ -118,12 +118,13 @@ def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str)
     return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
 
 
-def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path, files: list[Path]) -> Assignment:
+def _prepared(
+    place: Place, settings: LocalSettings, platform: LocalPlatform, store: Store, output: Path, files: list[Path]
+) -> Assignment:
     """The data are in the output folder when this returns; the other ranks find there what the first one made."""
     if place.rank > 0:
         store.wait(["prepared"], PREPARATION_TIMEOUT)
     run, keys = platform.run(), platform.keys()
-    assert run.training is not None
     cache = output / "work" / "datasets"
     base = obtain_base(cache / "models", run, keys, platform.storage)
     room = DatasetRoom(cache, run, keys, platform, platform.storage, lambda: False, base)
@@ -134,8 +135,9 @@ def _prepared(place: Place, platform: LocalPlatform, store: Store, output: Path,
         store.set("prepared", f"{int(time.time()):x}")
     assignment = Assignment(
         run=run,
+        training=settings.training,
         job_key=keys.job,
-        connection=FolderConnection(output),
+        connection=FolderConnection(output, settings),
         generation=place.attempt,
         rank=place.rank,
         local_rank=place.local_rank,

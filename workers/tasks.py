@@ -28,7 +28,7 @@ def sweeper(task: str) -> Callable[[Callable[[], None]], Any]:
             with recorded(task):
                 work()
 
-        return shared_task(run, name=task)
+        return shared_task(name=task)(run)
 
     return register
 

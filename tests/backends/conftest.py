@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from athanor.backends.registry import backend_class
 from tests.backends.cases.base import Case
 from tests.backends.cases.fake import fake
 from tests.backends.cases.kubernetes import kubernetes
@@ -17,15 +18,21 @@ __all__ = [
     "case", "fake", "kubernetes", "local", "real_kubernetes", "slurm", "slurm_commands", "slurm_rest",
     "slurm_rest_address", "slurm_session", "slurm_ssh", "ssh_server",
 ]  # fmt: skip
-KINDS = ["fake", "local", "slurm_commands", "slurm_rest", "kubernetes"]
+# The fixture of each case, and the kind in the registry that it runs. The scripted kind `fake` is a part of
+# `fake_cluster`.
+CASES = {
+    "fake": "fake_cluster", "local": "local", "slurm_commands": "slurm", "slurm_rest": "slurm",
+    "kubernetes": "kubernetes",
+}  # fmt: skip
 # The same commands over another connection: in `make slurm`; what differs is in tests/slurm/test_ssh.py.
 if os.environ.get("ATHANOR_TEST_SLURM") == "all":
-    KINDS.append("slurm_ssh")
+    CASES["slurm_ssh"] = "slurm"
 if os.environ.get(KUBECONFIG):
-    KINDS.append("real_kubernetes")
+    CASES["real_kubernetes"] = "kubernetes"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=list(CASES))
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     found: Case = request.getfixturevalue(request.param)
+    assert isinstance(found.backend, backend_class(CASES[request.param])), f"{request.param} runs another kind"
     yield found

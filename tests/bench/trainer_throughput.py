@@ -84,7 +84,7 @@ def trained(training: TrainingSpec, world: int, folder: Path, worker: Callable[[
     output = Path(tempfile.mkdtemp(dir=folder))
     settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
     place = NodePlace(output / "work", cache=folder / "cache")
-    end_class = Supervisor(FolderConnection(output), LocalPlatform(output, settings), place).run()
+    end_class = Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place).run()
     if end_class is not EndClass.COMPLETED:
         raise RuntimeError((output / "end.json").read_text())
     return output / "work"

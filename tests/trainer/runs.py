@@ -117,7 +117,7 @@ def run_alone(
         restarts,
     )
     place = NodePlace(output / "work", local_files=files or [data])
-    supervisor = Supervisor(FolderConnection(output), LocalPlatform(output, settings), place)
+    supervisor = Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place)
     ended = threading.Event()
     if at_first_checkpoint is not None:
         arguments = (output, supervisor, at_first_checkpoint, ended)

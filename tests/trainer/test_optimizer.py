@@ -1,17 +1,20 @@
 """Updates: equal to plain PyTorch where they are taken, and nothing at all where they are skipped."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from tests.trainer.runs import tiny_training
+from trainer.contract.cost import RankCost
 from trainer.contract.models import ModelShape
 from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
+from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder, initialise
 from trainer.optim import adamw
-from trainer.optim.groups import check_patterns
+from trainer.optim.groups import Rule, check_patterns, moments_per_parameter, treatment
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.layout import placement
 from trainer.parallel.mesh import Mesh
@@ -149,3 +152,30 @@ def test_a_pattern_that_matches_no_parameter_is_refused_with_names_that_are_near
     with pytest.raises(TrainerError, match=r"'blocks.0.mpl.up.weight'; near are blocks.0.mlp.up.weight") as refused:
         check_patterns([ParameterGroup(pattern="blocks.0.mpl.up.weight")], names)
     assert refused.value.end_class is EndClass.BAD_SPEC
+
+
+@pytest.mark.parametrize("name", get_args(OptimizerSpec.model_fields["name"].annotation))
+def test_every_optimizer_of_the_spec_updates_every_parameter_and_has_a_memory_estimate(name: Any) -> None:
+    model, before = make_model(), dict(make_model().named_parameters())
+    spec = OptimizerSpec(name=name)
+    optimizer = optimizer_of(model, spec)
+    backward(model, 1)
+    take_step(model, optimizer)
+    assert all(not torch.equal(each, before[parameter]) for parameter, each in model.named_parameters())
+    rules = {treatment(parameter, each.ndim, spec).rule for parameter, each in model.named_parameters()}
+    assert name in rules, f"{name} updates nothing: it falls through to another rule"
+    assert rules <= set(get_args(Rule))
+    moments = RankCost(tiny_training(optimizer={"name": name}), 50, MeshSizes(), 0).memory().optimizer
+    assert moments > 0
+    assert all(moments_per_parameter(rule) > 0 for rule in rules)
+
+
+def test_an_optimizer_without_an_implementation_is_an_error_and_not_adamw() -> None:
+    unknown = OptimizerSpec.model_construct(name="lion")
+    with pytest.raises(AssertionError, match="lion"):
+        treatment("blocks.0.mlp.up.weight", 2, unknown)
+    with pytest.raises(AssertionError, match="lion"):
+        treatment("norm.weight", 1, unknown)
+    training = tiny_training().model_copy(update={"optimizer": unknown})
+    with pytest.raises(AssertionError, match="lion"):
+        RankCost(training, 50, MeshSizes(), 0).memory()

@@ -18,9 +18,10 @@ CANARY = "hf_CANARY-4f1d9c"
 
 
 def assignment(tmp_path: Path, **secrets: str) -> Assignment:
-    run: Any = None  # nothing that is tested here asks for it
+    nothing: Any = None  # what is tested here asks for neither
     return Assignment(
-        run=run, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"), generation=0, rank=0, local_rank=0,
+        run=nothing, training=nothing, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"),
+        generation=0, rank=0, local_rank=0,
         store=StoreAddress("127.0.0.1", 0), sources=[], work=tmp_path, stamp="s", model_folder=None,
         secrets=secrets,
     )  # fmt: skip

@@ -83,7 +83,7 @@ class Shipper:
         return True
 
     def _waiting(self) -> list[tuple[str, str, int, Path]]:
-        found = []
+        found: list[tuple[str, str, int, Path]] = []
         for kind in KINDS:
             folder = self._spool / kind
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():

@@ -24,6 +24,7 @@ from trainer.contract.plan import plan_mesh
 from trainer.contract.rendezvous import Place
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.sealing import Sealer, check_manifest
+from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import SourcePlace
 from trainer.errors import TrainerError
@@ -125,7 +126,8 @@ class Supervisor:
             room.wait_for_prepared(self._over)
         room.obtain(self._place.local_files)
         self._tell("phase.finished", phase="data", seconds=time.monotonic() - begin)
-        if run.prepare is not None:
+        training = run.training
+        if training is None:
             return self._register_prepared(room)
         if room.prepared_here and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
             # Beside the training: the first step does not wait for a copy that only later attempts need.
@@ -145,7 +147,7 @@ class Supervisor:
             if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
                 run = run.model_copy(update={"resume": place.resume})
             self._check_resume(run, keys)
-            outcome = self._run_generation(run, keys, room.places, base, place, largest)
+            outcome = self._run_generation(run, training, keys, room.places, base, place, largest)
             if self._over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
@@ -256,6 +258,7 @@ class Supervisor:
     def _run_generation(
         self,
         run: RunConfig,
+        training: TrainingSpec,
         keys: DataKeys,
         sources: list[SourcePlace],
         base: Path | None,
@@ -269,6 +272,7 @@ class Supervisor:
         assignments = [
             Assignment(
                 run=run,
+                training=training,
                 job_key=keys.job,
                 connection=self._connection,
                 generation=place.round - 1,

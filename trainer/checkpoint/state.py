@@ -7,6 +7,7 @@ dimensions (a step counter) is the same on every rank. Older files give the firs
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from safetensors.torch import load as load_safetensors
@@ -16,6 +17,9 @@ from torch import Tensor
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
+
+# Offsets and shape of each stored tensor; older files have one number for the offsets.
+Layout = dict[str, list[Any]]
 
 RNG_PREFIX, OWN_PREFIX = "rng/", "own/"
 """Of what belongs to a rank and not to the model: no other mesh can use it."""
@@ -97,7 +101,8 @@ def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
 def encode(shards: dict[str, Shard], own: dict[str, Tensor]) -> bytes:
     layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
     tensors = {name: shard.tensor.contiguous() for name, shard in shards.items()} | own
-    return save_safetensors(tensors, metadata={"layout": json.dumps(layout)})
+    content: bytes = save_safetensors(tensors, metadata={"layout": json.dumps(layout)})
+    return content
 
 
 def decode(content: bytes) -> Iterator[Shard]:
@@ -122,10 +127,11 @@ def overlay(target: Shard, stored: Shard) -> int:
         into = into.narrow(dimension, low - mine, high - low)
         source = source.narrow(dimension, low - theirs, high - low)
     into.copy_(source)
-    return into.numel()
+    return int(into.numel())
 
 
-def _layout(content: bytes) -> dict[str, list]:
+def _layout(content: bytes) -> Layout:
     header_size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + header_size])
-    return json.loads(header["__metadata__"]["layout"])
+    layout: Layout = json.loads(header["__metadata__"]["layout"])
+    return layout

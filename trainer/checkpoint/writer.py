@@ -133,7 +133,7 @@ class CheckpointWriter:
             attempt_id=run.attempt_id,
             generation=self._assignment.generation,
             step=step,
-            tokens_seen=run.training.tokens_before(step),
+            tokens_seen=self._assignment.training.tokens_before(step),
             data_position=step,
             world_size=self._mesh.world_size,
             mesh=self._mesh.axes,

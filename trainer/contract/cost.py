@@ -5,6 +5,7 @@ over P ranks, N (P - 1) / P for a gather, a scatter of sums or an exchange, and 
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
 from trainer.contract.plan import is_recomputed, micro_batch_size, num_micro_batches
@@ -170,17 +171,20 @@ class RankCost:
         )
 
     def _moments(self, trained: Share) -> int:
-        """Two for AdamW; Muon keeps one of a matrix of a block."""
-        both = 2 * self._sharded(trained)
-        if self._training.optimizer.name == "adamw":
-            return both
-        if self._training.lora is not None:
-            return both // 2
-        not_muons = self._ends
-        for layer in self.layers:
-            of_layer = self._of_layer(layer)
-            not_muons = not_muons + Share(whole=of_layer.whole)
-        return self._sharded(trained) + self._sharded(not_muons)
+        """Return the numbers of optimizer state: two per parameter for AdamW, one per element of a block's matrix for
+        Muon."""
+        match self._training.optimizer.name:
+            case "adamw":
+                return 2 * self._sharded(trained)
+            case "muon" if self._training.lora is not None:  # adapters are matrices of blocks
+                return self._sharded(trained)
+            case "muon":
+                not_muons = self._ends
+                for layer in self.layers:
+                    not_muons = not_muons + Share(whole=self._of_layer(layer).whole)
+                return self._sharded(trained) + self._sharded(not_muons)
+            case unknown:
+                assert_never(unknown)
 
     def _gathered(self, every: Share, trained: Share) -> int:
         """Copies to compute with. At stage 3 the ends of the model and two blocks: one in use, one on its way."""

@@ -76,9 +76,10 @@ def layout_of(shape: ModelShape) -> Layout:
 
 
 def hugging_face_config(
-    shape: ModelShape, vocab_size: int, sequence_length: int, dtype: str, end_of_text: int
+    shape: ModelShape, vocab_size: int, sequence_length: int, dtype: str, end_of_text: int | None
 ) -> dict[str, Any]:
-    """`dtype` is a torch name without the prefix. Raises ValueError where no layout fits."""
+    """Return the config of a model in Hugging Face's layout. `dtype` is a torch name without the prefix; `end_of_text`
+    is None where the tokenizer of a base model names no such token. Raises ValueError where no layout fits."""
     layout = layout_of(shape)
     config: dict[str, Any] = {
         "architectures": [_CLASSES[layout]],

@@ -102,7 +102,7 @@ class ShardCache:
         except ValueError:
             problem = "is empty"
         else:
-            if hashlib.sha256(tokens).hexdigest() == shard.sha256:
+            if hashlib.sha256(tokens.data).hexdigest() == shard.sha256:
                 return tokens, ""
             problem = "its digest differs from the index's"
         if self._fetch is not None:

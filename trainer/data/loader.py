@@ -11,9 +11,9 @@ import torch
 
 from trainer.contract.optimisation import StepSizes
 from trainer.contract.plan import num_micro_batches
-from trainer.data.batch import IGNORED, MicroBatch
+from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, stacked
-from trainer.data.packing import Rows
+from trainer.data.packing import IGNORED, Rows
 from trainer.data.sampler import share
 from trainer.data.source import Source, evenly_spaced
 

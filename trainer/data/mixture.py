@@ -41,7 +41,7 @@ def _apportion(weights: NDArray[np.float64]) -> NDArray[np.int64]:
     if len(weights) == 1:
         return np.ones(1, dtype=np.int64)
     exact = weights / weights.sum() * PLACES
-    counts = np.maximum(np.floor(exact).astype(np.int64), 1)
+    counts: NDArray[np.int64] = np.maximum(np.floor(exact).astype(np.int64), 1)
     while counts.sum() < PLACES:
         counts[np.argmax(exact - counts)] += 1
     while counts.sum() > PLACES:

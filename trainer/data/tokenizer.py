@@ -41,7 +41,9 @@ class GivenTokenizer:
     def of_part(cls, file: Path) -> "GivenTokenizer":
         """That which was trained on another part of the data."""
         tokenizer = Tokenizer.from_file(str(file))
-        return cls(file, tokenizer.get_vocab_size(), tokenizer.token_to_id(END_OF_TEXT))
+        end_of_text = tokenizer.token_to_id(END_OF_TEXT)
+        assert end_of_text is not None, "every tokenizer that is trained here has it"
+        return cls(file, tokenizer.get_vocab_size(), end_of_text)
 
 
 def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:

@@ -33,11 +33,12 @@ class StoredWeights:
         self._folder, self._shape = folder, shape
         self._files: dict[str, Any] = {}
         index = folder / INDEX_NAME
+        self._where: dict[str, str]
         if index.is_file():
             self._where = _weight_map(index)
         else:
             paths = sorted(path.name for path in folder.glob("*.safetensors"))
-            self._where: dict[str, str] = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
+            self._where = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
         if not self._where:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
@@ -130,4 +131,5 @@ def load_decoder(folder: Path, shape: ModelShape, vocab_size: int, sequence_leng
     for name, parameter in model.named_parameters():
         parameter.data = weights.pop(name).to(dtype)
     model.load_state_dict(weights, strict=False)  # the balance of experts, which stays in fp32
-    return model.eval()
+    model.eval()
+    return model

@@ -104,12 +104,14 @@ def write_adapter(session: Session, tensors: dict[str, Tensor], folder: Path) ->
     _write_json(folder / ADAPTER_CONFIG_NAME, config)
 
 
-def _write_tokenizer(session: Session, folder: Path) -> int:
-    """The tokenizer, and how it is used. Returns the token that ends a text."""
+def _write_tokenizer(session: Session, folder: Path) -> int | None:
+    """Write the tokenizer, and how it is used. Return the token that ends a text, None where a base model's tokenizer
+    has not ours."""
     shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
     end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
     base = session.assignment.base_folder
     if base is None:
+        assert end_of_text is not None, "every tokenizer that is trained here has it"
         _write_tokenizer_settings(folder, end_of_text, session.training.sequence_length)
     else:
         for name in BASE_FILES:
@@ -159,7 +161,7 @@ def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) 
     if len(groups) == 1:
         save_file(groups[0], folder / "model.safetensors", metadata={"format": "pt"})
         return
-    where = {}
+    where: dict[str, str] = {}
     for number, group in enumerate(groups, start=1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         save_file(group, folder / file, metadata={"format": "pt"})
@@ -190,5 +192,5 @@ def _store(session: Session, folder: Path) -> None:
     session.platform.register_model(authenticate(manifest, session.sealer))
 
 
-def _write_json(path: Path, content: dict) -> None:
+def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")

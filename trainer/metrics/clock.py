@@ -3,10 +3,11 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 
-Mark = float | torch.cuda.Event
+Mark: TypeAlias = float | torch.cuda.Event
 
 SLOW_FACTOR = 1.5
 SLOW_STEPS = 20  # in a row: one slow step is nothing to tell of
@@ -51,7 +52,8 @@ class StepClock:
             return time.monotonic()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
-        return event
+        mark: Mark = event
+        return mark
 
 
 def _between(marks: list[tuple[str, Mark]]) -> dict[str, float]:

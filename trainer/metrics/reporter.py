@@ -36,7 +36,7 @@ class Reporter:
             self._metrics = SpoolWriter(assignment.spool, "metrics", assignment.writer)
             self._events = SpoolWriter(assignment.spool, "progress", assignment.writer)
             if isinstance(assignment.connection, HttpConnection):  # a standalone run's terminal narrates by itself
-                steps = assignment.run.training.steps
+                steps = assignment.training.steps
                 self._narrator = Narrator(steps, _SECONDS_BETWEEN_STEP_LINES, _to_log)
             threading.Thread(target=self._flush_often, name="reports", daemon=True).start()
 

@@ -76,7 +76,7 @@ def has_document_kernel(like: Tensor) -> bool:
     """FlashAttention over documents of any length: on GPUs of compute capability 8.0 and up, in half precision."""
     if like.device.type != "cuda" or like.dtype not in (torch.bfloat16, torch.float16):
         return False
-    return torch.cuda.get_device_capability(like.device) >= (8, 0)
+    return bool(torch.cuda.get_device_capability(like.device) >= (8, 0))
 
 
 def document_bounds(documents_BS: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from trainer.data.batch import IGNORED
+from trainer.data.packing import IGNORED
 
 CHUNK_BYTES = 8 * 2**20
 """Of one chunk's logits in fp32: small enough to stay in a CPU's cache, large enough for efficient products."""

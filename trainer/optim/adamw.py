@@ -67,7 +67,7 @@ class AdamW:
     def state_tensors(self) -> dict[str, Tensor]:
         """`exp_avg`, `exp_avg_sq` (like the shard) and `step` (a scalar) of each member."""
         self._residence.settle()
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for member in self._members:
             state = dict(zip(MOMENTS, self._moments[member.name], strict=True)) | {"step": self._step}
             tensors |= {f"{kind}/{member.name}": state[kind] for kind in (*MOMENTS, "step")}

@@ -4,11 +4,13 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, assert_never
 
 from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
+
+Rule = Literal["adamw", "muon"]
 
 NO_MATRICES_OF_MUON = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
 
@@ -17,7 +19,7 @@ NO_MATRICES_OF_MUON = ("router.weight",)  # of blocks: their rows are scores of 
 class Treatment:
     """How a parameter is updated. `learning_rate_factor` is a factor of AdamW's rate, also for Muon."""
 
-    rule: Literal["adamw", "muon"]
+    rule: Rule
     learning_rate_factor: float
     weight_decay: float
 
@@ -32,12 +34,34 @@ def treatment(name: str, num_dimensions: int, spec: OptimizerSpec) -> Treatment:
     decay = group.weight_decay_factor
     if decay is None:
         decay = 1.0 if num_dimensions > 1 else 0.0
-    is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(NO_MATRICES_OF_MUON)
-    rule: Literal["adamw", "muon"] = "muon" if spec.name == "muon" and is_matrix else "adamw"
+    rule = _rule(name, num_dimensions, spec)
     factor = group.learning_rate_factor
     if rule == "muon" and spec.muon.learning_rate is not None:
         factor *= spec.muon.learning_rate / spec.learning_rate
     return Treatment(rule, factor, spec.weight_decay * decay)
+
+
+def moments_per_parameter(rule: Rule) -> int:
+    """Return how many numbers of state, as fp32, `rule` holds for each number of a parameter."""
+    match rule:
+        case "adamw":
+            return 2
+        case "muon":
+            return 1
+        case unknown:
+            assert_never(unknown)
+
+
+def _rule(name: str, num_dimensions: int, spec: OptimizerSpec) -> Rule:
+    """Return the rule that updates a parameter. An optimizer without a case here is an error, not AdamW."""
+    match spec.name:
+        case "adamw":
+            return "adamw"
+        case "muon":
+            is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(NO_MATRICES_OF_MUON)
+            return "muon" if is_matrix else "adamw"
+        case unknown:
+            assert_never(unknown)
 
 
 def check_patterns(groups: Iterable[ParameterGroup], names: Iterable[str]) -> None:

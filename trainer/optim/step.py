@@ -5,14 +5,15 @@ alike; both are read on the device, so that no step waits for them. Where a step
 moments or counters changes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import assert_never, get_args
 
 import torch
 from torch import Tensor, nn
 
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.optim.adamw import AdamW
-from trainer.optim.groups import treatment
+from trainer.optim.groups import Rule, treatment
 from trainer.optim.member import Member
 from trainer.optim.muon import Muon
 from trainer.parallel.data import local_tensor
@@ -34,12 +35,10 @@ class ShardOptimizer:
             )
             for name, parameter in named.items()
         ]  # fmt: skip
-        by_rule = {rule: [each for each in self._members if each.treatment.rule == rule] for rule in ("adamw", "muon")}
-        self._rules: list[AdamW | Muon] = []
-        if by_rule["adamw"]:
-            self._rules.append(AdamW(by_rule["adamw"], spec))
-        if by_rule["muon"]:
-            self._rules.append(Muon(by_rule["muon"], spec.muon, offload=spec.offload))
+        # In the same order on all ranks: Muon's constructor is collective.
+        rules: tuple[Rule, ...] = get_args(Rule)
+        by_rule = {rule: [each for each in self._members if each.treatment.rule == rule] for rule in rules}
+        self._rules = [_updates(rule, members, spec) for rule, members in by_rule.items() if members]
         device = self._members[0].shard.device
         # What several ranks hold alike is counted once in a sum over all ranks.
         self._shares = torch.tensor([each.placement.replicas**-0.5 for each in self._members], device=device)
@@ -69,3 +68,14 @@ class ShardOptimizer:
     def state_tensors(self) -> dict[str, Tensor]:
         """All state as `kind/parameter`, zeros before the first step: each like the parameter's shard, or a scalar."""
         return {name: tensor for rule in self._rules for name, tensor in rule.state_tensors().items()}
+
+
+def _updates(rule: Rule, members: Sequence[Member], spec: OptimizerSpec) -> AdamW | Muon:
+    """Return what updates `members` by `rule`. Collective where Muon meets sharded matrices."""
+    match rule:
+        case "adamw":
+            return AdamW(members, spec)
+        case "muon":
+            return Muon(members, spec.muon, offload=spec.offload)
+        case unknown:
+            assert_never(unknown)

@@ -281,7 +281,7 @@ def _has_low_rank(name: str, shape: torch.Size, rank: int) -> bool:
     if len(shape) < 2 or name.split(".")[0] in ("embedding", "head"):
         return False
     rows, columns = shape[-2:]
-    return rank <= min(rows, columns) and rank * (rows + columns) < rows * columns
+    return bool(rank <= min(rows, columns) and rank * (rows + columns) < rows * columns)
 
 
 def _first_factor(name: str, shape: torch.Size, rank: int) -> Tensor:
@@ -295,7 +295,7 @@ def _orthonormal(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
     by_rows: dict[int, list[str]] = {}
     for name, matrix_NRr in matrices.items():
         by_rows.setdefault(matrix_NRr.shape[1], []).append(name)
-    found = {}
+    found: dict[str, Tensor] = {}
     for names in by_rows.values():
         together, _ = torch.linalg.qr(torch.cat([matrices[name] for name in names]))
         found |= zip(names, together.split([len(matrices[name]) for name in names]), strict=True)

@@ -73,8 +73,8 @@ class ContextCut:
 
     @torch.compiler.disable
     def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        whole = [self._heads_for_sequence(tensor) for tensor in (query, key, value)]
-        return self._sequence_for_heads(attend(*whole, mask))
+        query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
+        return self._sequence_for_heads(attend(query, key, value, mask))
 
     def _heads_for_sequence(self, x_BHSE: Tensor) -> Tensor:
         """[B, H, S, E] of my tokens to [B, H/C, W, E] of my heads."""

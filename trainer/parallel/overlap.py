@@ -44,7 +44,10 @@ def overlap_products(block: Block, mesh: Mesh) -> bool:
     fused = has_fused_products(mesh)
 
     def enter_by(x_BSD: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
-        return _GatherAndMultiply.apply(x_BSD, group, fused, *(linear.weight for linear in linears))
+        products: Sequence[Tensor] = _GatherAndMultiply.apply(
+            x_BSD, group, fused, *(linear.weight for linear in linears)
+        )
+        return products
 
     def leave_by(x_BSD: Tensor, linear: nn.Module) -> Tensor:
         return _MultiplyAndScatter.apply(x_BSD, linear.weight, group, fused)
@@ -59,9 +62,10 @@ def gathered_products(
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """(the whole sequence x, x W^T for each W)."""
     if fused:
-        return torch.ops.symm_mem.fused_all_gather_matmul(
+        whole_BSD, products = torch.ops.symm_mem.fused_all_gather_matmul(
             x_BSD.contiguous(), [weight.t() for weight in weights], SEQUENCE, group.group_name
         )
+        return whole_BSD, products
     whole_BSD = gather_along(x_BSD, SEQUENCE, group)
     return whole_BSD, [functional.linear(whole_BSD, weight) for weight in weights]
 

@@ -23,8 +23,14 @@ def attend_part(
     if not _is_fused(query_BHqE, mask):
         return _products(query_BHqE, key_BKkE, value_BKkE, _with_causal(mask, query_BHqE) if causal else mask)
     if query_BHqE.device.type == "cpu":
-        return _aten._scaled_dot_product_flash_attention_for_cpu(query_BHqE, key_BKkE, value_BKkE, 0.0, causal)
-    return _aten._scaled_dot_product_flash_attention(query_BHqE, key_BKkE, value_BKkE, 0.0, causal)[:2]
+        mixed_BHqE, log_sum_BHq = _aten._scaled_dot_product_flash_attention_for_cpu(
+            query_BHqE, key_BKkE, value_BKkE, 0.0, causal
+        )
+        return mixed_BHqE, log_sum_BHq
+    mixed_BHqE, log_sum_BHq, *_ = _aten._scaled_dot_product_flash_attention(
+        query_BHqE, key_BKkE, value_BKkE, 0.0, causal
+    )
+    return mixed_BHqE, log_sum_BHq
 
 
 def part_gradients(
@@ -38,11 +44,15 @@ def part_gradients(
         return _product_gradients(grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq, mask)
     found = (grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq.contiguous())
     if query_BHqE.device.type == "cpu":
-        return _aten._scaled_dot_product_flash_attention_for_cpu_backward(*found, 0.0, causal)
+        query_grad, key_grad, value_grad = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *found, 0.0, causal
+        )
+        return query_grad, key_grad, value_grad
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=query_BHqE.device)  # its random state
-    return _aten._scaled_dot_product_flash_attention_backward(
+    query_grad, key_grad, value_grad = _aten._scaled_dot_product_flash_attention_backward(
         *found, None, None, query_BHqE.shape[2], key_BKkE.shape[2], 0.0, causal, no_dropout, no_dropout
     )
+    return query_grad, key_grad, value_grad
 
 
 def merge(mixed_BHqE: Tensor, log_sum_BHq: Tensor, part_BHqE: Tensor, part_log_sum_BHq: Tensor) -> None:

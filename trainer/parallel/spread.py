@@ -8,7 +8,8 @@ from torch import Tensor
 
 from trainer.contract.parallelism import stage_layers, stage_numbers
 from trainer.contract.training import TrainingSpec
-from trainer.data.batch import IGNORED, MicroBatch
+from trainer.data.batch import MicroBatch
+from trainer.data.packing import IGNORED
 from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters
 from trainer.parallel.context import ContextCut

@@ -83,7 +83,8 @@ class Weights:
     def inference(self) -> AbstractContextManager[object]:
         """A forward without gradients. Not inference mode: FSDP's hooks need version counters, which it does not keep,
         and compiled blocks cannot take the tensors of an exchange made in it."""
-        return torch.no_grad()
+        context: AbstractContextManager[object] = torch.no_grad()
+        return context
 
     def after_inference(self) -> None:
         """Whole copies that a forward without backward leaves go."""

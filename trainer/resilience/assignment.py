@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.contract.run import RunConfig
+from trainer.contract.training import TrainingSpec
 from trainer.data.source import SourcePlace
 from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.platform_client import Platform, PlatformClient
@@ -30,18 +31,19 @@ class HttpConnection:
 @dataclass(frozen=True)
 class FolderConnection:
     output: Path
+    settings: LocalSettings
 
     def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
-        settings = LocalSettings(run.training, run.layout, run.checkpoint, run.max_restarts_in_place)
-        platform = LocalPlatform(self.output, settings)
+        platform = LocalPlatform(self.output, self.settings)
         return platform, platform.storage
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One rank of one generation."""
+    """One rank of one generation. `training` is that of `run`, of which a run that only prepares data has none."""
 
     run: RunConfig
+    training: TrainingSpec
     job_key: str = field(repr=False)
     connection: HttpConnection | FolderConnection
     generation: int

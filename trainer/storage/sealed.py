@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart
 from trainer.contract.sealing import Sealer
 from trainer.storage.base import Storage
 
@@ -22,7 +22,7 @@ def put_sealed(storage: Storage, sealer: Sealer, prefix: str, path: str, content
 
 def put_sealed_path(storage: Storage, sealer: Sealer, prefix: str, path: str, source: Path) -> StoredFile:
     """As `put_sealed`, from a file, one part in memory at a time."""
-    parts = []
+    parts: list[StoredPart] = []
     with source.open("rb") as file:
         while chunk := file.read(PART_PLAINTEXT_BYTES):
             key = f"{prefix}{path}-{len(parts):03d}.part"

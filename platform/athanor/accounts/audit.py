@@ -44,7 +44,7 @@ FIRST = (
     "INSERT INTO accounts_audithead (id, seq, digest, wrapped_key, mac) VALUES (1, 0, %s, %s, '') "
     "ON CONFLICT DO NOTHING"
 )
-COLUMNS = tuple(field.column for field in AuditEvent._meta.concrete_fields)
+COLUMNS = tuple(field.column for field in AuditEvent._meta.concrete_fields if field.column is not None)
 APPEND = (
     f"WITH appended AS (INSERT INTO accounts_auditevent ({', '.join(COLUMNS)}) "  # noqa: S608 - names of our own columns
     f"VALUES ({', '.join(['%s'] * len(COLUMNS))})) UPDATE accounts_audithead SET digest = %s, mac = %s WHERE id = 1"

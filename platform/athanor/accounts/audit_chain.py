@@ -51,9 +51,10 @@ def head_mac(key: bytes, seq: int, digest: str) -> str:
     return mac(key, "head", {"seq": seq, "digest": digest})
 
 
-def new_anchor(key: bytes, wrapped_key: bytes, seq: int, digest: str, now: datetime) -> Anchor:
-    content = {"seq": seq, "digest": digest, "time": now.astimezone(UTC).isoformat(), "key": bytes(wrapped_key).hex()}
-    return Anchor(**content, mac=mac(key, "anchor", content))
+def new_anchor(key: bytes, wrapped_key: bytes | memoryview, seq: int, digest: str, now: datetime) -> Anchor:
+    time, wrapped = now.astimezone(UTC).isoformat(), bytes(wrapped_key).hex()
+    content = {"seq": seq, "digest": digest, "time": time, "key": wrapped}
+    return Anchor(seq=seq, digest=digest, time=time, key=wrapped, mac=mac(key, "anchor", content))
 
 
 def is_genuine(anchor: Anchor, key: bytes) -> bool:

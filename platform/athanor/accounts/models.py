@@ -168,6 +168,29 @@ class IdempotentAnswer(models.Model):
         return f"{self.status} of {self.path}"
 
 
+class WorkFailure(models.Model):
+    """Unexpected errors in a row of background work on one row (accounts/failures.py). A run that succeeds deletes it.
+
+    `task` is the reconciler, `work` a phrase that names the row, `error` the last error's type and text."""
+
+    task = models.CharField(max_length=60)
+    work = models.CharField(max_length=150)
+    tries = models.PositiveIntegerField(default=0)
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField(db_index=True)
+    next_try_at = models.DateTimeField()
+    given_up_at = models.DateTimeField(null=True)
+    error = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["task", "work"], name="one_failure_per_work")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.work}: {self.tries} tries"
+
+
 class AuditEvent(models.Model):
     """One record of the audit trail, written by accounts/audit.py and never changed: a trigger refuses it.
 

@@ -218,7 +218,8 @@ def _rows(user: User) -> Any:
 
 
 def _attested(row: Authenticator) -> AttestedCredentialData:
-    return WebAuthn(row).authenticator_data.credential_data
+    attested: AttestedCredentialData = WebAuthn(row).authenticator_data.credential_data
+    return attested
 
 
 def _credentials(user: User) -> list[AttestedCredentialData]:

@@ -12,6 +12,7 @@ that is killed between the answer and its commit loses the grant, and that user 
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import jwt
@@ -25,10 +26,11 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
+from athanor.accounts.failures import run_isolated
 from athanor.accounts.models import SignOnGrant, User
 from athanor.accounts.sign_on_groups import apply_groups, groups_in
-from athanor.core import encryption
-from athanor.core.leases import Lease, applying, claim_each, isolated
+from athanor.core import encryption, wakeups
+from athanor.core.leases import Lease, applying, claim_each
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +64,10 @@ def due() -> QuerySet[SignOnGrant]:
 def run_due() -> None:
     adapter = OpenIDConnectOAuth2Adapter(None, settings.OIDC_PROVIDER_ID)  # reads the provider's document once
     for lease in claim_each(due(), seconds=LEASE_SECONDS, limit=MOST_AT_ONCE):
-        with isolated(f"sign-on check of user {lease.pk}"):
-            _check(adapter, lease)
+        run_isolated(
+            wakeups.CHECK_SIGN_ONS, f"sign-on check of user {lease.pk}", partial(_check, adapter, lease),
+            held=(SignOnGrant, lease),
+        )  # fmt: skip
 
 
 def rewrap() -> int:

@@ -37,8 +37,8 @@ def apply_groups(user: User, groups: Iterable[str], mapping: Mapping[str, tuple[
         # Those of a deleted team come back with it, if it is restored.
         memberships = Membership.objects.filter(user=row, team__deleted_at=None)
         held = {membership.team_id: membership for membership in memberships}
-        for name, team in sorted(teams.items()):
-            _give(row, team, wanted[name], held.get(team.id))
+        for name, found in sorted(teams.items()):
+            _give(row, found, wanted[name], held.get(found.id))
         kept = {team.id for team in teams.values()}
         for membership in held.values():
             if membership.source == SOURCE and membership.team_id not in kept:

@@ -18,6 +18,7 @@ like others, so the answer does not reveal who exists.
 import hashlib
 import ipaddress
 from datetime import timedelta
+from typing import Any
 
 from django.db import connection, transaction
 from django.utils import timezone
@@ -98,7 +99,10 @@ def _count(keys: dict[str, str], username: str, window: timedelta) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         for key, kind in sorted((key, kind) for kind, key in keys.items()):
             allowance, longest = ALLOWANCES[kind]
-            facts = {"key": key, "name": "" if kind in ("name", "address") else name, "window": window}
+            # Any: psycopg adapts a timedelta, of which the stubs of `execute` know nothing.
+            facts: dict[str, Any] = {
+                "key": key, "name": "" if kind in ("name", "address") else name, "window": window,
+            }  # fmt: skip
             cursor.execute(COUNT, {**facts, "allowance": allowance, "longest": longest})
             if cursor.rowcount == 0:
                 raise _refusal(list(keys.values()))

@@ -64,7 +64,7 @@ def _let_in(who: Principal) -> Principal:
     return who
 
 
-class _TokenScheme(OpenApiAuthenticationExtension):
+class _TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its hook for subclasses
     target_class = ApiTokenAuthentication
     name = "token"
 
@@ -72,7 +72,7 @@ class _TokenScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer", "bearerFormat": "ath_..."}
 
 
-class _SessionScheme(OpenApiAuthenticationExtension):
+class _SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its hook for subclasses
     target_class = DashboardSessionAuthentication
     name = "session"
 

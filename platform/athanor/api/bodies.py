@@ -107,7 +107,7 @@ def _hint(name: str, known: list[str]) -> str:
     return f"unknown field {name[:60]!r}; known here: {', '.join(sorted(known)) or 'none'}"
 
 
-class _StrictSchema(OpenApiSerializerExtension):
+class _StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # its hook for subclasses
     """What RequestSerializer enforces beyond what drf-spectacular finds out."""
 
     target_class = RequestSerializer
@@ -128,7 +128,7 @@ class _StrictSchema(OpenApiSerializerExtension):
         return schema
 
 
-class _AmountSchema(OpenApiSerializerFieldExtension):
+class _AmountSchema(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call] # its hook for subclasses
     target_class = AmountField
 
     def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Keyset pages over ids, which sort by creation; a cursor is the last id that was seen."""
 
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
+from rest_framework.serializers import Serializer
 
 from athanor.api.parameters import WholeNumber, refusal
 
@@ -27,6 +29,7 @@ NUMBERED = [
 ]
 
 Row = TypeVar("Row", bound=Model)
+Item = TypeVar("Item")
 
 
 def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = None) -> tuple[list[Row], str | None]:
@@ -58,6 +61,15 @@ def _cursor(request: Request, form: re.Pattern[str]) -> str:
         detail = f"cursor={cursor[:40]!r} was not made by this list"
         raise refusal("cursor", "cursor", detail, "start without a cursor")
     return cursor
+
+
+def serialize_many(
+    shape: type[Serializer[Item]], rows: Iterable[Item], context: dict[str, Any] | None = None
+) -> list[Any]:
+    """Return each of `rows` as `shape` represents it."""
+    serializer: Any = shape(rows, many=True, context=context or {})  # type: ignore[arg-type] # the stubs know only the serializer of one
+    items: list[Any] = serializer.data
+    return items
 
 
 def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:

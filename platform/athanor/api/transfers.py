@@ -8,12 +8,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from athanor.accounts.models import User
 from athanor.core.errors import TooManyRequests
 
 MOST_OF_ONE_USER = 4
 RETRY_SECONDS = 10
+Part = TypeVar("Part", bytes, str)
 
 _lock = threading.Lock()
 _running: Counter[str] = Counter()
@@ -29,18 +31,18 @@ def transfer(user: User) -> Iterator[None]:
         _end(user.id)
 
 
-class Download:
+class Download(Generic[Part]):
     """Content of an answer that counts as a transfer of the user until the answer is closed.
 
     Raises TooManyRequests for one too many.
     """
 
-    def __init__(self, user: User, content: Iterator[bytes] | Iterator[str]) -> None:
+    def __init__(self, user: User, content: Iterator[Part]) -> None:
         _begin(user.id)
         self._user_id: str | None = user.id
-        self._content = content
+        self._content: Iterator[Part] = content
 
-    def __iter__(self) -> Iterator[bytes] | Iterator[str]:
+    def __iter__(self) -> Iterator[Part]:
         return iter(self._content)
 
     def close(self) -> None:

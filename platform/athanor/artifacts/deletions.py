@@ -245,8 +245,9 @@ def _purge(row: Deletion) -> int:
     checkpoints = list(Checkpoint.objects.filter(deletion=row, deleted_at=None).select_related("job__team"))
     datasets = list(Dataset.objects.filter(deletion=row).select_related("team"))
     prepared = list(PreparedDataset.objects.filter(dataset__in=datasets).select_related("dataset__team"))
+    stored: list[Artifact | Checkpoint] = [*artifacts, *checkpoints]
     try:
-        files = [file for each in [*artifacts, *checkpoints] for file in manifests.of_stored(each).files]
+        files = [file for each in stored for file in manifests.of_stored(each).files]
         files += [file for each in prepared for file in manifests.of_preparation(each).files]
         files += [file for each in datasets for file in manifests.of_upload(each)]
     except Conflict:

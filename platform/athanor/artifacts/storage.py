@@ -177,8 +177,7 @@ def abort_uploads(prefix: str, before: datetime) -> int:
         for found in client().get_paginator("list_multipart_uploads").paginate(Bucket=bucket(), Prefix=prefix):
             for upload in found.get("Uploads", []):
                 if upload["Initiated"] < before:
-                    where = {"Bucket": bucket(), "Key": upload["Key"], "UploadId": upload["UploadId"]}
-                    client().abort_multipart_upload(**where)
+                    client().abort_multipart_upload(Bucket=bucket(), Key=upload["Key"], UploadId=upload["UploadId"])
                     count += 1
     return count
 

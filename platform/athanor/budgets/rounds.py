@@ -2,12 +2,14 @@
 
 from collections import Counter
 from datetime import datetime
+from functools import partial
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
+from athanor.accounts.failures import run_isolated
 from athanor.budgets import meter, usage
 from athanor.budgets.charges import Charging
 from athanor.budgets.meter import Stop
@@ -17,7 +19,7 @@ from athanor.budgets.prices import Tariffs
 from athanor.budgets.tariff import MICRO
 from athanor.budgets.windows import Windows
 from athanor.clusters.models import Pool
-from athanor.core.leases import isolated
+from athanor.core import wakeups
 from athanor.jobs import events, transitions
 from athanor.jobs.models import Job
 from athanor.jobs.reasons import Reason
@@ -34,15 +36,12 @@ def carry_on() -> None:
     if meter.turn_over(now):
         stops += meter.count_due(now)
     for stop in stops:
-        with isolated(f"stopping job {stop.job_id}"):
-            _stop(stop)
+        run_isolated(wakeups.METER, f"stopping job {stop.job_id}", partial(_stop, stop))
     for job in _deferrable():
-        with isolated(f"deferring job {job.id}"):
-            _defer(job, now)
+        run_isolated(wakeups.METER, f"deferring job {job.id}", partial(_defer, job, now))
     _note_rates(now)
     for period in _unwarned(now):
-        with isolated(f"warning of budget {period.budget_id}"):
-            _warn(period)
+        run_isolated(wakeups.METER, f"warning of budget {period.budget_id}", partial(_warn, period))
 
 
 def shown(budget: Budget, amount: int) -> str:

@@ -7,14 +7,14 @@ from django.http import HttpRequest
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
 
 
-class PoolInline(admin.TabularInline):
+class PoolInline(admin.TabularInline):  # type: ignore[type-arg] # generic in the stubs only
     model = Pool
     extra = 0
     fields = ("name", "accelerator", "nodes", "slots_per_node", "memory_bytes", "price_per_slot_hour", "currency")
 
 
 @admin.register(Cluster)
-class ClusterAdmin(admin.ModelAdmin):
+class ClusterAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
     list_display = ("name", "kind", "enabled", "pools_count", "observed_at", "created_at")
     list_filter = ("kind", "enabled")
     search_fields = ("name", "=id")
@@ -40,7 +40,7 @@ class ClusterAdmin(admin.ModelAdmin):
 
 
 @admin.register(Pool)
-class PoolAdmin(admin.ModelAdmin):
+class PoolAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
     list_display = ("name", "cluster", "accelerator", "nodes", "slots_per_node", "slots", "price_per_slot_hour")
     list_filter = ("accelerator", ("cluster", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("cluster",)
@@ -51,7 +51,7 @@ class PoolAdmin(admin.ModelAdmin):
         return False
 
 
-class Seen(admin.ModelAdmin):
+class Seen(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
     """What workers and the operations pages write is only looked at here."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

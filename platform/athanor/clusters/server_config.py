@@ -88,7 +88,8 @@ def effective(name: str, kind: str, written: Config) -> Config:
 
 def split(kind: str, config: Config) -> tuple[Config, Config]:
     """Return what HTTP may write of `config`, and what belongs into the server's part."""
-    open_part, server_part = copy.deepcopy(config), {}
+    open_part = copy.deepcopy(config)
+    server_part: Config = {}
     moved = [*SERVER_ALONE.get(kind, ()), *_files(kind, config), *URLS.get(kind, ()), ENVIRONMENT]
     for field in dict.fromkeys(moved):
         value = _get(config, field)

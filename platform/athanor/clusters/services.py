@@ -91,16 +91,17 @@ def store_nodes(cluster: Cluster, told: Sequence[NodeFacts]) -> None:
 def store_probe(cluster: Cluster, found: Probe) -> ClusterProbe:
     """A new record when what is right and wrong has changed; else the last one, which is so still."""
     now = timezone.now()
+    version, findings = found.version[:LONGEST_VERSION], [asdict(finding) for finding in found.findings]
     facts = {
         "seen_at": now,
         "usable": found.is_usable,
-        "version": found.version[:LONGEST_VERSION],
+        "version": version,
         "facts": dict(found.facts),
-        "findings": [asdict(finding) for finding in found.findings],
+        "findings": findings,
     }
     Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
     last = latest_probe(cluster)
-    if last is not None and _verdict(last.version, last.findings) == _verdict(facts["version"], facts["findings"]):
+    if last is not None and _verdict(last.version, last.findings) == _verdict(version, findings):
         for name, value in facts.items():
             setattr(last, name, value)
         last.save(update_fields=list(facts))

@@ -112,7 +112,7 @@ class AuditedAdminSite(AdminSite):
         return seeing_all
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
-        models = [model_or_iterable] if isinstance(model_or_iterable, type) else model_or_iterable
+        models: list[Any] = [model_or_iterable] if isinstance(model_or_iterable, type) else model_or_iterable
         base = admin_class or ModelAdmin
         audited = type(base.__name__, (Audited, base), {"__module__": base.__module__})
         super().register([model for model in models if model._meta.app_label not in OTHERS], audited, **options)

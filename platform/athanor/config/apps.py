@@ -1,4 +1,4 @@
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.contrib.admin import apps as admin_apps
 from django.db.models.signals import post_migrate
 
@@ -13,7 +13,7 @@ class ConfigConfig(AppConfig):
     def ready(self) -> None:
         from athanor.config import celery, database_roles  # noqa: F401, PLC0415 - needs the settings, ready only now
 
-        post_migrate.connect(database_roles.grant_after_migrate, sender=self.apps.get_app_config("accounts"))
+        post_migrate.connect(database_roles.grant_after_migrate, sender=apps.get_app_config("accounts"))
 
 
 class AuditedAdminConfig(admin_apps.AdminConfig):

@@ -21,6 +21,7 @@ aead.register()
 
 TINK_PREFIX = b"\x01"
 PREFIX_BYTES = 5
+Stored = bytes | memoryview  # as a BinaryField is read
 
 
 def new_wrapping_keyset() -> str:
@@ -38,7 +39,7 @@ def wrap(wrapping_keyset: str, secret: str, owner: str) -> bytes:
     return wrapped
 
 
-def unwrap(wrapping_keyset: str, wrapped: bytes, owner: str) -> str:
+def unwrap(wrapping_keyset: str, wrapped: Stored, owner: str) -> str:
     try:
         secret: bytes = _primitive(wrapping_keyset).decrypt(bytes(wrapped), owner.encode())
     except tink.TinkError as error:
@@ -55,7 +56,7 @@ def wrap_by_master(secret: str, owner: str) -> bytes:
     return wrap(master_keyset(), secret, owner)
 
 
-def unwrap_by_master(wrapped: bytes, owner: str) -> str:
+def unwrap_by_master(wrapped: Stored, owner: str) -> str:
     """By the master key, or by the one before it while a rotation goes on."""
     keyset, previous = master_keyset(), previous_master_keyset()
     if previous and not is_wrapped_by(keyset, wrapped):
@@ -63,7 +64,7 @@ def unwrap_by_master(wrapped: bytes, owner: str) -> str:
     return unwrap(keyset, wrapped, owner)
 
 
-def is_wrapped_by(wrapping_keyset: str, wrapped: bytes) -> bool:
+def is_wrapped_by(wrapping_keyset: str, wrapped: Stored) -> bool:
     """Whether the keyset's primary key wrapped this."""
     primary = int(_parsed(wrapping_keyset)["primaryKeyId"])
     return bytes(wrapped)[:PREFIX_BYTES] == TINK_PREFIX + primary.to_bytes(4, "big")

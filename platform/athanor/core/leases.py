@@ -7,7 +7,6 @@ Here and everywhere rows are locked FOR NO KEY UPDATE: keys never change, and a 
 the end deadlock with, every insert of a row that refers to the locked one. Locks are taken job first, then attempt.
 """
 
-import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,6 @@ from typing import TypeVar
 from django.db import models, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-
-log = logging.getLogger(__name__)
 
 
 class LeasedModel(models.Model):
@@ -84,15 +81,6 @@ def applying(model: type[Row], lease: Lease) -> Iterator[Row | None]:
         yield row
         if row is not None:
             release(model, lease)
-
-
-@contextmanager
-def isolated(what: str) -> Iterator[None]:
-    """One row's unexpected error must not hold up the others: it is logged, and tried again when its lease is over."""
-    try:
-        yield
-    except Exception:
-        log.exception("%s failed and is tried again later", what)
 
 
 def release(model: type[Row], lease: Lease) -> None:

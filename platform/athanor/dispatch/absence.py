@@ -8,11 +8,14 @@ was heard a moment ago is alive, whatever a listing says.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from athanor.core import leases
+from athanor.accounts.failures import run_isolated
+from athanor.core import wakeups
+from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import locked
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt
@@ -61,8 +64,10 @@ def end_believed(attempts: QuerySet[Attempt], tally: Tally) -> None:
         silence = telemetry.silence(batch)
         for pk in batch:
             alive = pk in silence and silence[pk] < HEARD_WITHIN
-            with leases.isolated(f"ending attempt {pk}, which is absent"):
-                _end(pk, tally.needed, alive=alive)
+            run_isolated(
+                wakeups.OBSERVE, f"ending attempt {pk}, which is absent", partial(_end, pk, tally.needed, alive=alive),
+                give_up=partial(abandon_job_of, pk),
+            )  # fmt: skip
 
 
 def _end(pk: str, needed: int, *, alive: bool) -> None:

@@ -3,22 +3,25 @@
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 import zstandard
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from pydantic import ValidationError
 
+from athanor.accounts.failures import run_isolated
 from athanor.artifacts import datasets, keys, profiles, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.backends.base import Cause
 from athanor.budgets import faults
 from athanor.clusters.services import record_incidents
-from athanor.core import leases
+from athanor.core import leases, wakeups
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
 from athanor.dispatch import output, recovery
+from athanor.dispatch.abandon import abandon_job
 from athanor.dispatch.services import spec_of, stored_report
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -58,8 +61,10 @@ def to_finalise() -> QuerySet[Job]:
 
 def finalise_due() -> None:
     for lease in leases.claim_each(to_finalise().order_by("id"), seconds=LEASE_SECONDS, limit=BATCH):
-        with leases.isolated(f"finalising job {lease.pk}"):
-            _finalise(lease)
+        run_isolated(
+            wakeups.FINALISE, f"finalising job {lease.pk}", partial(_finalise, lease), held=(Job, lease),
+            give_up=partial(abandon_job, lease.pk),
+        )  # fmt: skip
 
 
 def _finalise(lease: Lease) -> None:

@@ -7,17 +7,20 @@ answer does not change is not written.
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest, Now
 from django.utils import timezone
 
+from athanor.accounts.failures import run_isolated
 from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Phase, Presence
 from athanor.clusters.models import Cluster
-from athanor.core import leases
+from athanor.core import leases, wakeups
 from athanor.core.leases import Lease
 from athanor.dispatch import absence
+from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import backend_of, locked
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -68,8 +71,7 @@ def observe_due() -> None:
     of_cluster = observable().filter(job__pool__cluster=OuterRef("pk"))
     due = Cluster.objects.filter(Exists(of_cluster)).order_by("observed_at")
     for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=CLUSTERS):
-        with leases.isolated(f"observing cluster {lease.pk}"):
-            _sweep(lease)
+        run_isolated(wakeups.OBSERVE, f"observing cluster {lease.pk}", partial(_sweep, lease), held=(Cluster, lease))
 
 
 def observable() -> QuerySet[Attempt]:
@@ -169,7 +171,7 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
     silence = telemetry.silence([live.id for live, _ in present])
     starting = [live.id for live, _ in present if live.status == AttemptStatus.SUBMITTED.value]
     trained = telemetry.trained_among(starting) if starting else frozenset()
-    natives: dict[tuple[object, ...], list[str]] = {}
+    natives: dict[NativeFacts, list[str]] = {}
     healths: dict[Health, list[str]] = {}
     for live, answer in present:
         said = _said(answer)
@@ -178,29 +180,35 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
         health = Health.UNKNOWN if silence.get(live.id, timedelta()) > SILENT_AFTER else Health.OK
         if answer.presence is Presence.PRESENT and live.job_health != health.value:
             healths.setdefault(health, []).append(live.job_id)
-    for said, ids in natives.items():
-        Attempt.objects.filter(pk__in=ids).update(**dict(zip(SAID, said, strict=True)), observed_at=Now())
+    for (native_state, native_reason, phase, cause, explanation, restarts), ids in natives.items():
+        Attempt.objects.filter(pk__in=ids).update(
+            native_state=native_state, native_reason=native_reason, phase=phase, cause=cause, explanation=explanation,
+            native_restarts=restarts, observed_at=Now(),
+        )  # fmt: skip
     _write_places(present)
     for health, ids in healths.items():
         Job.objects.filter(pk__in=ids).update(health=health.value, updated_at=Now())
     now = timezone.now()
     for live, answer in present:
         if _moves(live, answer, live.id in trained, now):
-            with leases.isolated(f"observing attempt {live.id}"):
-                _move(live, answer, has_trained=live.id in trained)
+            run_isolated(
+                wakeups.OBSERVE, f"observing attempt {live.id}",
+                partial(_move, live, answer, has_trained=live.id in trained), give_up=partial(abandon_job_of, live.id),
+            )  # fmt: skip
 
 
-SAID = ("native_state", "native_reason", "phase", "cause", "explanation", "native_restarts")
+# native_state, native_reason, phase, cause, explanation, native_restarts of an attempt.
+NativeFacts = tuple[str, str, str, str, str, int]
 
 
-def _said(answer: Observation) -> tuple[object, ...]:
+def _said(answer: Observation) -> NativeFacts:
     return (
         answer.native_state, answer.native_reason, answer.phase.value if answer.phase else "",
         answer.cause.value if answer.cause else "", answer.explanation, answer.restarts,
     )  # fmt: skip
 
 
-def _known(live: Live) -> tuple[object, ...]:
+def _known(live: Live) -> NativeFacts:
     return (
         live.native_state, live.native_reason, live.phase, live.cause, live.explanation, live.native_restarts
     )  # fmt: skip

@@ -2,15 +2,18 @@
 
 import logging
 from datetime import timedelta
+from functools import partial
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from athanor.accounts.failures import run_isolated
 from athanor.backends.base import BackendUnavailable, Phase
-from athanor.core import leases
+from athanor.core import leases, wakeups
 from athanor.core.leases import Lease
+from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, handle_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -35,8 +38,10 @@ def stop_due() -> None:
         status__in=[status.value for status in ATTEMPT_LIVE],
     ).order_by("id")
     for lease in leases.claim_each(stopping, seconds=LEASE_SECONDS, limit=BATCH):
-        with leases.isolated(f"stopping attempt {lease.pk}"):
-            _stop(lease)
+        run_isolated(
+            wakeups.DISPATCH, f"stopping attempt {lease.pk}", partial(_stop, lease), held=(Attempt, lease),
+            give_up=partial(abandon_job_of, lease.pk),
+        )  # fmt: skip
 
 
 def _not_to_begin() -> Q:
@@ -64,7 +69,12 @@ def _stop(lease: Lease) -> None:
     attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
     force = attempt.cancels_sent >= CANCELS_BEFORE_FORCE
     try:
-        backend_of(attempt.job.pool.cluster).cancel(handle_of(attempt), force=force)
+        backend = backend_of(attempt.job.pool.cluster)
+    except ValueError as error:  # its operator must act; the job is not to blame
+        log.warning("attempt %s is cancelled later, its cluster cannot be used: %s", attempt.id, error)
+        return
+    try:
+        backend.cancel(handle_of(attempt), force=force)
     except BackendUnavailable as error:
         log.warning("attempt %s is cancelled later: %s", attempt.id, error)
         leases.release(Attempt, lease)

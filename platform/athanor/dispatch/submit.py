@@ -1,16 +1,19 @@
 """Admitted jobs get an attempt; prepared attempts are submitted. Any worker can go on where another was killed."""
 
 import logging
+from functools import partial
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
+from athanor.accounts.failures import run_isolated
 from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, Submission
 from athanor.backends.plan import backend_name
-from athanor.core import ids, leases
+from athanor.core import ids, leases, wakeups
 from athanor.core.leases import Lease
 from athanor.dispatch import plan, tokens
+from athanor.dispatch.abandon import abandon_job, abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, nodes_to_avoid, spec_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -34,11 +37,18 @@ def to_submit() -> QuerySet[Attempt]:
 def prepare_due() -> None:
     """ADMITTED -> DISPATCHING with a new attempt, or CANCELLED when it is no longer wanted."""
     for job_id in list(to_prepare().order_by("admitted_at").values_list("id", flat=True)[:BATCH]):
-        # One at a time: whoever lets several go in one transaction would lock their budgets in an order of its own.
-        with transaction.atomic():
-            job = to_prepare().select_for_update(no_key=True, skip_locked=True).filter(pk=job_id).first()
-            if job is not None:
-                _prepare(job)
+        # One at a time: several in one transaction would lock their budgets in an order of its own.
+        run_isolated(
+            wakeups.DISPATCH, f"preparing job {job_id}", partial(_prepare_one, job_id),
+            give_up=partial(abandon_job, job_id),
+        )  # fmt: skip
+
+
+def _prepare_one(job_id: str) -> None:
+    with transaction.atomic():
+        job = to_prepare().select_for_update(no_key=True, skip_locked=True).filter(pk=job_id).first()
+        if job is not None:
+            _prepare(job)
 
 
 def _prepare(job: Job) -> None:
@@ -55,8 +65,10 @@ def _prepare(job: Job) -> None:
 def submit_due() -> None:
     """Submit prepared attempts to their backends."""
     for lease in leases.claim_each(to_submit().order_by("created_at"), seconds=LEASE_SECONDS, limit=BATCH):
-        with leases.isolated(f"submitting attempt {lease.pk}"):
-            _submit(lease)
+        run_isolated(
+            wakeups.DISPATCH, f"submitting attempt {lease.pk}", partial(_submit, lease), held=(Attempt, lease),
+            give_up=partial(abandon_job_of, lease.pk),
+        )  # fmt: skip
 
 
 def _new_attempt(job: Job) -> Attempt:
@@ -72,7 +84,11 @@ def _new_attempt(job: Job) -> Attempt:
 def _submit(lease: Lease) -> None:
     attempt = Attempt.objects.select_related("job__pool__cluster", "job__team").get(pk=lease.pk)
     job, cluster = attempt.job, attempt.job.pool.cluster
-    backend = backend_of(cluster)
+    try:
+        backend = backend_of(cluster)
+    except ValueError as error:  # its operator must act; the job is not to blame
+        log.warning("attempt %s is submitted later, its cluster cannot be used: %s", attempt.id, error)
+        return
     launch = plan.launch_plan(
         spec_of(job),
         attempt_id=attempt.id,

@@ -1,6 +1,7 @@
 """Prices and carbon that a provider tells: fetched when due, by one worker, from addresses that may be asked."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -8,12 +9,12 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
+from athanor.accounts.failures import run_isolated
 from athanor.accounts.models import User
 from athanor.budgets import series as points
 from athanor.budgets.models import Series
-from athanor.core import outbound
+from athanor.core import outbound, wakeups
 from athanor.core.errors import AthanorError
-from athanor.core.leases import isolated
 
 MOST_BYTES = 4 * 2**20
 AGAIN_SECONDS = 300  # after a failure, at most
@@ -26,8 +27,7 @@ def due() -> QuerySet[Series]:
 
 def fetch_due() -> None:
     for series_id in due().values_list("pk", flat=True):
-        with isolated(f"fetching series {series_id}"):
-            fetch(series_id)
+        run_isolated(wakeups.METER, f"fetching series {series_id}", partial(fetch, series_id))
 
 
 def fetch(series_id: str, user: User | None = None) -> str:

@@ -5,17 +5,19 @@ import logging
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
+from athanor.accounts.failures import run_isolated
 from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, DrainsNodes, ListsNodes, Probes
 from athanor.backends.facts import Finding, Level, NodeState, Probe
 from athanor.clusters import services
 from athanor.clusters.models import Cluster, Node, Survey
-from athanor.core import leases
+from athanor.core import leases, wakeups
 from athanor.dispatch.services import backend_of
 
 log = logging.getLogger(__name__)
@@ -39,8 +41,7 @@ def survey_due() -> None:
     Survey.objects.bulk_create([Survey(cluster=cluster) for cluster in new], ignore_conflicts=True)
     ordered = due().order_by(F("nodes_at").asc(nulls_first=True))
     for lease in leases.claim_each(ordered, seconds=LEASE_SECONDS, limit=CLUSTERS):
-        with leases.isolated(f"surveying cluster {lease.pk}"):
-            _survey(lease)
+        run_isolated(wakeups.SURVEY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease))
 
 
 def look(cluster: Cluster) -> Probe | None:

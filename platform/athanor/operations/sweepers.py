@@ -13,7 +13,7 @@ from django.db.models import Count, F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Least, Now
 from django.utils import timezone
 
-from athanor.accounts import idempotency, sign_on_checks
+from athanor.accounts import failures, idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
@@ -40,7 +40,8 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """`oldest_due_seconds` is None when nothing is due. `late`: it does not run as it should."""
+    """How one reconciler does. `oldest_due_seconds` is None when nothing is due. `late`: it does not run as it should.
+    `rows_failing` and `rows_given_up` count single rows (accounts/failures.py)."""
 
     sweeper: Sweeper
     rows_due: int
@@ -50,6 +51,8 @@ class State:
     failed_at: datetime | None
     error: str
     late: bool
+    rows_failing: int
+    rows_given_up: int
 
 
 def _observe_due() -> list[Due]:
@@ -95,7 +98,8 @@ DUE: dict[str, Callable[[], list[Due]]] = {
 
 def states() -> list[State]:
     runs = {run.task: run for run in SweeperRun.objects.all()}
-    return [_state(sweeper, runs.get(sweeper.task)) for sweeper in SWEEPERS]
+    failed = failures.counts()
+    return [_state(sweeper, runs.get(sweeper.task), failed.get(sweeper.task, (0, 0))) for sweeper in SWEEPERS]
 
 
 @contextmanager
@@ -122,7 +126,7 @@ def _brought_up_to_date() -> datetime:
     return applied
 
 
-def _state(sweeper: Sweeper, run: SweeperRun | None) -> State:
+def _state(sweeper: Sweeper, run: SweeperRun | None, failed: tuple[int, int]) -> State:
     now = timezone.now()
     rows, oldest = 0, None
     for due in DUE[sweeper.task]():
@@ -140,4 +144,6 @@ def _state(sweeper: Sweeper, run: SweeperRun | None) -> State:
         failed_at=run.failed_at if run else None,
         error=run.error if run else "",
         late=(now - (ran_at or _brought_up_to_date())).total_seconds() > LATE_AFTER_RUNS * sweeper.seconds,
+        rows_failing=failed[0],
+        rows_given_up=failed[1],
     )

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from django.db import connection, transaction
@@ -21,7 +22,7 @@ from athanor.telemetry.models import MetricBlock, MetricChunk, MetricSegment, Me
 
 FAR = 2**62
 Key = tuple[str, str]  # job, series
-Blocks = dict[tuple[int, int], list[bytes]]  # contents, by series and level
+Blocks = dict[tuple[int, int], list[bytes | memoryview]]  # contents, by series and level
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,10 @@ def _level_of(row: MetricSeries, level: int, blocks: Blocks) -> Matrix:
 def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:
     """Which buckets lie on both sides of an end of what shows."""
     first, last = buckets[pyramid.FIRST_STEP], buckets[pyramid.LAST_STEP]
-    return ((first < segment.low) & (last >= segment.low)) | ((first < segment.high) & (last >= segment.high))
+    divided: np.ndarray = ((first < segment.low) & (last >= segment.low)) | (
+        (first < segment.high) & (last >= segment.high)
+    )
+    return divided
 
 
 def _within(finer: Matrix, buckets: Matrix) -> Matrix:
@@ -171,7 +175,7 @@ def _add_loose(segments: list[_Segment], asked: Asked) -> None:
     rows = MetricChunk.objects.filter(
         attempt_id__in={segment.attempt_id for segment in segments}, last_step__gte=asked.from_step
     )
-    loose = defaultdict(list)
+    loose: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for attempt_id, generation, content in rows.order_by("id").values_list("attempt_id", "generation", "content"):
         if (attempt_id, generation) in by_place:
             loose[attempt_id, generation] += codec.unpack_rows(content)

@@ -121,7 +121,7 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
         return False
     steps = [point.step for point in points]
     newest = _newest(points)
-    found = {
+    found: dict[str, str | int | float | bytes | None] = {
         "attempt": attempt.id,
         "job": attempt.job_id,
         "writer": batch.writer,

@@ -135,4 +135,5 @@ def _lowest(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     lowest = np.repeat(np.minimum.reduceat(values, starts), lengths)
     found = np.flatnonzero(values == lowest)
     stretch = np.searchsorted(starts, found, side="right")
-    return found[np.concatenate([[True], stretch[1:] != stretch[:-1]])]
+    first: np.ndarray = found[np.concatenate([[True], stretch[1:] != stretch[:-1]])]
+    return first

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -17,8 +18,9 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.core import outbound
-from athanor.core.leases import Lease, applying, claim, isolated
+from athanor.accounts.failures import run_isolated
+from athanor.core import outbound, wakeups
+from athanor.core.leases import Lease, applying, claim
 from athanor.core.outbound import Outcome
 from athanor.webhooks import envelope, schedule, secrets
 from athanor.webhooks.models import Delivery, Webhook
@@ -77,10 +79,21 @@ def _claim() -> Iterator[Lease]:
 
 def _in_thread(lease: Lease) -> None:
     try:
-        with isolated(f"delivery {lease.pk}"):
-            deliver(lease)
+        run_isolated(
+            wakeups.DELIVER, f"delivery {lease.pk}", partial(deliver, lease), held=(Delivery, lease),
+            give_up=partial(_abandon, lease.pk),
+        )  # fmt: skip
     finally:
         connection.close()
+
+
+def _abandon(delivery_id: str, reason: str) -> None:
+    now = timezone.now()
+    with transaction.atomic():
+        row = Delivery.objects.select_for_update(no_key=True).get(pk=delivery_id)
+        row.state, row.next_try_at, row.finished_at = Delivery.State.FAILED, None, now
+        row.log = [*row.log, _entry(Outcome(0, 0.0, reason), now.isoformat())][-TRIES_KEPT:]
+        row.save(update_fields=["state", "next_try_at", "finished_at", "log"])
 
 
 def deliver(lease: Lease) -> None:

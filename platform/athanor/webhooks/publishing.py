@@ -1,6 +1,7 @@
 """From a team's feed to deliveries: each event once for each webhook that wants it, whoever crashes in between."""
 
 from datetime import timedelta
+from functools import partial
 
 from django.conf import settings
 from django.db import transaction
@@ -8,8 +9,8 @@ from django.db.models import F, OuterRef, Subquery
 from django.utils import timezone
 from ulid import ULID
 
+from athanor.accounts.failures import run_isolated
 from athanor.core import wakeups
-from athanor.core.leases import isolated
 from athanor.jobs import feed
 from athanor.jobs.models import EventHead
 from athanor.webhooks import envelope
@@ -29,10 +30,13 @@ def publish_due() -> None:
         Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))
     )
     for webhook_id in behind.values_list("pk", flat=True):
-        with isolated(f"events for {webhook_id}"):
-            while _publish(webhook_id):
-                continue
+        run_isolated(wakeups.PUBLISH, f"events for webhook {webhook_id}", partial(_publish_all, webhook_id))
     _forget_old()
+
+
+def _publish_all(webhook_id: str) -> None:
+    while _publish(webhook_id):
+        continue
 
 
 def _publish(webhook_id: str) -> bool:

@@ -101,6 +101,7 @@ def test_every_kind_that_is_offered_tells_what_its_configuration_holds(operator:
     for item in items:
         assert item["configuration"]["additionalProperties"] is False
         assert "profile" in item["configuration"]["properties"]
+        assert item["title"] != item["kind"], "add a title to TITLES in athanor/api/v1/clusters.py"
 
 
 def test_a_dry_run_examines_and_stores_nothing(operator: Api, iron: World) -> None:

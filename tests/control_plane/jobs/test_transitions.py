@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -9,12 +10,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from athanor.backends.fake.backend import World
 from athanor.core.errors import Conflict
-from athanor.jobs import services, transitions
+from athanor.jobs import services, signals, transitions
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import ALLOWED, FINAL, JobStatus
+from athanor.scheduling import services as scheduling
 from tests.control_plane import drive
+from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db
 
@@ -53,6 +57,26 @@ def test_each_event_says_who_did_it(submit: Callable[..., Job]) -> None:
         ("job.status", "dispatch"),
         ("job.status", "dispatch"),
     ]
+
+
+def test_every_transition_sends_its_signal_once(world: World, submit: Callable[..., Job]) -> None:
+    sent: list[tuple[str, str, str]] = []
+
+    def note(job: Job, source: JobStatus, to: JobStatus, **_: Any) -> None:
+        assert job.status == to.value == drive.status_of(job)[0], "the job is saved before its signal"
+        sent.append((job.id, source.value, to.value))
+
+    jobs = [submit(name=f"n{number}") for number in range(3)]
+    signals.moved.connect(note)
+    try:
+        scheduling.admit()  # all three by one statement
+        assert [each[1:] for each in sent] == [("queued", "admitted")] * 3
+        drive.end(world, drive.run(jobs[0]), EndClass.COMPLETED)
+    finally:
+        signals.moved.disconnect(note)
+    written = JobEvent.objects.filter(type="job.status").values_list("job_id", "data__from", "data__to")
+    assert sorted(sent) == sorted(written)
+    assert (jobs[0].id, "running", "succeeded") in sent
 
 
 @hypothesis_settings(

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.accounts.models import AuditEvent, Team, User
+from athanor.accounts.models import AuditEvent, Team, User, WorkFailure
 from athanor.core import leases
 from athanor.core.errors import NotFound
 from athanor.jobs import services as jobs
@@ -207,6 +207,7 @@ def test_a_worker_that_dies_between_sending_and_noting_it_sends_again(
     delivering.deliver_due()
     assert len(receiver.received) == 1, "leased"
     Delivery.objects.update(lease_until=timezone.now())
+    WorkFailure.objects.update(next_try_at=timezone.now())
     delivering.deliver_due()
     assert len(receiver.received) == 2
     assert receiver.received[0].event["id"] == receiver.received[1].event["id"], "so the receiver can tell"

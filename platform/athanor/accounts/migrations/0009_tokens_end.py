@@ -1,7 +1,9 @@
 from datetime import timedelta
 
+from django.apps.registry import Apps
 from django.conf import settings
 from django.db import migrations
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models import Q
 from django.utils import timezone
 
@@ -24,7 +26,7 @@ DROP FUNCTION athanor_drop_platform_scope();
 """
 
 
-def cap_lives(apps, schema_editor):
+def cap_lives(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
     """Tokens made before there was a longest life end that long after the upgrade."""
     latest = timezone.now() + timedelta(days=settings.ATHANOR.token_max_days)
     tokens = apps.get_model("accounts", "ApiToken").objects.using(schema_editor.connection.alias)

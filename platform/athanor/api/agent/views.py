@@ -105,7 +105,8 @@ class HeartbeatView(AgentView):
         ingest.heartbeat(attempt, heartbeat)
         if heartbeat.interruption:
             interrupted(attempt.id, heartbeat.interruption)
-        round_ = rendezvous.newest_round(attempt) if attempt.num_nodes > 1 else 0
+        num_nodes = attempt.num_nodes  # type: ignore[attr-defined] # annotated where its token is checked
+        round_ = rendezvous.newest_round(attempt) if num_nodes > 1 else 0
         reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_)
         return Response(reply.model_dump(mode="json"))
 

@@ -55,7 +55,7 @@ class ViewThreads:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=f"views-{name}")
 
     async def answer(self, scope: Scope, body: bytes) -> Answer:
-        environ: dict[str, Any] = build_environ(scope, io.BytesIO(body))  # type: ignore[arg-type] # it is only stored
+        environ: Any = build_environ(scope, io.BytesIO(body))  # type: ignore[arg-type] # it is only stored
         environ["CONTENT_LENGTH"] = str(len(body))  # of a chunked body too: Django reads nothing without it
         environ["wsgi.file_wrapper"] = FileWrapper
         run = contextvars.copy_context().run

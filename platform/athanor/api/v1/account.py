@@ -15,7 +15,7 @@ from athanor.accounts import passwords, sessions
 from athanor.accounts.models import User
 from athanor.api.authentication import DashboardSessionAuthentication
 from athanor.api.bodies import RequestSerializer, read
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core.errors import Unauthenticated
 
@@ -106,7 +106,7 @@ class SignInsView(AccountView):
             }
             for session in sessions.sessions_of(_user(request))
         ]
-        return Response(listed(SignInSerializer(rows, many=True).data))
+        return Response(listed(serialize_many(SignInSerializer, rows)))
 
 
 class SignInView(AccountView):

@@ -57,8 +57,9 @@ class StoredSerializer(serializers.Serializer[Any]):
 
     def _manifest(self, row: Checkpoint | Artifact) -> Manifest | None:
         """Return the row's manifest, None when it is not authentic. Each is verified once in an answer."""
-        known = self.context.setdefault("manifests", {})
-        sealers = self.context.setdefault("sealers", {})
+        context: Any = self.context  # the stubs know only that it can be read
+        known: dict[str, Manifest | None] = context.setdefault("manifests", {})
+        sealers = context.setdefault("sealers", {})
         if row.pk not in known:
             if row.job_id not in sealers:
                 sealers[row.job_id] = manifests.sealer_of(row.job)

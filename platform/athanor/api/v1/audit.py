@@ -13,7 +13,7 @@ from athanor.accounts import audit, audit_export
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
-from athanor.api.pagination import LIMIT, NUMBERED, listed, position
+from athanor.api.pagination import LIMIT, NUMBERED, listed, position, serialize_many
 from athanor.api.parameters import time
 from athanor.api.transfers import Download
 from athanor.api.v1.shapes import PROBLEMS, page_of
@@ -60,7 +60,7 @@ class AuditView(APIView):
             rows = rows.filter(seq__lt=cursor)
         found = list(rows[: limit + 1])
         next_cursor = str(found[limit - 1].seq) if len(found) > limit else None
-        return Response(listed(AuditEventSerializer(found[:limit], many=True).data, next_cursor))
+        return Response(listed(serialize_many(AuditEventSerializer, found[:limit]), next_cursor))
 
 
 class AuditExportView(APIView):

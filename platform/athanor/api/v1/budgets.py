@@ -5,7 +5,7 @@ Amounts are whole numbers: slot-seconds, or millionths of the currency.
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from itertools import chain
@@ -170,7 +170,7 @@ class BudgetView(APIView):
     def patch(self, request: Request, budget_id: str) -> Response:
         row = services.find(principal(request), budget_id)
         who = _operator(request)
-        unchanged = guard(request, lambda row, tag: tag == _tag(row))
+        unchanged: Callable[[Budget], None] = guard(request, lambda row, tag: tag == _tag(row))
         services.change(row.id, who.user, unchanged, **read(BudgetChangeSerializer, request))
         return _one(services.find(who, row.id))
 

@@ -8,6 +8,7 @@ from django.utils import timezone
 from rest_framework import serializers
 
 from athanor.api.bodies import AmountField, RequestSerializer
+from athanor.api.pagination import serialize_many
 from athanor.api.v1.shapes import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
@@ -224,7 +225,7 @@ def pool_data(pools: list[Pool]) -> list[Any]:
         used = {row["pool_id"]: row["slots"] for row in held.annotate(slots=Sum("slots")).order_by()}
     for pool in pools:
         pool.slots_used = used.get(pool.id, 0)  # type: ignore[attr-defined] # for its serializer
-    found: list[Any] = PoolSerializer(pools, many=True).data
+    found: list[Any] = serialize_many(PoolSerializer, pools)
     return found
 
 
@@ -245,7 +246,7 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
             **counts,
             "quarantined": sum(group.quarantined for group in groups),
         },
-        "capacity": CapacitySerializer(selectors.capacity(groups), many=True).data,
+        "capacity": serialize_many(CapacitySerializer, selectors.capacity(groups)),
     }
 
 

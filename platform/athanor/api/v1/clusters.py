@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -15,7 +16,7 @@ from athanor.api.access import principal
 from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.pagination import PAGED, listed, page, serialize_many
 from athanor.api.parameters import WholeNumber
 from athanor.api.v1.cluster_shapes import (
     ActedNodeSerializer,
@@ -145,7 +146,7 @@ class ClusterView(APIView):
     )
     def patch(self, request: Request, cluster_id: str) -> Response:
         who = operator(request)
-        unchanged = guard(request, lambda row, tag: tag.startswith(_settings_tag(row)))
+        unchanged: Callable[[Cluster], None] = guard(request, lambda row, tag: tag.startswith(_settings_tag(row)))
         clusters.change(cluster_id, who.user, unchanged, **read(ClusterChangeSerializer, request))
         return _full(request, clusters.find(cluster_id))
 
@@ -181,7 +182,7 @@ class ClusterProbesView(APIView):
     def get(self, request: Request, cluster_id: str) -> Response:
         operator(request)
         found, next_cursor = page(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
-        return Response(listed(ProbeSerializer(found, many=True).data, next_cursor))
+        return Response(listed(serialize_many(ProbeSerializer, found), next_cursor))
 
 
 class ClusterTeamsView(APIView):
@@ -206,7 +207,7 @@ class ClusterQueueView(APIView):
         operator(request)
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
-            found = QueuedSerializer(clusters.queue_of(row)[:MOST_QUEUED], many=True).data
+            found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MOST_QUEUED])
         return Response(listed(found))
 
 
@@ -260,7 +261,7 @@ class NodesView(APIView):
         limit = NODE_LIMIT.read(request)
         found = list(rows[: limit + 1])
         next_cursor = found[limit - 1].name if len(found) > limit else None
-        items = NodeSerializer(found[:limit], many=True, context={"hit": recent_hits(row)}).data
+        items = serialize_many(NodeSerializer, found[:limit], context={"hit": recent_hits(row)})
         return Response(listed(items, next_cursor))
 
 
@@ -276,7 +277,7 @@ class NodeIncidentsView(APIView):
         if node is None:
             raise NotFound("node", node_name)
         rows = NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:MOST_INCIDENTS]
-        return Response(listed(IncidentSerializer(rows, many=True).data))
+        return Response(listed(serialize_many(IncidentSerializer, rows)))
 
 
 class NodeDrainView(APIView):

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.pagination import LIMIT, NUMBERED, listed, position
+from athanor.api.pagination import LIMIT, NUMBERED, listed, position, serialize_many
 from athanor.api.v1.operations import operator
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core import tenancy
@@ -66,7 +66,7 @@ class DecisionsView(APIView):
             rows = rows.filter(id__lt=cursor)
         found = list(rows[: limit + 1])
         next_cursor = str(found[limit - 1].pk) if len(found) > limit else None
-        return Response(listed(DecisionSerializer(found[:limit], many=True).data, next_cursor))
+        return Response(listed(serialize_many(DecisionSerializer, found[:limit]), next_cursor))
 
 
 class DecisionView(APIView):

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, check_may_write, check_platform, principal, team_for
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.pagination import PAGED, listed, page, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import deletions, selectors
 from athanor.artifacts.deletions import Target
@@ -187,7 +187,7 @@ class DeletionsView(APIView):
     )
     def get(self, request: Request) -> Response:
         found, next_cursor = page(request, deletions.deletions_of(principal(request)))
-        return Response(listed(DeletionSerializer(found, many=True).data, next_cursor))
+        return Response(listed(serialize_many(DeletionSerializer, found), next_cursor))
 
 
 class DeletionRestoreView(APIView):

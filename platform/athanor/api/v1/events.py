@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.tickets import Ticket, ticket_of
 from athanor.api.access import principal, team_named
+from athanor.api.pagination import serialize_many
 from athanor.api.parameters import WholeNumber, refusal
 from athanor.api.streams import reads
 from athanor.api.streams.following import FOLLOWING, WAITING, Following, hand_over
@@ -59,7 +60,7 @@ class FollowedView(APIView):
             return _stream(following, once=not handed)
         if not rows and following.wait_seconds:
             hand_over(request, WAITING, following)
-        return Response({"items": EventSerializer(rows, many=True).data, "next_after": next_after})
+        return Response({"items": serialize_many(EventSerializer, rows), "next_after": next_after})
 
 
 class JobEventsView(FollowedView):

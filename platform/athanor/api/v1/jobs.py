@@ -99,7 +99,9 @@ class JobsView(APIView):
             project=parameters.get("project", ""),
             query=parameters.get("q", ""),
             labels={
-                name.removeprefix("label."): value for name, value in parameters.items() if name.startswith("label.")
+                name.removeprefix("label."): parameters.get(name, "")
+                for name in parameters
+                if name.startswith("label.")
             },
             created_after=time(request, "created_after"),
         )

@@ -12,7 +12,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.bodies import RequestSerializer, read
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.backends.base import Presence
 from athanor.core import tenancy
@@ -31,6 +31,13 @@ class SweeperSerializer(serializers.Serializer[sweepers.State]):
     failed_at = serializers.DateTimeField(allow_null=True)
     error = serializers.CharField(allow_blank=True)
     late = serializers.BooleanField(help_text="it has not run for five of its periods")
+    rows_failing = serializers.IntegerField(
+        help_text="Number of rows whose last try failed unexpectedly; each is retried after a growing pause."
+    )
+    rows_given_up = serializers.IntegerField(
+        help_text="Number of rows given up within the last 7 days after 12 unexpected failures in a row each. A job "
+        "among them has failed with `platform_error` and has a `job.abandon` record in the audit trail."
+    )
 
 
 class LostObjectSerializer(serializers.Serializer[orphans.LostObject]):
@@ -86,7 +93,7 @@ class SweepersView(APIView):
     def get(self, request: Request) -> Response:
         operator(request)
         with tenancy.unrestricted():
-            return Response(listed(SweeperSerializer(sweepers.states(), many=True).data))
+            return Response(listed(serialize_many(SweeperSerializer, sweepers.states())))
 
 
 class OrphansView(APIView):

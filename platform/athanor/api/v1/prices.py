@@ -1,6 +1,7 @@
 """/prices and /series: what slots cost and what carbon their grid has, for all to read and administrators to say."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -20,7 +21,7 @@ from athanor.api.access import check_platform, principal
 from athanor.api.bodies import AmountField, RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.parameters import time
 from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
@@ -141,7 +142,7 @@ class PoolPriceView(APIView):
     def patch(self, request: Request, pool_id: str) -> Response:
         who = _operator(request)
         terms.pool_of(pool_id)
-        unchanged = guard(request, lambda pool, tag: tag == tag_of(terms.facts(pool)))
+        unchanged: Callable[[Pool], None] = guard(request, lambda pool, tag: tag == tag_of(terms.facts(pool)))
         pool = terms.set_terms(pool_id, who.user, unchanged, **read(PriceChangeSerializer, request))
         return _one(pool)
 
@@ -157,7 +158,7 @@ class SeriesListView(APIView):
     )
     def get(self, request: Request) -> Response:
         _operator(request)
-        return Response(listed(PriceSeriesSerializer(Series.objects.order_by("id"), many=True).data))
+        return Response(listed(serialize_many(PriceSeriesSerializer, Series.objects.order_by("id"))))
 
     @extend_schema(
         operation_id="series_connect",

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from athanor.api.access import check_may_write, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import profiles
 from athanor.artifacts.models import Profile
@@ -72,4 +72,4 @@ class ProfilesView(APIView):
     @extend_schema(operation_id="jobs_profiles", responses={200: page_of("ProfilePage", ProfileSerializer), **PROBLEMS})
     def get(self, request: Request, job_id: str) -> Response:
         rows = profiles.profiles_of(job_of(principal(request), job_id))
-        return Response(listed(ProfileSerializer(rows, many=True).data))
+        return Response(listed(serialize_many(ProfileSerializer, rows)))

@@ -1,5 +1,6 @@
 """/quotas: the tree, what is used of it, and what changes it. Members of a team see its path; of others only sums."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,7 +54,7 @@ class QuotaNodeSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(choices=["organisation", "group", "team"])
     name = serializers.CharField()
     path = serializers.CharField()
-    parent = serializers.CharField(allow_null=True)
+    parent = serializers.CharField(allow_null=True)  # type: ignore[assignment] # a field, which DRF takes off the class
     depth = serializers.IntegerField()
     team = serializers.SerializerMethodField()
     weight = serializers.FloatField(help_text="its part of what its siblings share")
@@ -247,7 +248,9 @@ class AdmissionSettingsView(APIView):
     def put(self, request: Request) -> Response:
         who = manager(request)
         asked = read(AdmissionSettingsSerializer, request, partial=True)
-        unchanged = guard(request, lambda row, tag: tag == tag_of(AdmissionSettingsSerializer(row).data))
+        unchanged: Callable[[AdmissionSettings], None] = guard(
+            request, lambda row, tag: tag == tag_of(AdmissionSettingsSerializer(row).data)
+        )
         services.change_settings(asked, who.user, unchanged)
         return tagged(request, AdmissionSettingsSerializer(services.settings()).data)
 

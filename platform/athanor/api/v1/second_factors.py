@@ -9,11 +9,11 @@ from rest_framework.response import Response
 
 from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
+from athanor.api.bodies import read
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.v1.account import LONGEST_PASSWORD, AccountView
 from athanor.api.v1.session import PasskeyOptionsSerializer
 from athanor.api.v1.shapes import PROBLEMS
-from athanor.api.v1.teams import read
 
 
 class PasswordConfirmationSerializer(serializers.Serializer[Any]):

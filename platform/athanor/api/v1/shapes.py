@@ -52,7 +52,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField()
     remedy = serializers.CharField(required=False)
     request_id = serializers.CharField()
-    errors = FieldProblemSerializer(many=True, required=False)
+    errors = FieldProblemSerializer(many=True, required=False)  # type: ignore[assignment] # a field, which DRF takes off the class
 
 
 def _problem(description: str) -> OpenApiResponse:
@@ -99,7 +99,7 @@ class EventSerializer(serializers.Serializer[JobEvent]):
     time = serializers.DateTimeField()
     actor = serializers.CharField()
     message = serializers.CharField(allow_blank=True)
-    data = serializers.JSONField()
+    data = serializers.JSONField()  # type: ignore[assignment] # a field, which DRF takes off the class
     request_id = serializers.CharField(allow_blank=True)
     job_id = serializers.CharField()
     team_seq = serializers.IntegerField(
@@ -294,7 +294,7 @@ NO_ATTEMPTS._result_cache = []  # seen once for all: no look at the database, no
 
 def mark_as_new(job: Job) -> None:
     """A job that was made just now has neither attempts nor progress: save the look for them."""
-    job._prefetched_objects_cache = {"attempts": NO_ATTEMPTS}  # as prefetch_related fills it
+    job._prefetched_objects_cache = {"attempts": NO_ATTEMPTS}  # type: ignore[attr-defined] # as prefetch_related fills it
     job._meta.get_field("progress").set_cached_value(job, None)
 
 

@@ -12,7 +12,7 @@ from athanor.accounts.roles import Permission
 from athanor.api.access import check, principal, team_for
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import TeamSecret
@@ -59,7 +59,7 @@ class SecretsView(APIView):
     @extend_schema(operation_id="secrets_list", responses={200: page_of("SecretPage", SecretSerializer), **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
         team = team_for(principal(request), Permission.VIEW, team_id)
-        return Response(listed(SecretSerializer(team_secrets.secrets_of(team), many=True).data))
+        return Response(listed(serialize_many(SecretSerializer, team_secrets.secrets_of(team))))
 
     @extend_schema(
         operation_id="secrets_put",

@@ -1,5 +1,6 @@
 """/teams: teams, their members, invitations and service accounts."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -27,12 +28,13 @@ from athanor.api.access import check, check_may_grant, check_platform, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed
+from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
+from athanor.quotas.models import QuotaNode
 
 LIMITS = ("max_running_jobs", "max_slots")
 ROLES = [role.value for role in Role]
@@ -58,7 +60,8 @@ class TeamSerializer(serializers.Serializer[Team]):
     def to_representation(self, instance: Team) -> dict[str, Any]:
         leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
         shown = {name: getattr(instance, name) for name in ("id", "name", "created_at")}
-        return dict(super().to_representation({**shown, **{name: getattr(leaf, name) for name in LIMITS}}))
+        facts: Any = {**shown, **{name: getattr(leaf, name) for name in LIMITS}}  # read like a Team
+        return dict(super().to_representation(facts))
 
 
 class MemberSerializer(serializers.Serializer[Membership]):
@@ -135,7 +138,7 @@ class TeamsView(APIView):
     @extend_schema(operation_id="teams_list", responses={200: page_of("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
         rows = teams_of(principal(request)).select_related("quota_node")
-        return Response(listed(TeamSerializer(rows, many=True).data))
+        return Response(listed(serialize_many(TeamSerializer, rows)))
 
     @extend_schema(
         operation_id="teams_create",
@@ -171,8 +174,10 @@ class TeamView(APIView):
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_QUOTAS)
-        unchanged = guard(request, lambda row, tag: tag == tag_of(TeamSerializer(row).data))
-        leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, lambda leaf: unchanged(leaf.team))
+        unchanged: Callable[[QuotaNode], None] = guard(
+            request, lambda leaf, tag: tag == tag_of(TeamSerializer(leaf.team).data)
+        )
+        leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
         return tagged(request, TeamSerializer(leaf.team).data)
 
     @extend_schema(
@@ -188,7 +193,7 @@ class TeamView(APIView):
 class MembersView(APIView):
     @extend_schema(operation_id="members_list", responses={200: page_of("MemberPage", MemberSerializer), **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
-        return Response(listed(MemberSerializer(members_of(_seen(principal(request), team_id)), many=True).data))
+        return Response(listed(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id)))))
 
     @extend_schema(
         operation_id="members_add",
@@ -230,7 +235,9 @@ class MemberView(APIView):
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
         check_may_grant(who, role)
-        unchanged = guard(request, lambda row, tag: tag == tag_of(MemberSerializer(row).data))
+        unchanged: Callable[[Membership], None] = guard(
+            request, lambda row, tag: tag == tag_of(MemberSerializer(row).data)
+        )
         return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
     @extend_schema(
@@ -267,7 +274,7 @@ class InvitationsView(APIView):
     def get(self, request: Request, team_id: str) -> Response:
         team = team_for(principal(request), Permission.MANAGE, team_id)
         rows = team.invitations.select_related("created_by", "accepted_by").order_by("-id")
-        return Response(listed(InvitationSerializer(rows, many=True).data))
+        return Response(listed(serialize_many(InvitationSerializer, rows)))
 
     @extend_schema(
         operation_id="invitations_create",
@@ -306,7 +313,7 @@ class OffersView(APIView):
     @extend_schema(operation_id="offers_list", responses={200: page_of("OfferPage", OfferSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
         """Invitations that are offered to you by name."""
-        return Response(listed(OfferSerializer(offers_to(principal(request).user), many=True).data))
+        return Response(listed(serialize_many(OfferSerializer, offers_to(principal(request).user))))
 
 
 class OfferAcceptView(APIView):
@@ -362,7 +369,7 @@ class ServiceAccountsView(APIView):
     )
     def get(self, request: Request, team_id: str) -> Response:
         team = team_for(principal(request), Permission.MANAGE, team_id)
-        return Response(listed(ServiceAccountSerializer(service_accounts_of(team), many=True).data))
+        return Response(listed(serialize_many(ServiceAccountSerializer, service_accounts_of(team))))
 
     @extend_schema(
         operation_id="service_accounts_create",

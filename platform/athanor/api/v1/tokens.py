@@ -18,7 +18,7 @@ from athanor.accounts.selectors import Principal, tokens_of
 from athanor.api.access import principal, team_named
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.pagination import PAGED, listed, page, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
 
@@ -36,7 +36,7 @@ class TokenSerializer(serializers.Serializer[Any]):
     expires_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
-    parent = serializers.CharField(
+    parent = serializers.CharField(  # type: ignore[assignment] # a field, which DRF takes off the class
         source="parent_id",
         allow_null=True,
         help_text="the token that asked for this one and ends it when it is revoked",
@@ -92,7 +92,7 @@ class TokensView(APIView):
     )
     def get(self, request: Request) -> Response:
         rows, next_cursor = page(request, tokens_of(principal(request)))
-        return Response(listed(TokenSerializer(rows, many=True).data, next_cursor))
+        return Response(listed(serialize_many(TokenSerializer, rows), next_cursor))
 
     @extend_schema(
         operation_id="tokens_create",

@@ -15,7 +15,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal, team_named
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.pagination import PAGED, listed, page, serialize_many
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.webhooks import selectors, services
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
@@ -110,7 +110,7 @@ class WebhooksView(APIView):
     @extend_schema(operation_id="webhooks_list", responses={200: page_of("WebhookPage", WebhookSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
         rows = selectors.webhooks_of(principal(request))
-        return Response(listed(WebhookSerializer(rows, many=True).data))
+        return Response(listed(serialize_many(WebhookSerializer, rows)))
 
     @extend_schema(
         operation_id="webhooks_create",
@@ -202,7 +202,7 @@ class DeliveriesView(APIView):
     def get(self, request: Request, webhook_id: str) -> Response:
         webhook = _managed(principal(request), webhook_id)
         rows, next_cursor = page(request, Delivery.objects.filter(webhook=webhook).defer("body"))
-        return Response(listed(DeliverySerializer(rows, many=True).data, next_cursor))
+        return Response(listed(serialize_many(DeliverySerializer, rows), next_cursor))
 
 
 class DeliveryView(APIView):

@@ -44,6 +44,16 @@ export function SweepersPanel({ sweepers }: { sweepers: Sweeper[] }) {
     },
     { name: "Rows due", end: true, cell: (sweeper) => <span className="numeric">{sweeper.rows_due}</span> },
     {
+      name: "Rows failing",
+      end: true,
+      cell: (sweeper) => <span className="numeric">{sweeper.rows_failing}</span>,
+    },
+    {
+      name: "Given up (7 days)",
+      end: true,
+      cell: (sweeper) => <span className="numeric">{sweeper.rows_given_up}</span>,
+    },
+    {
       name: "Oldest",
       end: true,
       cell: (sweeper) => <span className="numeric">{duration(sweeper.oldest_due_seconds)}</span>,

@@ -15,6 +15,8 @@ const healthy: Sweeper = {
   failed_at: null,
   error: "",
   late: false,
+  rows_failing: 0,
+  rows_given_up: 0,
 };
 
 describe("the condition of a sweeper", () => {
