@@ -68,14 +68,25 @@ class JobEventsView(FollowedView):
         parameters=[AFTER.documented, *PAGED],
         responses={
             (200, "application/json"): inline_serializer(
-                "EventPage", {"items": EventSerializer(many=True), "next_after": serializers.IntegerField()}
+                "EventPage",
+                {
+                    "items": EventSerializer(many=True, help_text="Events in order."),
+                    "next_after": serializers.IntegerField(
+                        help_text="Send it as `after` for the next page: the `seq` of the last event."
+                    ),
+                },
             ),
             **STREAM,
             **PROBLEMS,
         },
-        description=f"From the first one on. {STREAMING}",
     )
     def get(self, request: Request, job_id: str) -> HttpResponseBase:
+        """Read or follow the events of a job.
+
+        Returns events in order, from the first. With `wait` the response is delayed until there is an event. With
+        `Accept: text/event-stream` it is a stream of server-sent events that stays open: events are unnamed messages
+        with an `id`, the newest figures of the running job are `job.progress` messages without one, and a comment is
+        sent every 15 seconds."""
         who = principal(request)
         job = selectors.job_of(who, job_id)
         given = request.headers.get(LAST_EVENT_ID, "")
@@ -97,15 +108,24 @@ class EventsView(FollowedView):
         ],
         responses={
             (200, "application/json"): inline_serializer(
-                "TeamEventPage", {"items": EventSerializer(many=True), "next_after": serializers.CharField()}
+                "TeamEventPage",
+                {
+                    "items": EventSerializer(many=True, help_text="Events in order."),
+                    "next_after": serializers.CharField(help_text="Send it as `after` for the next page."),
+                },
             ),
             **STREAM,
             **PROBLEMS,
         },
-        description=f"In the order in which they were committed; none is ever inserted behind one that was read. "
-        f"A page starts with the oldest, a stream without a position with what happens from now on. {STREAMING}",
     )
     def get(self, request: Request) -> HttpResponseBase:
+        """Read or follow the events of teams.
+
+        Returns events in the order in which they were committed; none is ever inserted before one that was read. A
+        page starts with the oldest event, a stream without a position with what happens from now on. With `wait` the
+        response is delayed until there is an event. With `Accept: text/event-stream` it is a stream of server-sent
+        events that stays open: events are unnamed messages with an `id`, the newest figures of running jobs are
+        `job.progress` messages without one, and a comment is sent every 15 seconds."""
         who = principal(request)
         named = request.query_params.get("team")
         teams = {team_named(who, Permission.VIEW, named).id} if named else who.team_ids
