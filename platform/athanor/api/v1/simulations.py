@@ -49,6 +49,9 @@ class SimulationsView(APIView):
 
     @extend_schema(operation_id="simulations_list", parameters=PAGED, responses={200: SimulationPage, **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """List simulations.
+
+        Returns simulations, newest first, without their results. For platform administrators and auditors."""
         overseer(request)
         rows, next_cursor = page(request, Simulation.objects.select_related("created_by").defer("result"))
         items = [SimulationSummary(**summary(row)) for row in rows]
@@ -59,9 +62,13 @@ class SimulationsView(APIView):
         parameters=IDEMPOTENT,
         request={"application/json": SimulationRequest, "application/yaml": SimulationRequest},
         responses={202: SimulationDocument, **PROBLEMS},
-        description="Carried out by a worker; ask for it by its id until its state is done or failed.",
     )
     def post(self, request: Request) -> Response:
+        """Start a simulation.
+
+        Replays jobs against the present quota tree and, if anything is proposed, against the proposed one. A
+        background worker runs it: read it by its id until its state is `done` or `failed`. For platform
+        administrators and auditors."""
         who = overseer(request)
         asked = parsed(SimulationRequest, request.data, "invalid_simulation", "simulation")
         return once(request, lambda: Response(shown(simulations.ask(asked, who.user)), status=202))
@@ -70,6 +77,10 @@ class SimulationsView(APIView):
 class SimulationView(APIView):
     @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **PROBLEMS})
     def get(self, request: Request, simulation_id: str) -> Response:
+        """Show a simulation.
+
+        Returns the simulation with its request and, once it is done, its result. For platform administrators and
+        auditors."""
         overseer(request)
         row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
         if row is None:

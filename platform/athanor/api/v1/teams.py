@@ -40,19 +40,35 @@ LONGEST_INVITATION_HOURS = 24 * 30
 
 
 class LimitsSerializer(RequestSerializer):
-    max_running_jobs = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
-    max_slots = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
+    max_running_jobs = serializers.IntegerField(
+        allow_null=True,
+        required=False,
+        min_value=0,
+        max_value=2**31 - 1,
+        help_text="Most jobs that may run at the same time. Null: no limit.",
+    )
+    max_slots = serializers.IntegerField(
+        allow_null=True,
+        required=False,
+        min_value=0,
+        max_value=2**31 - 1,
+        help_text="Most slots that its jobs may hold at the same time. Null: no limit.",
+    )
 
 
 class NewTeamSerializer(LimitsSerializer):
-    name = serializers.SlugField(max_length=63)
+    name = serializers.SlugField(max_length=63, help_text="Name, unique on the platform: letters, digits, `-` and `_`.")
 
 
 class TeamSerializer(serializers.Serializer[Team]):
-    max_running_jobs = serializers.IntegerField(allow_null=True)
-    max_slots = serializers.IntegerField(allow_null=True)
+    max_running_jobs = serializers.IntegerField(
+        allow_null=True, help_text="Most jobs that may run at the same time. Null: no limit."
+    )
+    max_slots = serializers.IntegerField(
+        allow_null=True, help_text="Most slots that its jobs may hold at the same time. Null: no limit."
+    )
     id = serializers.CharField()
-    name = serializers.CharField()
+    name = serializers.CharField(help_text="Name, unique on the platform.")
     created_at = serializers.DateTimeField()
 
     def to_representation(self, instance: Team) -> dict[str, Any]:
@@ -62,78 +78,133 @@ class TeamSerializer(serializers.Serializer[Team]):
 
 
 class MemberSerializer(serializers.Serializer[Membership]):
-    user_id = serializers.CharField()
-    username = serializers.CharField(source="user.username")
-    email = serializers.CharField(source="user.email", allow_blank=True)
-    role = serializers.ChoiceField(choices=ROLES)
-    is_service_account = serializers.SerializerMethodField()
+    user_id = serializers.CharField(help_text="Id of the user.")
+    username = serializers.CharField(
+        source="user.username", help_text="Username. That of a service account is `NAME@TEAM`."
+    )
+    email = serializers.CharField(
+        source="user.email", allow_blank=True, help_text="Email address. Empty if none is known."
+    )
+    role = serializers.ChoiceField(
+        choices=ROLES,
+        help_text=(
+            "Role in the team: `viewer` reads and downloads, `member` also submits, `admin` also manages "
+            "members, secrets and webhooks."
+        ),
+    )
+    is_service_account = serializers.SerializerMethodField(
+        help_text="Whether it is a service account instead of a person."
+    )
 
     def get_is_service_account(self, row: Membership) -> bool:
         return row.user.service_team_id is not None
 
 
 class RoleSerializer(RequestSerializer):
-    role = serializers.ChoiceField(choices=ROLES)
+    role = serializers.ChoiceField(
+        choices=ROLES,
+        help_text=(
+            "Role in the team: `viewer` reads and downloads, `member` also submits, `admin` also manages "
+            "members, secrets and webhooks."
+        ),
+    )
 
 
 class NewMemberSerializer(RoleSerializer):
-    username = serializers.CharField(max_length=150)
+    username = serializers.CharField(max_length=150, help_text="Username of the person.")
 
 
 class NewInvitationSerializer(RoleSerializer):
-    note = serializers.CharField(max_length=200, required=False, allow_blank=True, help_text="for whom")
-    expires_in_hours = serializers.IntegerField(required=False, min_value=1, max_value=LONGEST_INVITATION_HOURS)
+    note = serializers.CharField(
+        max_length=200,
+        required=False,
+        allow_blank=True,
+        help_text="Whom the invitation is for. Only the team's administrators see it.",
+    )
+    expires_in_hours = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=LONGEST_INVITATION_HOURS,
+        help_text="Hours for which the link works. 72 without it.",
+    )
 
 
 class InvitationSerializer(serializers.Serializer[Invitation]):
     id = serializers.CharField()
-    role = serializers.ChoiceField(choices=ROLES)
-    note = serializers.CharField(allow_blank=True)
-    created_by = serializers.CharField(source="created_by.username")
+    role = serializers.ChoiceField(choices=ROLES, help_text="Role that the invited person gets.")
+    note = serializers.CharField(allow_blank=True, help_text="Whom the invitation is for. May be empty.")
+    created_by = serializers.CharField(
+        source="created_by.username", help_text="Username of the administrator who created it."
+    )
     created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField()
-    accepted_by = serializers.CharField(source="accepted_by.username", allow_null=True, default=None)
-    accepted_at = serializers.DateTimeField(allow_null=True)
-    revoked_at = serializers.DateTimeField(allow_null=True)
-    declined_at = serializers.DateTimeField(allow_null=True)
-    username = serializers.CharField(allow_blank=True, help_text="whom it is offered to; empty for a link")
+    expires_at = serializers.DateTimeField(help_text="Time until which it can be accepted, ISO 8601 in UTC.")
+    accepted_by = serializers.CharField(
+        source="accepted_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the person who accepted it. Null if nobody has.",
+    )
+    accepted_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was accepted, ISO 8601 in UTC. Null if it was not."
+    )
+    revoked_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was revoked, ISO 8601 in UTC. Null if it was not."
+    )
+    declined_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was declined, ISO 8601 in UTC. Null if it was not."
+    )
+    username = serializers.CharField(
+        allow_blank=True, help_text="Username of the person that it is offered to. Empty for a link."
+    )
 
 
 class OfferSerializer(serializers.Serializer[Invitation]):
     """An invitation as the invited user sees it."""
 
     id = serializers.CharField()
-    team = serializers.CharField(source="team.name")
-    role = serializers.ChoiceField(choices=ROLES)
-    created_by = serializers.CharField(source="created_by.username")
+    team = serializers.CharField(source="team.name", help_text="Name of the team.")
+    role = serializers.ChoiceField(choices=ROLES, help_text="Role that you get.")
+    created_by = serializers.CharField(
+        source="created_by.username", help_text="Username of the administrator who created it."
+    )
     created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField(help_text="Time until which you can accept it, ISO 8601 in UTC.")
 
 
 class MadeInvitationSerializer(InvitationSerializer):
-    token = serializers.CharField(help_text="shown this once")
-    url = serializers.CharField(help_text="for the invited; good once")
+    token = serializers.CharField(help_text="Token of the link. It is shown only here.")
+    url = serializers.CharField(help_text="The link for the invited person. It works once.")
 
 
 class AcceptSerializer(RequestSerializer):
-    token = serializers.CharField(max_length=200)
-    username = serializers.CharField(required=False, max_length=150, help_text="of a new user; not when signed in")
-    password = serializers.CharField(required=False, trim_whitespace=False, max_length=200)
+    token = serializers.CharField(max_length=200, help_text="Token of the invitation link: what follows the `#`.")
+    username = serializers.CharField(
+        required=False, max_length=150, help_text="Username of a new account. Leave it out when signed in."
+    )
+    password = serializers.CharField(
+        required=False,
+        trim_whitespace=False,
+        max_length=200,
+        help_text="Password of a new account. Leave it out when signed in.",
+    )
 
 
 class NewServiceAccountSerializer(RoleSerializer):
-    name = serializers.SlugField(max_length=40)
+    name = serializers.SlugField(max_length=40, help_text="Name within the team. The username is `NAME@TEAM`.")
 
 
 class ServiceAccountSerializer(serializers.Serializer[User]):
     id = serializers.CharField()
-    username = serializers.CharField()
+    username = serializers.CharField(help_text="Username, `NAME@TEAM`.")
     created_at = serializers.DateTimeField(source="date_joined")
 
 
 class TeamsView(APIView):
     @extend_schema(operation_id="teams_list", responses={200: page_of("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """List your teams.
+
+        Returns the teams that you belong to, or all teams to platform administrators."""
         rows = teams_of(principal(request)).select_related("quota_node")
         return Response(listed(TeamSerializer(rows, many=True).data))
 
@@ -144,6 +215,9 @@ class TeamsView(APIView):
         responses={201: TeamSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Create a team.
+
+        Creates a team with you as its first administrator. For platform administrators."""
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
         asked = read(NewTeamSerializer, request)
@@ -159,6 +233,9 @@ class TeamsView(APIView):
 class TeamView(APIView):
     @extend_schema(operation_id="teams_show", responses={200: TeamSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
+        """Show a team.
+
+        Returns the team with its limits. The response has an `ETag`."""
         return tagged(request, TeamSerializer(_seen(principal(request), team_id)).data)
 
     @extend_schema(
@@ -168,6 +245,9 @@ class TeamView(APIView):
         responses={200: TeamSerializer, **PROBLEMS},
     )
     def patch(self, request: Request, team_id: str) -> Response:
+        """Change the limits of a team.
+
+        Changes the limits that are sent; the others stay. Running jobs are not stopped. For platform administrators."""
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_QUOTAS)
@@ -179,15 +259,21 @@ class TeamView(APIView):
         operation_id="teams_delete",
         parameters=[deletions.PERMANENTLY],
         responses={200: deletions.DeletionSerializer, **PROBLEMS},
-        description="For platform administrators. Ends all access to the team, which is erased after the undo window.",
     )
     def delete(self, request: Request, team_id: str) -> Response:
+        """Delete a team.
+
+        Ends all access to the team immediately. The team's data is erased after the undo window. For platform
+        administrators."""
         return deletions.delete_team(request, team_id)
 
 
 class MembersView(APIView):
     @extend_schema(operation_id="members_list", responses={200: page_of("MemberPage", MemberSerializer), **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
+        """List the members of a team.
+
+        Returns people and service accounts with their role in the team."""
         return Response(listed(MemberSerializer(members_of(_seen(principal(request), team_id)), many=True).data))
 
     @extend_schema(
@@ -195,12 +281,12 @@ class MembersView(APIView):
         parameters=IDEMPOTENT,
         request=NewMemberSerializer,
         responses={202: InvitationSerializer, **PROBLEMS},
-        description=(
-            "Offers membership. The user becomes a member by accepting it (GET /invitations, POST "
-            "/invitations/{id}:accept). The answer does not say whether there is a user of that name."
-        ),
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Offer membership in a team.
+
+        Offers membership to the user with this name, who accepts or declines it at `/invitations`. The response is
+        the same whether there is such a user or not. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewMemberSerializer, request)
@@ -217,6 +303,9 @@ class MembersView(APIView):
 class MemberView(APIView):
     @extend_schema(operation_id="members_show", responses={200: MemberSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Show a member of a team.
+
+        Returns the member with their role. The response has an `ETag`."""
         return tagged(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
 
     @extend_schema(
@@ -226,6 +315,9 @@ class MemberView(APIView):
         responses={200: MemberSerializer, **PROBLEMS},
     )
     def patch(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Change the role of a member.
+
+        Sets the role. A team's last administrator cannot lose that role. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
@@ -236,9 +328,12 @@ class MemberView(APIView):
     @extend_schema(
         operation_id="members_remove",
         responses={204: None, **PROBLEMS},
-        description="Everybody may leave a team themselves, signed in to the dashboard.",
     )
     def delete(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Remove a member from a team.
+
+        Ends the membership and revokes the member's tokens for the team. A service account is retired. For
+        administrators of the team; anyone may leave a team themselves, signed in to the dashboard."""
         who = principal(request)
         leaves = user_id == who.user.id and who.scopes is None
         team = team_for(who, Permission.VIEW if leaves else Permission.MANAGE, team_id)
@@ -251,9 +346,12 @@ class MemberTokensView(APIView):
         operation_id="members_revoke_tokens",
         request=None,
         responses={200: RevokedSerializer, **PROBLEMS},
-        description="All of a member's tokens for this team, and what those have made.",
     )
     def post(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Revoke the tokens of a member.
+
+        Revokes all of the member's tokens for this team, and the tokens that those created. For administrators of
+        the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         user = member_of(team, user_id).user
@@ -265,6 +363,10 @@ class InvitationsView(APIView):
         operation_id="invitations_list", responses={200: page_of("InvitationPage", InvitationSerializer), **PROBLEMS}
     )
     def get(self, request: Request, team_id: str) -> Response:
+        """List the invitations of a team.
+
+        Returns all invitations, newest first, including answered, expired and revoked ones. For administrators of
+        the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
         rows = team.invitations.select_related("created_by", "accepted_by").order_by("-id")
         return Response(listed(InvitationSerializer(rows, many=True).data))
@@ -276,6 +378,10 @@ class InvitationsView(APIView):
         responses={201: MadeInvitationSerializer, **PROBLEMS},
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Create an invitation link.
+
+        Creates a link that one person can use once to join the team. The link is in the response and is not shown
+        again. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewInvitationSerializer, request)
@@ -295,6 +401,10 @@ class InvitationsView(APIView):
 class InvitationView(APIView):
     @extend_schema(operation_id="invitations_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, invitation_id: str) -> Response:
+        """Revoke an invitation.
+
+        Ends an invitation that was not answered. One that was accepted stays as it is. For administrators of the
+        team."""
         who = principal(request)
         row = invitation_of(who, invitation_id)
         check(who, Permission.MANAGE, row.team_id)
@@ -305,7 +415,9 @@ class InvitationView(APIView):
 class OffersView(APIView):
     @extend_schema(operation_id="offers_list", responses={200: page_of("OfferPage", OfferSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
-        """Invitations that are offered to you by name."""
+        """List the invitations offered to you.
+
+        Returns open invitations that name you. Accept or decline each by its id."""
         return Response(listed(OfferSerializer(offers_to(principal(request).user), many=True).data))
 
 
@@ -317,6 +429,10 @@ class OfferAcceptView(APIView):
         responses={201: MemberSerializer, **PROBLEMS},
     )
     def post(self, request: Request, invitation_id: str) -> Response:
+        """Accept an invitation offered to you.
+
+        Makes you a member of the team, in the role of the invitation. Called with a token, the token needs the scope
+        `admin`."""
         user = _consenting(principal(request))
         return once(request, lambda: _joined(members.accept_offer(invitation_id, user)))
 
@@ -324,6 +440,10 @@ class OfferAcceptView(APIView):
 class OfferDeclineView(APIView):
     @extend_schema(operation_id="offers_decline", request=None, responses={204: None, **PROBLEMS})
     def post(self, request: Request, invitation_id: str) -> Response:
+        """Decline an invitation offered to you.
+
+        Closes the invitation; the team's administrators can see that you declined. Called with a token, the token
+        needs the scope `admin`."""
         members.decline_offer(invitation_id, _consenting(principal(request)))
         return Response(status=204)
 
@@ -340,6 +460,10 @@ class AcceptView(APIView):
         responses={201: MemberSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Accept an invitation link.
+
+        Joins the team by the token of an invitation link. A signed-in user joins as themselves; anyone else sends a
+        username and a password and gets an account. Needs no authentication."""
         given = request.data if isinstance(request.data, dict) else {}
         if not given.get("token"):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
@@ -361,6 +485,9 @@ class ServiceAccountsView(APIView):
         responses={200: page_of("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
     )
     def get(self, request: Request, team_id: str) -> Response:
+        """List the service accounts of a team.
+
+        Returns the accounts that programs of the team use. For administrators of the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
         return Response(listed(ServiceAccountSerializer(service_accounts_of(team), many=True).data))
 
@@ -371,6 +498,10 @@ class ServiceAccountsView(APIView):
         responses={201: ServiceAccountSerializer, **PROBLEMS},
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Create a service account.
+
+        Creates an account without a password, which acts by tokens only. Its username is `NAME@TEAM`. For
+        administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewServiceAccountSerializer, request)
@@ -387,6 +518,10 @@ class ServiceAccountsView(APIView):
 class ServiceAccountView(APIView):
     @extend_schema(operation_id="service_accounts_retire", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, account_id: str) -> Response:
+        """Retire a service account.
+
+        Revokes its tokens and ends its membership. Its jobs continue, and its name becomes free. For administrators
+        of the team."""
         who = principal(request)
         members.retire_service_account(_managed(who, account_id), who.user)
         return Response(status=204)
@@ -400,6 +535,10 @@ class ServiceAccountTokensView(APIView):
         responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request, account_id: str) -> Response:
+        """Create a token for a service account.
+
+        Creates a bearer token. The token is in the response and is not shown again. A request by a token gets at
+        most that token's scopes and lifetime. For administrators of the team."""
         who = principal(request)
         account = _managed(who, account_id)
         team = account.service_team
@@ -417,8 +556,8 @@ class ServiceAccountTokensView(APIView):
 
 
 class _NewUserSerializer(AcceptSerializer):
-    username = serializers.CharField(max_length=150)
-    password = serializers.CharField(trim_whitespace=False, max_length=200)
+    username = serializers.CharField(max_length=150, help_text="Username of the new account.")
+    password = serializers.CharField(trim_whitespace=False, max_length=200, help_text="Password of the new account.")
 
 
 def _joined(row: Membership) -> Response:
