@@ -6,52 +6,82 @@ from pydantic import BaseModel, ConfigDict
 
 from athanor.scheduling.simulate import Outcome, Record
 
+# The string below a field is its description in the OpenAPI document.
+DESCRIBED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
 
 class Waits(BaseModel):
     """Seconds from submission to the first start, of jobs that started."""
 
+    model_config = DESCRIBED
+
     mean: float
+    """Mean."""
     p50: int
+    """Median."""
     p90: int
+    """90th percentile."""
     p99: int
+    """99th percentile."""
 
 
 class Figures(BaseModel):
-    """`running_share`: of all the time that its jobs waited or ran, the part that they ran; 1 is no wait at all.
-    `lost_slot_hours`: work since the last checkpoint that preemption threw away."""
+    """Outcome for some jobs: those of a team, or all."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = DESCRIBED
 
     jobs: int
+    """Number of jobs."""
     started: int
+    """Number of jobs that started."""
     ended: int
+    """Number of jobs that ended."""
     waits_seconds: Waits
+    """Distribution of the waits until the first start, in seconds."""
     preemptions: int
+    """Number of preemptions."""
     lost_slot_hours: float
+    """Slot-hours of work since the last checkpoint that preemption discarded."""
     used_slot_hours: float
+    """Slot-hours that the jobs used, including those."""
     running_share: float
+    """Useful run time as a fraction of the time from submission to end; 1 means that no job waited."""
     longest_queue: int
+    """Most jobs that waited at the same time."""
 
 
 class PoolFigures(BaseModel):
+    """Outcome for a pool."""
+
+    model_config = DESCRIBED
+
     slots: int
+    """Slots of the pool."""
     used_slot_hours: float
+    """Slot-hours that jobs used."""
     utilisation: float
+    """Used fraction of the pool's slot-hours, from the first submission to the last end."""
 
 
 class Report(BaseModel):
-    """`fairness`: Jain's index over the teams' running shares, 1 when all wait alike, 1/n when only one runs.
-    `utilisation`: of all pools. Teams are named as the tree names them."""
+    """Outcome of a simulation."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = DESCRIBED
 
     days: float
+    """Days from the first submission to the last end."""
     all: Figures
+    """Outcome for all jobs."""
     teams: dict[str, Figures]
+    """Outcome by team, as the quota tree names it."""
     pools: dict[str, PoolFigures]
+    """Outcome by pool, as `CLUSTER/NAME`."""
     utilisation: float
+    """Used fraction of the slot-hours of all pools."""
     fairness: float
+    """Jain's index over the teams' running shares: 1 if all wait alike, 1/n if only one of n teams runs."""
     passes: int
+    """Number of admission cycles."""
 
 
 def report(outcome: Outcome) -> Report:

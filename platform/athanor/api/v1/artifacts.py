@@ -107,12 +107,14 @@ class DownloadFileSerializer(StoredFileSerializer):
 
 
 DOWNLOAD = {
-    "files": DownloadFileSerializer(many=True),
+    "files": DownloadFileSerializer(many=True, help_text="Files with their encrypted parts."),
     "manifest": serializers.DictField(
-        help_text="paths, parts, sizes and digests with a tag of the data key: check it before `files` is used"
+        help_text="Paths, parts, sizes and digests, authenticated under the data key. Check it before you use `files`."
     ),
-    "data_key": serializers.CharField(help_text="Tink streaming keyset, JSON, base64"),
-    "expires_at": serializers.DateTimeField(),
+    "data_key": serializers.CharField(
+        help_text="Key that decrypts the parts: a Tink streaming AEAD keyset as JSON, in base64."
+    ),
+    "expires_at": serializers.DateTimeField(help_text="Time until which the URLs work, ISO 8601 in UTC."),
 }
 
 

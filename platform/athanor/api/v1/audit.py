@@ -19,12 +19,12 @@ from athanor.api.transfers import Download
 from athanor.api.v1.shapes import PROBLEMS, page_of
 
 FILTERS = [
-    OpenApiParameter("action", str, description="itself and what lies below it: job, job.submit"),
-    OpenApiParameter("actor", str, description="a username or a user's id"),
-    OpenApiParameter("team", str, description="a team's id"),
-    OpenApiParameter("target", str, description="an id"),
-    OpenApiParameter("after", OpenApiTypes.DATETIME),
-    OpenApiParameter("before", OpenApiTypes.DATETIME),
+    OpenApiParameter("action", str, description="Only this action and those below it: `job` includes `job.submit`."),
+    OpenApiParameter("actor", str, description="Only actions of the user with this username or id."),
+    OpenApiParameter("team", str, description="Only records about the team with this id."),
+    OpenApiParameter("target", str, description="Only records about the object with this id."),
+    OpenApiParameter("after", OpenApiTypes.DATETIME, description="Only records at or after this time."),
+    OpenApiParameter("before", OpenApiTypes.DATETIME, description="Only records before this time."),
 ]
 
 

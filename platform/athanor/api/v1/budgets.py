@@ -36,7 +36,7 @@ from athanor.core import tenancy
 
 LARGEST = 2**53 - 1
 MOST_LINES = 1000
-AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="of the period that this lies in; without it, now")
+AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="A time within the period. Without it, now.")
 CSV = {(200, "text/csv"): OpenApiTypes.STR}
 
 
@@ -215,7 +215,14 @@ class BudgetStatementSerializer(serializers.Serializer[Any]):
 class BudgetsView(APIView):
     @extend_schema(
         operation_id="budgets_list",
-        parameters=[OpenApiParameter("active", str, enum=["true", "all"], description="true without it")],
+        parameters=[
+            OpenApiParameter(
+                "active",
+                str,
+                enum=["true", "all"],
+                description="`true` lists active budgets only, `all` lists all. Without it, `true`.",
+            )
+        ],
         responses={200: page_of("BudgetPage", BudgetSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
@@ -278,7 +285,7 @@ class BudgetView(APIView):
 class BudgetStatementView(APIView):
     @extend_schema(
         operation_id="budgets_statement",
-        parameters=[AT, OpenApiParameter("team", str, description="a team's id: only its lines")],
+        parameters=[AT, OpenApiParameter("team", str, description="Only lines of the team with this id.")],
         responses={200: BudgetStatementSerializer, **PROBLEMS},
     )
     def get(self, request: Request, budget_id: str) -> Response:

@@ -15,7 +15,7 @@ from athanor.api.access import principal
 from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.pagination import CURSOR_HELP, PAGED, listed, page
 from athanor.api.parameters import WholeNumber
 from athanor.api.v1.cluster_shapes import (
     ActedNodeSerializer,
@@ -267,7 +267,7 @@ class PoolView(APIView):
         return Response(status=204)
 
 
-NODE_LIMIT = WholeNumber("limit", lowest=1, highest=MOST_NODES, default=500)
+NODE_LIMIT = WholeNumber("limit", "Most nodes of a page.", lowest=1, highest=MOST_NODES, default=500)
 STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 
@@ -275,10 +275,10 @@ class NodesView(APIView):
     @extend_schema(
         operation_id="nodes_list",
         parameters=[
-            OpenApiParameter("q", str, description="a part of the name"),
-            OpenApiParameter("state", str, enum=STATES),
+            OpenApiParameter("q", str, description="Only nodes with this in their name, ignoring case."),
+            OpenApiParameter("state", str, enum=STATES, description="Only nodes in this state, or in quarantine."),
             NODE_LIMIT.documented,
-            OpenApiParameter("cursor", str),
+            OpenApiParameter("cursor", str, description=CURSOR_HELP),
         ],
         responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
     )

@@ -26,9 +26,15 @@ from athanor.jobs import selectors
 DAYS = 30
 LONGEST = timedelta(days=800)
 ASKED = [
-    OpenApiParameter("after", OpenApiTypes.DATETIME, description="hours from here on; 30 days ago without it"),
-    OpenApiParameter("before", OpenApiTypes.DATETIME, description="up to here; now without it"),
-    comma_separated("by", list(costs.GROUPS), "separated by commas, each once; team without it"),
+    OpenApiParameter(
+        "after", OpenApiTypes.DATETIME, description="Begin of the range. Without it, 30 days before its end."
+    ),
+    OpenApiParameter(
+        "before",
+        OpenApiTypes.DATETIME,
+        description="End of the range, at most 800 days after its begin. Without it, now.",
+    ),
+    comma_separated("by", list(costs.GROUPS), "What to sum by, separated by commas. Without it, `team`."),
 ]
 
 

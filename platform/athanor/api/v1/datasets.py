@@ -63,7 +63,7 @@ class DatasetsView(APIView):
     @extend_schema(
         operation_id="datasets_list",
         parameters=[
-            OpenApiParameter("team", str),
+            OpenApiParameter("team", str, description="Only data sets of the team with this name."),
             *PAGED,
             FIELDS,
         ],
@@ -85,9 +85,22 @@ class DatasetsView(APIView):
     @extend_schema(
         operation_id="datasets_upload",
         parameters=[
-            OpenApiParameter("name", {"type": "string", "pattern": NAME.pattern}, required=True),
-            OpenApiParameter("team", str),
-            OpenApiParameter("format", str, enum=["auto", *FORMATS]),
+            OpenApiParameter(
+                "name",
+                {"type": "string", "pattern": NAME.pattern},
+                required=True,
+                description="Name within the team. Jobs name the data set by it.",
+            ),
+            OpenApiParameter(
+                "team", str, description="Name or id of the team. May be left out if you belong to one team only."
+            ),
+            OpenApiParameter(
+                "format",
+                str,
+                enum=["auto", *FORMATS],
+                description="Format of every file. With `auto`, or without it, it follows from the Content-Type or the "
+                "names of the files.",
+            ),
             *IDEMPOTENT,
         ],
         request={

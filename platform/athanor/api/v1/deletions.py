@@ -25,7 +25,7 @@ from athanor.operations import erasure, team_deletion
 PERMANENTLY = OpenApiParameter(
     "permanently",
     OpenApiTypes.BOOL,
-    description="true: delete the objects at the next sweep, without a window for undoing it; for administrators",
+    description="`true`: remove the objects at the next sweep, without an undo window. For administrators of the team.",
 )
 
 

@@ -27,20 +27,21 @@ LARGEST_PAGE = 1000
 LONGEST_WAIT_SECONDS = 30
 LAST_EVENT_ID = "Last-Event-ID"
 STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
-LIMIT = WholeNumber("limit", lowest=1, highest=LARGEST_PAGE, default=200)
-WAIT = WholeNumber("wait", "seconds to wait for an event when there is none", highest=LONGEST_WAIT_SECONDS, default=0)
-AFTER = WholeNumber("after", "a `seq`", default=0)
+LIMIT = WholeNumber("limit", "Most events of a page.", lowest=1, highest=LARGEST_PAGE, default=200)
+WAIT = WholeNumber(
+    "wait", "Longest time in seconds to wait for an event if there is none.", highest=LONGEST_WAIT_SECONDS, default=0
+)
+AFTER = WholeNumber("after", "Only events after the one with this `seq`.", default=0)
 PAGED = [
     LIMIT.documented,
     WAIT.documented,
     OpenApiParameter(
-        LAST_EVENT_ID, str, OpenApiParameter.HEADER, description="of a stream: where to go on, before `after`"
+        LAST_EVENT_ID,
+        str,
+        OpenApiParameter.HEADER,
+        description="The `id` of the last event of a stream, to continue it. It takes precedence over `after`.",
     ),  # fmt: skip
 ]
-STREAMING = (
-    "With `Accept: text/event-stream` a stream that goes on: events as unnamed messages with an `id`, the newest "
-    "numbers of running jobs as `job.progress` without one, a comment each 15 seconds. "
-)
 
 
 class EventStreamRenderer(JSONRenderer):
@@ -102,8 +103,10 @@ class EventsView(FollowedView):
     @extend_schema(
         operation_id="events_list",
         parameters=[
-            OpenApiParameter("team", str, description="one team's; those of all your teams without it"),
-            OpenApiParameter("after", str, description="a `next_after`, a stream's `id`, or 0"),
+            OpenApiParameter("team", str, description="Name or id of a team. Without it, events of all your teams."),
+            OpenApiParameter(
+                "after", str, description="Only events after this position: a `next_after`, an `id` of a stream, or 0."
+            ),
             *PAGED,
         ],
         responses={

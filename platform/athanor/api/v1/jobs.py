@@ -99,11 +99,19 @@ class JobsView(APIView):
     @extend_schema(
         operation_id="jobs_list",
         parameters=[
-            comma_separated("status", [status.value for status in JobStatus], "comma-separated"),
-            OpenApiParameter("team", str),
-            OpenApiParameter("project", str),
-            OpenApiParameter("q", str, description="a part of the name, or an id"),
-            OpenApiParameter("created_after", OpenApiTypes.DATETIME),
+            comma_separated(
+                "status",
+                [status.value for status in JobStatus],
+                "Only jobs with one of these statuses, separated by commas.",
+            ),
+            OpenApiParameter("team", str, description="Only jobs of the team with this name or id."),
+            OpenApiParameter("project", str, description="Only jobs of the project with this name."),
+            OpenApiParameter(
+                "q", str, description="Only jobs with this in their name (ignoring case), or the job with this id."
+            ),
+            OpenApiParameter(
+                "created_after", OpenApiTypes.DATETIME, description="Only jobs submitted after this time."
+            ),
             *PAGED,
             FIELDS,
             EXPAND,

@@ -26,7 +26,7 @@ MOST_POINTS = 5000
 MOST_JOBS = 100
 MOST_SERIES = 100
 MOST_NUMBERS = 500_000  # points of all curves of one answer, about ten megabytes
-POINTS_HELP = "at most so many of each series (4 to 5000): as many as the chart has pixels"
+POINTS_HELP = "Most points of each series; as many as the chart is wide in pixels are enough."
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
@@ -133,16 +133,21 @@ class QuerySerializer(RequestSerializer):
 
 
 POINTS = WholeNumber("points", POINTS_HELP, lowest=LEAST_POINTS, highest=MOST_POINTS, default=500)
-AFTER_STEP = WholeNumber("after_step", "steps above this one", lowest=-1, default=-1)
-TO_STEP = WholeNumber("to_step", "the last step to show", highest=curves.FAR, default=curves.FAR)
-ATTEMPT = WholeNumber("attempt", "as that attempt drew it, whatever came later", lowest=1, highest=LARGEST_32)
+AFTER_STEP = WholeNumber("after_step", "Only steps after this one.", lowest=-1, default=-1)
+TO_STEP = WholeNumber("to_step", "The last step.", highest=curves.FAR, default=curves.FAR)
+ATTEMPT = WholeNumber(
+    "attempt",
+    "Number of an attempt: the series as that attempt reported them, without what came later.",
+    lowest=1,
+    highest=LARGEST_32,
+)
 
 
 class MetricsView(APIView):
     @extend_schema(
         operation_id="jobs_metrics",
         parameters=[
-            OpenApiParameter("names", str, description="comma-separated; all without it"),
+            OpenApiParameter("names", str, description="Names of series, separated by commas. Without it, all."),
             POINTS.documented,
             AFTER_STEP.documented,
             TO_STEP.documented,

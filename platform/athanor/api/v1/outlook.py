@@ -89,8 +89,10 @@ Alternative = inline_serializer(
 PLAN: dict[str, Any] = {
     "cost": Cost,
     "start": Start,
-    "budgets": serializers.ListField(child=BudgetEffect),
-    "alternatives": serializers.ListField(child=Alternative, help_text="what might start sooner"),
+    "budgets": serializers.ListField(child=BudgetEffect, help_text="Budgets that the job would be charged to."),
+    "alternatives": serializers.ListField(
+        child=Alternative, help_text="Changes with which the job might start sooner. Empty if it would start now."
+    ),
 }
 
 

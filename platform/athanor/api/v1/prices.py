@@ -311,8 +311,12 @@ class SeriesPointsView(APIView):
     @extend_schema(
         operation_id="series_points",
         parameters=[
-            OpenApiParameter("after", OpenApiTypes.DATETIME),
-            OpenApiParameter("before", OpenApiTypes.DATETIME),
+            OpenApiParameter(
+                "after",
+                OpenApiTypes.DATETIME,
+                description="Only points at or after this time. Without it, seven days ago.",
+            ),
+            OpenApiParameter("before", OpenApiTypes.DATETIME, description="Only points before this time."),
         ],
         responses={200: page_of("PriceSeriesPointPage", PriceSeriesPointSerializer), **PROBLEMS},
     )

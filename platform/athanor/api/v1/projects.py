@@ -66,8 +66,13 @@ class ProjectsView(APIView):
     @extend_schema(
         operation_id="projects_list",
         parameters=[
-            OpenApiParameter("team", str),
-            OpenApiParameter("archived", str, enum=["true", "false"], description="only those; both without it"),
+            OpenApiParameter("team", str, description="Only projects of the team with this name."),
+            OpenApiParameter(
+                "archived",
+                str,
+                enum=["true", "false"],
+                description="Only archived projects, or only others. Without it, both.",
+            ),
             *PAGED,
             FIELDS,
         ],

@@ -53,14 +53,16 @@ class PoolQueueSerializer(serializers.Serializer[Any]):
     jobs = QueuedJobSerializer(many=True, help_text="Waiting jobs that you may see, in order.")
 
 
-LIMIT = WholeNumber("limit", "jobs of each pool", lowest=1, highest=MOST, default=100)
+LIMIT = WholeNumber("limit", "Most jobs of each pool.", lowest=1, highest=MOST, default=100)
 
 
 class QueueView(APIView):
     @extend_schema(
         operation_id="queue_show",
         parameters=[
-            OpenApiParameter("pool", str, description="cluster/name, or a cluster"),
+            OpenApiParameter(
+                "pool", str, description="Only this pool, as `CLUSTER/NAME`, or the pools of this cluster."
+            ),
             LIMIT.documented,
         ],
         responses={200: page_of("QueuePage", PoolQueueSerializer), **PROBLEMS},

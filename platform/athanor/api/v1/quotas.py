@@ -1,7 +1,7 @@
 """/quotas: the tree, what is used of it, and what changes it. Members of a team see its path; of others only sums."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_field
@@ -128,6 +128,11 @@ class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer
     class Meta:
         model = AdmissionSettings
         fields = ("fair_share", "half_life_seconds", "age_step_seconds", "backfill", "preempt", "protected_seconds")
+        extra_kwargs: ClassVar[dict[str, dict[str, str]]] = {
+            "fair_share": {"help_text": "Whether teams are ranked by their share of past and present usage."},
+            "backfill": {"help_text": "Whether a job may start before an earlier one that it does not delay."},
+            "preempt": {"help_text": "Whether running jobs may be asked to checkpoint and wait for others."},
+        }
 
 
 class OverSerializer(serializers.Serializer[quotas.Over]):
@@ -278,7 +283,7 @@ class QuotaPreviewView(APIView):
         return Response(QuotaPreviewSerializer(found).data)
 
 
-DAYS = WholeNumber("days", lowest=1, highest=MOST_DAYS, default=30)
+DAYS = WholeNumber("days", "Number of days, today included.", lowest=1, highest=MOST_DAYS, default=30)
 
 
 class QuotaUsageView(APIView):

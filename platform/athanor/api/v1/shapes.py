@@ -19,8 +19,13 @@ def _values(members: Any) -> list[str]:
 
 
 def page_of(name: str, item: type[serializers.Serializer[Any]]) -> Any:
-    """The shape of one page of a list, as `api.pagination.listed` answers it; `name` is its OpenAPI component."""
-    fields = {"items": item(many=True), "next_cursor": serializers.CharField(allow_null=True)}
+    """Return the serializer of one page of a list (`api.pagination.listed`). `name` is its OpenAPI component."""
+    fields = {
+        "items": item(many=True, help_text="Objects of this page."),
+        "next_cursor": serializers.CharField(
+            allow_null=True, help_text="Send it as `cursor` for the next page. Null on the last page."
+        ),
+    }
     return inline_serializer(name, fields)
 
 
@@ -72,23 +77,23 @@ def _problem(description: str) -> OpenApiResponse:
     return OpenApiResponse(ProblemSerializer, description=description)
 
 
-# What any endpoint may answer besides its own answers.
+# Responses that any operation may have besides its own.
 PROBLEMS: dict[Any, Any] = {
     (status, "application/problem+json"): _problem(description)
     for status, description in {
-        400: "the body is not what its Content-Type says",
-        401: "no valid token or session",
-        403: "your role, or your token's scopes, do not allow it",
-        404: "not there, or not yours to see",
-        406: "only JSON is answered here",
-        408: "the body did not arrive in time",
-        409: "not in the state that it is in, or the same request is in progress; see detail",
-        412: "it has changed since you read it (If-Match)",
-        413: "the body is larger than the limit of this address",
-        415: "a body of this Content-Type is not taken",
-        422: "the request cannot be used; see errors",
-        429: "too many requests; Retry-After says when to come back",
-        503: "a part of the platform is away; Retry-After says when to come back",
+        400: "The body is not what its Content-Type says.",
+        401: "There is no valid token or session.",
+        403: "Your role or your token's scopes do not allow it.",
+        404: "It does not exist, or you may not see it.",
+        406: "The Accept header allows none of the media types of this operation.",
+        408: "The body did not arrive in time.",
+        409: "Its present state does not allow it, or the same request is in progress; see `detail`.",
+        412: "It has changed since you read it (If-Match).",
+        413: "The body is larger than the limit of this address.",
+        415: "A body of this Content-Type is not accepted.",
+        422: "The request is not valid; see `errors`.",
+        429: "Too many requests. Retry-After says when to try again.",
+        503: "A part of the platform is unavailable. Retry-After says when to try again.",
     }.items()
 }
 

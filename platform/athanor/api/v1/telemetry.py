@@ -32,11 +32,11 @@ class LogLineSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(allow_blank=True, help_text="The line, without its end.")
 
 
-AFTER = WholeNumber("after", "a cursor: what comes after it", lowest=-1, default=-1)
-TAIL = WholeNumber("tail", "only the last so many", lowest=1, highest=LARGEST_PAGE)
-LIMIT = WholeNumber("limit", lowest=1, highest=LARGEST_PAGE, default=500)
-ATTEMPT = WholeNumber("attempt", "of one attempt, by its number; of all without it", lowest=1, highest=LARGEST_32)
-RANK = WholeNumber("rank", "of one rank; -1 is the agent", lowest=-1, highest=LARGEST_32)
+AFTER = WholeNumber("after", "Only lines after this position.", lowest=-1, default=-1)
+TAIL = WholeNumber("tail", "Only the last lines, at most this many.", lowest=1, highest=LARGEST_PAGE)
+LIMIT = WholeNumber("limit", "Most lines of a page.", lowest=1, highest=LARGEST_PAGE, default=500)
+ATTEMPT = WholeNumber("attempt", "Only lines of the attempt with this number.", lowest=1, highest=LARGEST_32)
+RANK = WholeNumber("rank", "Only lines of this rank; -1 is the agent of a node.", lowest=-1, highest=LARGEST_32)
 
 
 class LogsView(APIView):
@@ -47,7 +47,7 @@ class LogsView(APIView):
             TAIL.documented,
             ATTEMPT.documented,
             RANK.documented,
-            OpenApiParameter("grep", str, description="lines that contain this"),
+            OpenApiParameter("grep", str, description="Only lines that contain this text."),
             LIMIT.documented,
         ],
         responses={
@@ -101,7 +101,11 @@ class OutputSerializer(serializers.Serializer[Any]):
 class OutputView(APIView):
     @extend_schema(
         operation_id="jobs_attempt_output",
-        parameters=[OpenApiParameter("cursor", str, description="from an earlier answer; without it: the beginning")],
+        parameters=[
+            OpenApiParameter(
+                "cursor", str, description="The `cursor` of an earlier response. Without it, from the beginning."
+            )
+        ],
         responses={200: OutputSerializer, **PROBLEMS},
     )
     def get(self, request: Request, job_id: str, attempt_number: int) -> Response:
