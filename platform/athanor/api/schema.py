@@ -11,6 +11,7 @@ from typing import Any
 from drf_spectacular.openapi import AutoSchema
 from rest_framework import serializers
 
+from athanor.api.examples import OF_COMPONENTS
 from athanor.api.resources import resource_of
 
 COMMON_FIELDS = {
@@ -79,3 +80,13 @@ class DocumentedSchema(AutoSchema):
         if isinstance(field, serializers.Field) and field.field_name in COMMON_FIELDS:
             meta.setdefault("description", COMMON_FIELDS[field.field_name])
         return meta
+
+
+def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Give components their examples: a hook of drf-spectacular, which calls it with the finished document.
+
+    A component has its example once; a response's own would be repeated in each of the operations.
+    """
+    for name, example in OF_COMPONENTS.items():
+        result["components"]["schemas"][name]["examples"] = [example]
+    return result

@@ -88,13 +88,14 @@ class NodeChange(Limits):
     """A change of one node. Fields that are left out stay as they are."""
 
     node: Annotated[str, Field(min_length=1, max_length=1000)]
-    """The node: its id, its path (`research/vision`; `organisation` is the root), or the name of a team."""
+    """The node: its id, its path (`research/vision`; `organisation` is the root), or the name of a team. To create a
+    group: its path, or its name with `parent`."""
     action: Literal["change", "create", "delete"] = "change"
     """What to do with it. Only groups are created and deleted."""
     name: Name | None = None
     """New name of a group."""
     parent: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    """Node to move it below, named like `node`."""
+    """Node to move it below, or to create the group below, named like `node`."""
     grants: Annotated[dict[Accelerator, Grant | None], NAMED] = {}
     """Slots of its own, by accelerator. Accelerators that are left out stay; null removes a grant."""
 

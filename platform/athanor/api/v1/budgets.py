@@ -66,8 +66,8 @@ class ForecastSerializer(serializers.Serializer[Any]):
     p50 = serializers.IntegerField(
         help_text=(
             "Likely spending at the period's end, in slot-seconds or, for a budget of money, in "
-            "millionths of the currency: what is spent, and for the remaining time the mean of the days "
-            "before."
+            "millionths of the currency: what is spent, and for the remaining time the daily mean of the "
+            "last 28 days, or the present rate if fewer than three are known."
         )
     )
     p90 = serializers.IntegerField(

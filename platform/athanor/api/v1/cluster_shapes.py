@@ -164,7 +164,9 @@ class SetupSerializer(serializers.Serializer[Any]):
     )
     suspects = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Names of nodes on which at least three jobs failed within 24 hours: consider a quarantine.",
+        help_text=(
+            "Names of nodes whose incidents affected at least three jobs within 24 hours: consider a quarantine."
+        ),
     )
     proposed_pools = ProposalSerializer(many=True, help_text="Pools that its nodes suggest and that do not exist.")
 

@@ -77,9 +77,9 @@ class ClustersView(APIView):
     def post(self, request: Request) -> Response:
         """Register a cluster.
 
-        Registers a cluster without pools; the response proposes pools from its nodes once they are known. The
-        configuration contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands
-        are set too, in NAME.cluster.json. For platform administrators."""
+        Registers a cluster without pools; `setup` proposes pools once its nodes are known. The configuration
+        contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands are set too,
+        in NAME.cluster.json. For platform administrators."""
         who = operator(request)
         asked = read(NewClusterSerializer, request)
         return once(request, lambda: _full(request, clusters.register(**asked, actor=who.user), status=201))

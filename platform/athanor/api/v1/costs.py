@@ -78,7 +78,9 @@ class JobCostSerializer(serializers.Serializer[Any]):
     fault_slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were lost to infrastructure faults.")
     fault_cost = serializers.IntegerField(help_text="Cost of those, in millionths of the currency. It is not charged.")
     milligrams = serializers.IntegerField(
-        help_text="Carbon dioxide in milligrams. 0 if the pool's power per slot is not known."
+        help_text=(
+            "Carbon dioxide in milligrams. 0 as long as the pool's power per slot or the carbon intensity is not known."
+        )
     )
     has_ceiling = serializers.BooleanField(
         help_text="Whether the job has a ceiling of price or carbon, without which nothing is saved."

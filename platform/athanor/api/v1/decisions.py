@@ -75,8 +75,8 @@ class DecisionsView(APIView):
     def get(self, request: Request) -> Response:
         """List admission decisions.
 
-        Returns the admission cycles that started or preempted a job, newest first. They are recorded for 30 days.
-        For platform administrators."""
+        Returns the admission cycles that started or preempted a job, newest first. They are stored for at most 30
+        days. For platform administrators."""
         operator(request)
         rows = AdmissionCycle.objects.defer("snapshot", "decisions").order_by("-id")
         limit = LIMIT.read(request)

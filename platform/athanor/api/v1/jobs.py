@@ -5,6 +5,7 @@ from typing import Any
 from django.db.models import prefetch_related_objects
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
+    OpenApiExample,
     OpenApiParameter,
     extend_schema,
     inline_serializer,
@@ -18,6 +19,7 @@ from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tagged
+from athanor.api.examples import SUBMISSION
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.parameters import comma_separated, time
@@ -147,6 +149,7 @@ class JobsView(APIView):
         parameters=IDEMPOTENT_JOBS,
         request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={201: JobSerializer, **PROBLEMS},
+        examples=[OpenApiExample("A run of a minute", value=SUBMISSION, request_only=True)],
     )
     def post(self, request: Request) -> Response:
         """Submit a job.

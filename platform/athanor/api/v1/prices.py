@@ -284,7 +284,7 @@ class SeriesView(APIView):
     def delete(self, request: Request, series_id: str) -> Response:
         """Remove a series.
 
-        Removes the series with its points. The pool's other prices apply again. For platform administrators."""
+        Removes the series with its points. For platform administrators."""
         terms.remove(series_id, _operator(request).user)
         return Response(status=204)
 

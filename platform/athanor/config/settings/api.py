@@ -30,6 +30,10 @@ SPECTACULAR_SETTINGS = {
         "`detail` and, where there is one, what to do in `remedy`."
     ),
     "TAGS": TAGS,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "athanor.api.schema.add_examples",
+    ],
     "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": r"/api/v1",
