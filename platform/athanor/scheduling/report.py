@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict
 from athanor.scheduling.simulate import Outcome, Record
 
 # The string below a field is its description in the OpenAPI document.
-DESCRIBED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+DESCRIBED = ConfigDict(use_attribute_docstrings=True)
+EXACT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Waits(BaseModel):
@@ -28,7 +29,7 @@ class Waits(BaseModel):
 class Figures(BaseModel):
     """Outcome for some jobs: those of a team, or all."""
 
-    model_config = DESCRIBED
+    model_config = EXACT
 
     jobs: int
     """Number of jobs."""
@@ -66,7 +67,7 @@ class PoolFigures(BaseModel):
 class Report(BaseModel):
     """Outcome of a simulation."""
 
-    model_config = DESCRIBED
+    model_config = EXACT
 
     days: float
     """Days from the first submission to the last end."""

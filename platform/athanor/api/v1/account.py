@@ -23,7 +23,7 @@ LONGEST_PASSWORD = 200
 
 
 class SignInSerializer(serializers.Serializer[Any]):
-    """A session of the user: a browser in which they are signed in."""
+    """A session: a browser in which the user is signed in."""
 
     id = serializers.CharField()
     current = serializers.BooleanField(help_text="Whether it is the session of this request.")
@@ -33,10 +33,14 @@ class SignInSerializer(serializers.Serializer[Any]):
 
 
 class EndedSerializer(serializers.Serializer[Any]):
+    """Result of ending sessions."""
+
     ended = serializers.IntegerField(help_text="Number of sessions that were ended.")
 
 
 class PasswordChangeSerializer(RequestSerializer):
+    """The current and the new password."""
+
     current_password = serializers.CharField(
         max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
     )
@@ -48,6 +52,8 @@ class PasswordChangeSerializer(RequestSerializer):
 
 
 class PasswordResetSerializer(RequestSerializer):
+    """The token of a link, and the new password."""
+
     token = serializers.CharField(max_length=500, help_text="Token of the link: what follows the `#`.")
     new_password = serializers.CharField(
         max_length=LONGEST_PASSWORD,

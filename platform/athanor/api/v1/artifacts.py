@@ -30,11 +30,15 @@ TAR_BLOCK = 512
 
 
 class StoredFileSerializer(serializers.Serializer[Any]):
+    """A file of a checkpoint or artifact."""
+
     path = serializers.CharField(help_text="Path of the file, relative, with forward slashes.")
     size = serializers.IntegerField(help_text="Size of the decrypted file in bytes.")
 
 
 class StoredSerializer(serializers.Serializer[Any]):
+    """What checkpoints and artifacts have in common."""
+
     id = serializers.CharField()
     job = serializers.CharField(source="job_id", help_text="Id of the job.")
     attempt = serializers.CharField(source="attempt_id", help_text="Id of the attempt that stored it.")
@@ -77,11 +81,15 @@ class StoredSerializer(serializers.Serializer[Any]):
 
 
 class ArtifactSerializer(StoredSerializer):
+    """A model, log or profile that a job stored."""
+
     kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
     name = serializers.CharField(help_text="Name of the artifact.")
 
 
 class CheckpointSerializer(StoredSerializer):
+    """A state that a job stored to resume from."""
+
     world_size = serializers.SerializerMethodField(help_text="Number of ranks that wrote it. Null unless `authentic`.")
     generation = serializers.IntegerField(
         help_text=(
@@ -95,6 +103,8 @@ class CheckpointSerializer(StoredSerializer):
 
 
 class PartSerializer(serializers.Serializer[Any]):
+    """An encrypted part of a file, one object of the object store."""
+
     key = serializers.CharField(help_text="Key of the object. Decryption needs it as associated data.")
     url = serializers.CharField(help_text="Presigned URL to download the encrypted part with GET until `expires_at`.")
     size = serializers.IntegerField(help_text="Size of the encrypted part in bytes.")
@@ -103,6 +113,8 @@ class PartSerializer(serializers.Serializer[Any]):
 
 
 class DownloadFileSerializer(StoredFileSerializer):
+    """A file with its encrypted parts."""
+
     parts = PartSerializer(many=True, help_text="Parts of the file in order.")
 
 

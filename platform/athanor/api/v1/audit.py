@@ -29,6 +29,8 @@ FILTERS = [
 
 
 class AuditEventSerializer(serializers.Serializer[AuditEvent]):
+    """A record of the audit trail."""
+
     seq = serializers.IntegerField(help_text="Number of the record, from 1 without gaps.")
     time = serializers.DateTimeField(help_text="Time of the record, ISO 8601 in UTC.")
     action = serializers.CharField(help_text="What was done, such as `job.submit`.")

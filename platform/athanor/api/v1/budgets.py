@@ -41,6 +41,8 @@ CSV = {(200, "text/csv"): OpenApiTypes.STR}
 
 
 class BudgetPeriodSerializer(serializers.Serializer[BudgetPeriod]):
+    """One calendar period of a budget."""
+
     start = serializers.DateTimeField(help_text="First moment of the period, ISO 8601 in UTC.")
     end = serializers.DateTimeField(help_text="First moment after the period, ISO 8601 in UTC.")
     amount = serializers.IntegerField(
@@ -63,6 +65,8 @@ class BudgetPeriodSerializer(serializers.Serializer[BudgetPeriod]):
 
 
 class ForecastSerializer(serializers.Serializer[Any]):
+    """Expected spending at a period's end."""
+
     p50 = serializers.IntegerField(
         help_text=(
             "Likely spending at the period's end, in slot-seconds or, for a budget of money, in "
@@ -87,6 +91,8 @@ class ForecastSerializer(serializers.Serializer[Any]):
 
 
 class BudgetSerializer(serializers.Serializer[Any]):
+    """What the subtree of a quota node may spend in each calendar period."""
+
     id = serializers.CharField()
     node = NamedSerializer(help_text="Node of the quota tree whose subtree is charged.")
     path = serializers.CharField(help_text="Names from below the organisation down to the node, joined by `/`.")
@@ -118,6 +124,8 @@ class BudgetSerializer(serializers.Serializer[Any]):
 
 
 class NewBudgetSerializer(RequestSerializer):
+    """A budget to create."""
+
     node_id = serializers.CharField(
         max_length=40, help_text="Id of the node of the quota tree whose subtree is charged."
     )
@@ -164,6 +172,8 @@ class NewBudgetSerializer(RequestSerializer):
 
 
 class BudgetChangeSerializer(RequestSerializer):
+    """Changes of a budget."""
+
     name = serializers.CharField(max_length=100, required=False, help_text="Name, unique within the node.")
     amount = serializers.IntegerField(
         min_value=0,
@@ -184,11 +194,15 @@ class BudgetChangeSerializer(RequestSerializer):
 
 
 class BurnPointSerializer(serializers.Serializer[Any]):
+    """Spending up to a time."""
+
     time = serializers.DateTimeField(help_text="End of an hour, ISO 8601 in UTC.")
     spent = serializers.IntegerField(help_text="Spent from the period's start to this time, in the budget's unit.")
 
 
 class BudgetLineSerializer(serializers.Serializer[Any]):
+    """What one job spent and reserved."""
+
     team = NamedSerializer(help_text="Team of the job.")
     job_id = serializers.CharField(help_text="Id of the job.")
     spent = serializers.IntegerField(help_text="Spent, in the budget's unit, without what was refunded.")
@@ -197,11 +211,15 @@ class BudgetLineSerializer(serializers.Serializer[Any]):
 
 
 class OthersSerializer(serializers.Serializer[Any]):
+    """What all other jobs spent and reserved."""
+
     spent = serializers.IntegerField(help_text="Spent, in the budget's unit.")
     reserved = serializers.IntegerField(help_text="Reserved, in the same unit.")
 
 
 class BudgetStatementSerializer(serializers.Serializer[Any]):
+    """A period of a budget, job by job."""
+
     period = BudgetPeriodSerializer(help_text="The period.")
     lines = BudgetLineSerializer(many=True, help_text="One line per job, most expensive first, at most 1000.")
     others = OthersSerializer(

@@ -21,6 +21,8 @@ MOST_AT_ONCE = 200
 
 
 class BulkSerializer(RequestSerializer):
+    """The jobs to act on."""
+
     ids = serializers.ListField(
         child=serializers.CharField(max_length=60),
         min_length=1,
@@ -30,6 +32,8 @@ class BulkSerializer(RequestSerializer):
 
 
 class BulkItemSerializer(serializers.Serializer[Any]):
+    """Result for one of several jobs."""
+
     id = serializers.CharField(help_text="Id of the job, as it was sent.")
     status = serializers.IntegerField(help_text="HTTP status that the same request for this job alone would have.")
     job = JobSummarySerializer(allow_null=True, help_text="The job after the request. Null if it was refused.")
@@ -37,6 +41,8 @@ class BulkItemSerializer(serializers.Serializer[Any]):
 
 
 class BulkResultSerializer(serializers.Serializer[Any]):
+    """Results of an action on several jobs."""
+
     items = BulkItemSerializer(many=True, help_text="Results in the order of `ids`, each id once.")
 
 

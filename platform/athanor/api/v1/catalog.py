@@ -20,6 +20,8 @@ from athanor.specs.v1 import JobSpec
 
 
 class PresetSerializer(serializers.Serializer[Any]):
+    """A complete job spec to start from."""
+
     name = serializers.CharField(help_text="Name of the preset.")
     title = serializers.CharField(help_text="Title for people.")
     description = serializers.CharField(help_text="What the preset trains, in a sentence or two.")

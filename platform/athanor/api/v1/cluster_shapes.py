@@ -24,6 +24,8 @@ LATELY = timedelta(hours=24)
 
 
 class PoolSerializer(serializers.Serializer[Any]):
+    """Equal slots of a cluster."""
+
     name = serializers.CharField(help_text="Name within the cluster.")
     accelerator = serializers.CharField(help_text="Accelerator of its nodes, or `cpu`.")
     nodes = serializers.IntegerField(help_text="Number of nodes.")
@@ -38,6 +40,8 @@ class PoolSerializer(serializers.Serializer[Any]):
 
 
 class PoolChangeSerializer(RequestSerializer):
+    """A pool to create, or changes of one."""
+
     accelerator = serializers.RegexField(
         r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$",
         max_length=40,
@@ -71,6 +75,8 @@ class PoolChangeSerializer(RequestSerializer):
 
 
 class CapacitySerializer(serializers.Serializer[selectors.Capacity]):
+    """Nodes and slots of one accelerator."""
+
     accelerator = serializers.CharField(
         allow_blank=True, help_text="Accelerator of the nodes. Empty if the cluster reports none."
     )
@@ -81,6 +87,8 @@ class CapacitySerializer(serializers.Serializer[selectors.Capacity]):
 
 
 class NodeCountsSerializer(serializers.Serializer[Any]):
+    """Number of nodes by state."""
+
     total = serializers.IntegerField(help_text="Number of nodes.")
     ready = serializers.IntegerField(help_text="Number of nodes that accept work.")
     drained = serializers.IntegerField(help_text="Number of nodes that somebody has drained.")
@@ -90,6 +98,8 @@ class NodeCountsSerializer(serializers.Serializer[Any]):
 
 
 class ClusterSerializer(serializers.Serializer[Any]):
+    """A cluster as everyone sees it."""
+
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name, unique on the platform. Specs name the cluster by it.")
     kind = serializers.CharField(help_text="Kind of cluster, such as `slurm` or `kubernetes`.")
@@ -103,6 +113,8 @@ class ClusterSerializer(serializers.Serializer[Any]):
 
 
 class FindingSerializer(serializers.Serializer[Any]):
+    """One finding of a health check."""
+
     check = serializers.CharField(help_text="What was checked.")
     level = serializers.ChoiceField(
         choices=[level.value for level in Level],
@@ -113,6 +125,8 @@ class FindingSerializer(serializers.Serializer[Any]):
 
 
 class ProbeSerializer(serializers.Serializer[ClusterProbe]):
+    """The result of a health check of a cluster, for as long as it stayed the same."""
+
     id = serializers.CharField()
     began_at = serializers.DateTimeField(help_text="Time of the first check with this result, ISO 8601 in UTC.")
     seen_at = serializers.DateTimeField(help_text="Time of the last check with this result, ISO 8601 in UTC.")
@@ -125,6 +139,8 @@ class ProbeSerializer(serializers.Serializer[ClusterProbe]):
 
 
 class CheckSerializer(serializers.Serializer[Any]):
+    """The result of checking a configuration."""
+
     usable = serializers.BooleanField(
         allow_null=True,
         help_text=("Whether jobs can run: no finding is an error. Null for a kind of cluster without health checks."),
@@ -137,6 +153,8 @@ class CheckSerializer(serializers.Serializer[Any]):
 
 
 class ProposalSerializer(serializers.Serializer[selectors.Proposal]):
+    """A pool that a cluster's nodes suggest."""
+
     name = serializers.CharField(help_text="Proposed name.")
     accelerator = serializers.CharField(help_text="Accelerator of the nodes.")
     nodes = serializers.IntegerField(help_text="Number of nodes.")
@@ -145,7 +163,7 @@ class ProposalSerializer(serializers.Serializer[selectors.Proposal]):
 
 
 class SetupSerializer(serializers.Serializer[Any]):
-    """What those see who operate the platform."""
+    """How a cluster is set up, for platform administrators."""
 
     config = serializers.JSONField(help_text="Configuration, as the schema of its kind describes.")
     config_problems = FieldProblemSerializer(
@@ -172,6 +190,8 @@ class SetupSerializer(serializers.Serializer[Any]):
 
 
 class FullClusterSerializer(ClusterSerializer):
+    """A cluster with its setup."""
+
     created_at = serializers.DateTimeField()
     observed_at = serializers.DateTimeField(
         allow_null=True,
@@ -183,6 +203,8 @@ class FullClusterSerializer(ClusterSerializer):
 
 
 class NewClusterSerializer(RequestSerializer):
+    """A cluster to register."""
+
     name = serializers.RegexField(
         r"^[a-z0-9][a-z0-9-]*$",
         max_length=63,
@@ -196,6 +218,8 @@ class NewClusterSerializer(RequestSerializer):
 
 
 class ClusterChangeSerializer(RequestSerializer):
+    """Changes of a cluster."""
+
     config = serializers.DictField(
         required=False, help_text="The complete new configuration, which replaces the present one."
     )
@@ -203,6 +227,8 @@ class ClusterChangeSerializer(RequestSerializer):
 
 
 class ConfigSerializer(RequestSerializer):
+    """A cluster configuration to check."""
+
     name = serializers.RegexField(
         r"^[a-z0-9][a-z0-9-]*$",
         max_length=63,
@@ -216,12 +242,16 @@ class ConfigSerializer(RequestSerializer):
 
 
 class KindSerializer(serializers.Serializer[Any]):
+    """A kind of cluster."""
+
     kind = serializers.CharField(help_text="Name of the kind.")
     title = serializers.CharField(help_text="Title for people.")
     configuration = serializers.JSONField(help_text="JSON Schema of its configuration.")
 
 
 class IncidentSerializer(serializers.Serializer[NodeIncident]):
+    """Something that happened to a node."""
+
     id = serializers.CharField()
     kind = serializers.CharField(
         help_text=(
@@ -239,6 +269,8 @@ class IncidentSerializer(serializers.Serializer[NodeIncident]):
 
 
 class NodeSerializer(serializers.Serializer[Node]):
+    """A machine of a cluster."""
+
     name = serializers.CharField(help_text="Name within the cluster.")
     state = serializers.ChoiceField(
         choices=[state.value for state in NodeState],
@@ -286,6 +318,8 @@ class NodeSerializer(serializers.Serializer[Node]):
 
 
 class ActedNodeSerializer(NodeSerializer):
+    """A node after an action on it."""
+
     notice = serializers.SerializerMethodField(
         help_text="Why the cluster did not follow. Empty if it did, or was not asked."
     )
@@ -295,11 +329,13 @@ class ActedNodeSerializer(NodeSerializer):
 
 
 class NodeReasonSerializer(RequestSerializer):
+    """Why a node is drained or quarantined."""
+
     reason = serializers.CharField(max_length=500, help_text="Reason, for others to read.")
 
 
 class QueuedSerializer(serializers.Serializer[Attempt]):
-    """Of other teams' jobs only ids are shown."""
+    """An attempt that has not ended on a cluster. Of other teams' jobs only ids are shown."""
 
     attempt_id = serializers.CharField(source="id", help_text="Id of the attempt.")
     job_id = serializers.CharField(help_text="Id of the job.")
@@ -332,6 +368,8 @@ class QueuedSerializer(serializers.Serializer[Attempt]):
 
 
 class ChangesSerializer(serializers.Serializer[Any]):
+    """What was changed on a cluster."""
+
     changes = serializers.ListField(
         child=serializers.CharField(), help_text="What was changed, a line each. Empty if nothing was."
     )

@@ -39,7 +39,7 @@ ASKED = [
 
 
 class CostRowSerializer(serializers.Serializer[Any]):
-    """Only the names that `by` asks for are there."""
+    """Sums for one combination of the names in `by`. Names that were not requested are absent."""
 
     team = serializers.CharField(required=False, help_text="Name of the team. Only with `by=team`.")
     project = serializers.CharField(required=False, help_text="Name of the project. Only with `by=project`.")
@@ -69,6 +69,8 @@ class CostRowSerializer(serializers.Serializer[Any]):
 
 
 class JobCostSerializer(serializers.Serializer[Any]):
+    """Usage and cost of a job."""
+
     currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
     slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used.")
     cost = serializers.IntegerField(
@@ -97,6 +99,8 @@ class JobCostSerializer(serializers.Serializer[Any]):
 
 
 class CostsSerializer(serializers.Serializer[Any]):
+    """Usage and cost of a time range."""
+
     after = serializers.DateTimeField(help_text="Begin of the range, ISO 8601 in UTC.")
     before = serializers.DateTimeField(help_text="End of the range, ISO 8601 in UTC.")
     items = CostRowSerializer(

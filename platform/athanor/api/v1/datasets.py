@@ -36,6 +36,8 @@ READ_BYTES = 1024 * 1024
 
 
 class DatasetSerializer(serializers.Serializer[Any]):
+    """Text of a team to train on."""
+
     id = serializers.CharField()
     team = NamedSerializer()
     name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
@@ -54,6 +56,8 @@ class DatasetSerializer(serializers.Serializer[Any]):
 
 
 class ForgottenSerializer(serializers.Serializer[Any]):
+    """Result of discarding tokenised forms."""
+
     forgotten = serializers.IntegerField(help_text="Number of tokenised forms that were discarded.")
 
 

@@ -19,6 +19,8 @@ from athanor.scheduling.models import AdmissionCycle
 
 
 class DecisionSerializer(serializers.Serializer[AdmissionCycle]):
+    """An admission cycle."""
+
     id = serializers.IntegerField(help_text="Number of the admission cycle.")
     time = serializers.DateTimeField(help_text="Time of the cycle, ISO 8601 in UTC.")
     digest = serializers.CharField(help_text="SHA-256 of the recorded snapshot, hexadecimal.")
@@ -31,6 +33,8 @@ class DecisionSerializer(serializers.Serializer[AdmissionCycle]):
 
 
 class WholeDecisionSerializer(DecisionSerializer):
+    """An admission cycle with everything that it considered and decided."""
+
     snapshot = serializers.SerializerMethodField(
         help_text="Everything that was known: quota tree, pools, budgets, settings, holding and waiting jobs."
     )
@@ -44,6 +48,8 @@ class WholeDecisionSerializer(DecisionSerializer):
 
 
 class ReplaySerializer(serializers.Serializer[Any]):
+    """Whether a recorded cycle would be decided the same way."""
+
     same = serializers.BooleanField(help_text="Whether the same was decided.")
     differing = serializers.ListField(
         child=serializers.CharField(), help_text="Ids of the jobs that were decided differently."
@@ -51,6 +57,8 @@ class ReplaySerializer(serializers.Serializer[Any]):
 
 
 class CalibrationSerializer(serializers.Serializer[estimates.Calibration]):
+    """How good estimates of start times were."""
+
     judged = serializers.IntegerField(help_text="Number of estimates that were compared.")
     by_p50 = serializers.FloatField(
         allow_null=True,

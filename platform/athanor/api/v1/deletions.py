@@ -30,6 +30,8 @@ PERMANENTLY = OpenApiParameter(
 
 
 class DeletionSerializer(serializers.Serializer[Deletion]):
+    """A deletion, which can be undone until its objects are removed."""
+
     id = serializers.CharField()
     team = NamedSerializer()
     kind = serializers.ChoiceField(choices=Deletion.Kind.choices, help_text="Kind of what was deleted.")
@@ -56,12 +58,16 @@ class DeletionSerializer(serializers.Serializer[Deletion]):
 
 
 class DependentSerializer(serializers.Serializer[Any]):
+    """A job that depends on what would be deleted."""
+
     id = serializers.CharField(help_text="Id of the job.")
     name = serializers.CharField(help_text="Name of the job.")
     status = serializers.CharField(help_text="Status of the job.")
 
 
 class DeletionPreviewSerializer(serializers.Serializer[Any]):
+    """What a deletion would remove."""
+
     kind = serializers.CharField(help_text="Kind of what would be deleted.")
     target = serializers.CharField(source="target_id", help_text="Id of what would be deleted.")
     name = serializers.CharField(help_text="Name of what would be deleted.")
@@ -269,6 +275,8 @@ class DeletionPurgeView(APIView):
 
 
 class ErasedKeysSerializer(serializers.Serializer[Any]):
+    """Keys of one kind that an erasure destroyed."""
+
     count = serializers.IntegerField(help_text="Number of keys of this kind.")
     sha256_of_wrapped = serializers.ListField(
         child=serializers.CharField(), help_text="SHA-256 of each key as it was stored, encrypted; hexadecimal, sorted."
@@ -276,6 +284,8 @@ class ErasedKeysSerializer(serializers.Serializer[Any]):
 
 
 class ErasedObjectsSerializer(serializers.Serializer[Any]):
+    """Objects that an erasure removed."""
+
     count = serializers.IntegerField(help_text="Number of objects that were removed.")
     bytes = serializers.IntegerField(help_text="Their size in bytes.")
     prefixes_empty_at = serializers.DateTimeField(
@@ -284,12 +294,14 @@ class ErasedObjectsSerializer(serializers.Serializer[Any]):
 
 
 class AuditPlaceSerializer(serializers.Serializer[Any]):
+    """A record of the audit trail."""
+
     seq = serializers.IntegerField(help_text="Number of the record in the audit trail.")
     digest = serializers.CharField(help_text="Digest of the record, hexadecimal.")
 
 
 class CertificateSerializer(serializers.Serializer[Any]):
-    """A certificate of erasure. `mac` covers all other fields as they are answered."""
+    """A certificate of erasure. `mac` covers all other fields as they are returned."""
 
     kind = serializers.CharField(help_text="Kind of the document: `athanor certificate of erasure`.")
     version = serializers.IntegerField(help_text="Version of the document's format.")

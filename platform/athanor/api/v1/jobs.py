@@ -86,6 +86,8 @@ Plan = inline_serializer(
 
 
 class ForkSerializer(RequestSerializer):
+    """How a fork differs from the original job."""
+
     changes = serializers.DictField(
         required=False,
         allow_null=True,

@@ -30,12 +30,16 @@ POINTS_HELP = "Most points of each series; as many as the chart is wide in pixel
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
+    """A series of a job's metrics: arrays of equal length."""
+
     steps = serializers.ListField(child=serializers.IntegerField(), help_text="Steps, ascending.")
     values = serializers.ListField(child=serializers.FloatField(), help_text="Value at each step.")
     times = serializers.ListField(child=serializers.DateTimeField(), help_text="Time of each value, ISO 8601 in UTC.")
 
 
 class CurveSerializer(serializers.Serializer[Any]):
+    """A series of one of several jobs: arrays of equal length."""
+
     steps = serializers.ListField(
         child=serializers.IntegerField(), help_text="Steps, ascending; with `draw=mean` the last step of each interval."
     )
@@ -58,6 +62,8 @@ class CurveSerializer(serializers.Serializer[Any]):
 
 
 class JobCurvesSerializer(serializers.Serializer[Any]):
+    """The series of one job."""
+
     id = serializers.CharField(help_text="Id of the job.")
     name = serializers.CharField(help_text="Name of the job.")
     status = serializers.ChoiceField(choices=[status.value for status in JobStatus], help_text="Status of the job.")
@@ -70,6 +76,8 @@ class JobCurvesSerializer(serializers.Serializer[Any]):
 
 
 class JobFiltersSerializer(RequestSerializer):
+    """Conditions on jobs, combined with AND."""
+
     status = serializers.ListField(
         child=serializers.ChoiceField(choices=[status.value for status in JobStatus]),
         required=False,
@@ -87,6 +95,8 @@ class JobFiltersSerializer(RequestSerializer):
 
 
 class QuerySerializer(RequestSerializer):
+    """Which series of which jobs, and how many points."""
+
     jobs = serializers.ListField(
         child=serializers.CharField(max_length=40),
         required=False,

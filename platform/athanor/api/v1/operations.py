@@ -21,6 +21,8 @@ from athanor.operations import orphans, sweepers
 
 
 class SweeperSerializer(serializers.Serializer[sweepers.State]):
+    """A background reconciler and its backlog."""
+
     name = serializers.CharField(source="sweeper.task", help_text="Name of its task.")
     invariant = serializers.CharField(source="sweeper.invariant", help_text="What it maintains, as a sentence.")
     every_seconds = serializers.FloatField(source="sweeper.seconds", help_text="Interval between runs in seconds.")
@@ -42,6 +44,8 @@ class SweeperSerializer(serializers.Serializer[sweepers.State]):
 
 
 class LostObjectSerializer(serializers.Serializer[orphans.LostObject]):
+    """An object on a cluster without a live attempt."""
+
     cluster_id = serializers.CharField(source="cluster.id", help_text="Id of the cluster.")
     cluster = serializers.CharField(source="cluster.name", help_text="Name of the cluster.")
     backend_name = serializers.CharField(help_text="Name of the object on the cluster.")
@@ -53,6 +57,8 @@ class LostObjectSerializer(serializers.Serializer[orphans.LostObject]):
 
 
 class LostAttemptSerializer(serializers.Serializer[Attempt]):
+    """A live attempt that was not found on its cluster."""
+
     attempt_id = serializers.CharField(source="id", help_text="Id of the attempt.")
     job_id = serializers.CharField(help_text="Id of its job.")
     cluster = serializers.CharField(source="job.pool.cluster.name", help_text="Name of the cluster.")
@@ -63,11 +69,15 @@ class LostAttemptSerializer(serializers.Serializer[Attempt]):
 
 
 class UnlistedSerializer(serializers.Serializer[orphans.Unlisted]):
+    """A cluster whose objects are not known."""
+
     cluster = serializers.CharField(source="cluster.name", help_text="Name of the cluster.")
     why = serializers.CharField(help_text="Why its objects are not known.")
 
 
 class OrphansSerializer(serializers.Serializer[orphans.Orphans]):
+    """Objects without an attempt, and attempts without an object."""
+
     objects = LostObjectSerializer(many=True, help_text="Objects on a cluster without a live attempt, at most 500.")
     attempts = LostAttemptSerializer(
         many=True, help_text="Live attempts that were not found on their cluster, at most 500."
@@ -76,15 +86,21 @@ class OrphansSerializer(serializers.Serializer[orphans.Orphans]):
 
 
 class ObjectSerializer(RequestSerializer):
+    """An object on a cluster."""
+
     cluster_id = serializers.CharField(max_length=60, help_text="Id of the cluster.")
     backend_name = serializers.CharField(max_length=80, help_text="Name of the object on the cluster.")
 
 
 class AttemptIdSerializer(RequestSerializer):
+    """The attempt to observe."""
+
     attempt_id = serializers.CharField(max_length=60, help_text="Id of the attempt.")
 
 
 class SeenSerializer(serializers.Serializer[Any]):
+    """What the cluster reported about an attempt."""
+
     attempt_id = serializers.CharField(help_text="Id of the attempt.")
     presence = serializers.ChoiceField(
         choices=[presence.value for presence in Presence],

@@ -48,6 +48,8 @@ class CsvParser(BaseParser):
 
 
 class PriceRuleSerializer(RequestSerializer):
+    """A price for some hours of some weekdays."""
+
     weekdays = serializers.ListField(
         child=serializers.IntegerField(min_value=0, max_value=6),
         min_length=1,
@@ -74,6 +76,8 @@ class PriceRuleSerializer(RequestSerializer):
 
 
 class PriceSerializer(serializers.Serializer[Any]):
+    """The prices of a pool."""
+
     pool_id = serializers.CharField(help_text="Id of the pool.")
     pool = serializers.CharField(help_text="Name of the pool within its cluster.")
     cluster = NamedSerializer(help_text="Cluster of the pool.")
@@ -105,6 +109,8 @@ class PriceSerializer(serializers.Serializer[Any]):
 
 
 class PriceChangeSerializer(RequestSerializer):
+    """Changes of a pool's prices."""
+
     price_per_slot_hour = AmountField(
         max_digits=12,
         decimal_places=4,
@@ -127,6 +133,8 @@ class PriceChangeSerializer(RequestSerializer):
 
 
 class PriceSeriesMappingSerializer(RequestSerializer):
+    """Where the response of a provider has times and values."""
+
     items = serializers.CharField(
         required=False,
         allow_blank=True,
@@ -140,6 +148,8 @@ class PriceSeriesMappingSerializer(RequestSerializer):
 
 
 class PriceSeriesSerializer(serializers.Serializer[Any]):
+    """Prices of a pool, or carbon intensity of a cluster's grid, over time."""
+
     id = serializers.CharField()
     kind = serializers.ChoiceField(
         choices=Series.Kind.values, help_text="`price` of a pool, or `carbon` intensity of a cluster's grid."
@@ -161,6 +171,8 @@ class PriceSeriesSerializer(serializers.Serializer[Any]):
 
 
 class NewPriceSeriesSerializer(RequestSerializer):
+    """A series to create or change."""
+
     kind = serializers.ChoiceField(
         choices=Series.Kind.values, help_text="`price` of a pool, or `carbon` intensity of a cluster's grid."
     )
@@ -190,6 +202,8 @@ class NewPriceSeriesSerializer(RequestSerializer):
 
 
 class PriceSeriesPointSerializer(serializers.Serializer[Any]):
+    """A value of a series and the time from which it applies."""
+
     time = serializers.DateTimeField(help_text="Time from which the value applies, RFC 3339 with a zone.")
     value = serializers.FloatField(
         help_text="Price per slot-hour in the pool's currency, or grams of carbon dioxide per kilowatt-hour."
@@ -197,6 +211,8 @@ class PriceSeriesPointSerializer(serializers.Serializer[Any]):
 
 
 class UploadedSerializer(serializers.Serializer[Any]):
+    """Result of an upload."""
+
     points = serializers.IntegerField(help_text="Number of points that were stored.")
 
 

@@ -22,6 +22,8 @@ DEFAULT_STEPS = 3
 
 
 class ProfileSerializer(serializers.Serializer[Any]):
+    """A request to trace steps of a job, and its result."""
+
     id = serializers.CharField()
     job = serializers.CharField(source="job_id", help_text="Id of the job.")
     attempt = serializers.CharField(source="attempt_id", help_text="Id of the attempt that is traced.")
@@ -61,6 +63,8 @@ class ProfileSerializer(serializers.Serializer[Any]):
 
 
 class ProfileRequestSerializer(RequestSerializer):
+    """How much to trace."""
+
     steps = serializers.IntegerField(
         default=DEFAULT_STEPS, min_value=1, max_value=MOST_PROFILED_STEPS, help_text="Number of steps to trace."
     )

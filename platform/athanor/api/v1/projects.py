@@ -22,6 +22,8 @@ from athanor.jobs.models import Project
 
 
 class ProjectSerializer(serializers.Serializer[Project]):
+    """A group of a team's jobs."""
+
     id = serializers.CharField()
     team = NamedSerializer()
     name = serializers.CharField(help_text="Name within the team. Jobs name the project by it.")
@@ -44,6 +46,8 @@ class ProjectSerializer(serializers.Serializer[Project]):
 
 
 class NewProjectSerializer(RequestSerializer):
+    """A project to create."""
+
     name = serializers.RegexField(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100, help_text="Name within the team.")
     team = serializers.CharField(
         required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
@@ -54,6 +58,8 @@ class NewProjectSerializer(RequestSerializer):
 
 
 class ProjectChangeSerializer(RequestSerializer):
+    """Changes of a project."""
+
     description = serializers.CharField(
         required=False, allow_blank=True, max_length=2000, help_text="What the project is about."
     )

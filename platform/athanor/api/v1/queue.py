@@ -24,6 +24,8 @@ PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
 
 
 class QueuedJobSerializer(serializers.Serializer[Any]):
+    """A waiting job."""
+
     id = serializers.CharField()
     name = serializers.CharField(
         allow_null=True, help_text="Name of the job. Null if it belongs to a team that is not yours."
@@ -41,6 +43,8 @@ class QueuedJobSerializer(serializers.Serializer[Any]):
 
 
 class PoolQueueSerializer(serializers.Serializer[Any]):
+    """The waiting jobs of a pool."""
+
     pool = serializers.CharField(help_text="The pool, as `CLUSTER/NAME`.")
     cluster = NamedSerializer(help_text="Cluster of the pool.")
     accelerator = serializers.CharField(help_text="Accelerator of the pool, or `cpu`.")

@@ -31,6 +31,8 @@ MOST_DAYS = 366
 
 
 class QuotaGrantSerializer(serializers.Serializer[Any]):
+    """Slots of one accelerator that a node has of its own."""
+
     accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
     nominal = serializers.IntegerField(help_text="Slots of the node's own.")
     borrow_limit = serializers.IntegerField(
@@ -42,6 +44,8 @@ class QuotaGrantSerializer(serializers.Serializer[Any]):
 
 
 class ShareSerializer(serializers.Serializer[quotas.Share]):
+    """Quota and use of one accelerator in a node's subtree."""
+
     accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
     governed = serializers.BooleanField(
         help_text="Whether any node of the tree has a grant of it. If not, only pools limit its use."
@@ -57,6 +61,8 @@ class ShareSerializer(serializers.Serializer[quotas.Share]):
 
 
 class QuotaNodeSerializer(serializers.Serializer[Any]):
+    """A node of the quota tree with its limits and use. Limits apply to the subtree."""
+
     id = serializers.CharField()
     kind = serializers.ChoiceField(
         choices=["organisation", "group", "team"], help_text="`organisation` (the root), `group` or `team` (a leaf)."
@@ -98,6 +104,8 @@ class QuotaNodeSerializer(serializers.Serializer[Any]):
 
 
 class QuotasSerializer(serializers.Serializer[Any]):
+    """The quota tree as the caller sees it."""
+
     version = serializers.IntegerField(help_text="Version of the tree. It grows with each change.")
     whole = serializers.BooleanField(
         help_text="Whether all nodes are listed. If not, only the paths of your teams are."
@@ -107,6 +115,8 @@ class QuotasSerializer(serializers.Serializer[Any]):
 
 
 class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer[AdmissionSettings]):
+    """How admission orders and preempts jobs."""
+
     half_life_seconds = serializers.IntegerField(
         min_value=60, max_value=365 * DAY, help_text="Half-life of past usage in fair-share ranking, in seconds."
     )
@@ -136,6 +146,8 @@ class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer
 
 
 class OverSerializer(serializers.Serializer[quotas.Over]):
+    """A node that uses more than it would be allowed to."""
+
     node = serializers.CharField(help_text="Path of the node.")
     what = serializers.CharField(help_text="An accelerator, or the name of a limit.")
     used = serializers.IntegerField(help_text="What is used: slots, jobs or bytes.")
@@ -144,6 +156,8 @@ class OverSerializer(serializers.Serializer[quotas.Over]):
 
 
 class TouchedJobSerializer(serializers.Serializer[quotas.TouchedJob]):
+    """A job that a change would affect."""
+
     id = serializers.CharField(help_text="Id of the job.")
     team = serializers.CharField(help_text="Name of its team.")
     slots = serializers.IntegerField(help_text="Number of its slots.")
@@ -152,6 +166,8 @@ class TouchedJobSerializer(serializers.Serializer[quotas.TouchedJob]):
 
 
 class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
+    """What a change of the quota tree would do now."""
+
     version = serializers.IntegerField(help_text="Version of the tree that the preview started from.")
     differences = serializers.ListField(
         child=serializers.CharField(), help_text="What would change in the tree, a line each."
@@ -172,6 +188,8 @@ class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
 
 
 class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):
+    """Use of one accelerator by day."""
+
     accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
     used = serializers.ListField(
         child=serializers.FloatField(), help_text="Average number of slots held, for each of `days`."
@@ -183,6 +201,8 @@ class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):
 
 
 class QuotaHistorySerializer(serializers.Serializer[quota_history.History]):
+    """Use of a node's subtree by day."""
+
     id = serializers.CharField(source="node_id", help_text="Id of the node.")
     storage_bytes = serializers.IntegerField(help_text="Bytes that the subtree's teams store now.")
     unreferenced_bytes = serializers.IntegerField(
@@ -195,6 +215,8 @@ class QuotaHistorySerializer(serializers.Serializer[quota_history.History]):
 
 
 class QuotaUsageSerializer(serializers.Serializer[Any]):
+    """Use of quotas by day."""
+
     days = serializers.ListField(
         child=serializers.DateField(), help_text="Days in UTC. Today, which is not over, is last."
     )

@@ -9,15 +9,15 @@ from rest_framework.response import Response
 
 from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
+from athanor.api.bodies import read
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.v1.account import LONGEST_PASSWORD, AccountView
 from athanor.api.v1.session import PasskeyOptionsSerializer
 from athanor.api.v1.shapes import PROBLEMS
-from athanor.api.v1.teams import read
 
 
 class PasswordConfirmationSerializer(serializers.Serializer[Any]):
-    """Changes of second factors need the current password."""
+    """The current password, which changes of second factors require."""
 
     current_password = serializers.CharField(
         max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
@@ -25,7 +25,7 @@ class PasswordConfirmationSerializer(serializers.Serializer[Any]):
 
 
 class AppSetupSerializer(serializers.Serializer[Any]):
-    """What an authenticator app needs. It is not shown again."""
+    """What an authenticator app needs. It is shown only here."""
 
     secret = serializers.CharField(help_text="The secret in Base32, for apps that cannot scan a QR code.")
     uri = serializers.CharField(help_text="The secret as an `otpauth://totp/` URI.")
@@ -33,10 +33,14 @@ class AppSetupSerializer(serializers.Serializer[Any]):
 
 
 class AppCodeSerializer(serializers.Serializer[Any]):
+    """A code of the authenticator app."""
+
     code = serializers.CharField(max_length=50, help_text="The code that the app shows now.")
 
 
 class NewRecoveryCodesSerializer(serializers.Serializer[Any]):
+    """New recovery codes."""
+
     recovery_codes = serializers.ListField(
         child=serializers.CharField(),
         help_text=("New codes, each of which works once. They are shown only here. Empty if there were codes already."),
@@ -44,6 +48,8 @@ class NewRecoveryCodesSerializer(serializers.Serializer[Any]):
 
 
 class PasskeySerializer(serializers.Serializer[Any]):
+    """A passkey of the user."""
+
     id = serializers.CharField(source="pk")
     name = serializers.CharField(source="data.name", help_text="Name by which to recognise it.")
     created_at = serializers.DateTimeField()
@@ -53,6 +59,8 @@ class PasskeySerializer(serializers.Serializer[Any]):
 
 
 class NewPasskeySerializer(serializers.Serializer[Any]):
+    """A passkey to add."""
+
     name = serializers.CharField(max_length=100, help_text="Name by which to recognise it.")
     credential = serializers.DictField(
         help_text=(
@@ -62,15 +70,19 @@ class NewPasskeySerializer(serializers.Serializer[Any]):
 
 
 class PasskeyNameSerializer(serializers.Serializer[Any]):
+    """A name of a passkey."""
+
     name = serializers.CharField(max_length=100, help_text="Name by which to recognise it.")
 
 
 class AddedPasskeySerializer(NewRecoveryCodesSerializer):
+    """The new passkey, and recovery codes if there were none."""
+
     passkey = PasskeySerializer(help_text="The new passkey.")
 
 
 class SecondFactorsSerializer(serializers.Serializer[Any]):
-    """The second factors of the user who asks."""
+    """The second factors of the user."""
 
     has_password = serializers.BooleanField(
         help_text=(

@@ -26,6 +26,8 @@ from athanor.core.errors import Unauthenticated
 
 
 class UserSerializer(serializers.Serializer[Any]):
+    """The signed-in user."""
+
     id = serializers.CharField()
     username = serializers.CharField(help_text="Username.")
     email = serializers.CharField(allow_blank=True, help_text="Email address. Empty if none is known.")
@@ -40,12 +42,16 @@ class UserSerializer(serializers.Serializer[Any]):
 
 
 class TeamRoleSerializer(serializers.Serializer[Any]):
+    """A team of the user, with their role in it."""
+
     id = serializers.CharField(source="team.id", help_text="Id of the team.")
     name = serializers.CharField(source="team.name", help_text="Name of the team.")
     role = serializers.CharField(help_text="The user's role in the team: `viewer`, `member` or `admin`.")
 
 
 class SignOnSerializer(serializers.Serializer[Any]):
+    """The organisation's sign-on provider."""
+
     name = serializers.CharField(help_text="Name of the provider.")
     url = serializers.CharField(help_text="Path to POST to, with the CSRF token, to sign in at the provider.")
 
@@ -60,6 +66,8 @@ class PendingSecondFactorSerializer(serializers.Serializer[Any]):
 
 
 class SessionSerializer(serializers.Serializer[Any]):
+    """Who is signed in, and what the dashboard needs to send requests."""
+
     authenticated = serializers.BooleanField(help_text="Whether somebody is signed in.")
     user = UserSerializer(allow_null=True, help_text="The signed-in user. Null if nobody is.")
     teams = TeamRoleSerializer(many=True, help_text="Teams of the user, by name. Empty if nobody is signed in.")
@@ -79,7 +87,7 @@ class SessionSerializer(serializers.Serializer[Any]):
 
 
 class SecondFactorSerializer(serializers.Serializer[Any]):
-    """One of the two."""
+    """A second factor: exactly one of the fields."""
 
     code = serializers.CharField(
         max_length=50, required=False, help_text="Code of the authenticator app, or a recovery code."
@@ -96,12 +104,14 @@ class SecondFactorSerializer(serializers.Serializer[Any]):
 
 
 class PasskeyOptionsSerializer(serializers.Serializer[Any]):
-    """Options of WebAuthn as JSON; binary values are base64url."""
+    """Options of WebAuthn."""
 
     publicKey = serializers.DictField(help_text="Options of WebAuthn as JSON; binary values are base64url.")
 
 
 class CredentialsSerializer(RequestSerializer):
+    """A username and a password."""
+
     username = serializers.CharField(help_text="Username.")
     password = serializers.CharField(trim_whitespace=False, help_text="Password.")
 

@@ -30,11 +30,15 @@ def page_of(name: str, item: type[serializers.Serializer[Any]]) -> Any:
 
 
 class NamedSerializer(serializers.Serializer[Any]):
+    """A reference to an object."""
+
     id = serializers.CharField(help_text="Identifier of the object. It never changes.")
     name = serializers.CharField(help_text="Name of the object, for people.")
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
+    """Why a job waits or why a job or attempt ended."""
+
     code = serializers.CharField(
         help_text="Stable code of the reason, such as `waiting_for_capacity` or `out_of_memory`."
     )
@@ -46,6 +50,8 @@ class ReasonSerializer(serializers.Serializer[Any]):
 
 
 class FieldProblemSerializer(serializers.Serializer[Any]):
+    """What is wrong with one field of a request."""
+
     pointer = serializers.CharField(
         help_text=(
             "JSON pointer to the field of the request, `/` for the request itself. A query parameter or "
@@ -57,7 +63,7 @@ class FieldProblemSerializer(serializers.Serializer[Any]):
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """RFC 9457 problem+json."""
+    """An error: a problem document of RFC 9457."""
 
     type = serializers.CharField(help_text="URN of the kind of error, `urn:athanor:error:` followed by the code.")
     title = serializers.CharField(help_text="Short name of the kind of error.")
@@ -99,6 +105,8 @@ PROBLEMS: dict[Any, Any] = {
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
+    """Newest figures of a job's training."""
+
     step = serializers.IntegerField(help_text="Optimizer steps that were finished.")
     steps_total = serializers.IntegerField(help_text="Optimizer steps of the whole run.")
     tokens_seen = serializers.IntegerField(help_text="Tokens that the finished steps trained on.")
@@ -134,6 +142,8 @@ class ProgressSerializer(serializers.Serializer[Any]):
 
 
 class EventSerializer(serializers.Serializer[JobEvent]):
+    """Something that happened to a job."""
+
     seq = serializers.IntegerField(help_text="Number within the job, from 1 without gaps.")
     type = serializers.CharField(
         help_text=("Type of the event, dotted from general to special, such as `job.status` or `checkpoint.saved`.")
@@ -158,11 +168,15 @@ class EventSerializer(serializers.Serializer[JobEvent]):
 
 
 class BeforeAfterSerializer(serializers.Serializer[Any]):
+    """The first and the newest value of a measurement."""
+
     before = serializers.FloatField(help_text="First value that was measured.")
     after = serializers.FloatField(help_text="Newest value that was measured.")
 
 
 class TimingsSerializer(serializers.Serializer[Any]):
+    """How long the parts of a run took."""
+
     queued_seconds = serializers.FloatField(
         help_text="Seconds from submission to the newest admission; while the job waits, to now or to its end."
     )
@@ -188,6 +202,8 @@ class TimingsSerializer(serializers.Serializer[Any]):
 
 
 class LinksSerializer(serializers.Serializer[Any]):
+    """Paths of a job and of what belongs to it."""
+
     self = serializers.CharField(help_text="Path of the job.")
     events = serializers.CharField(help_text="Path of its events.")
     metrics = serializers.CharField(help_text="Path of its metrics.")
@@ -197,6 +213,8 @@ class LinksSerializer(serializers.Serializer[Any]):
 
 
 class AttemptSerializer(serializers.Serializer[Attempt]):
+    """One submission of a job to its cluster."""
+
     id = serializers.CharField()
     number = serializers.IntegerField(help_text="Number within the job, from 1.")
     status = serializers.ChoiceField(
@@ -254,7 +272,7 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
 
 
 class JobSummarySerializer(serializers.Serializer[Job]):
-    """A job as lists show it."""
+    """A job in the short form of lists."""
 
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name from the spec. Several jobs may have the same.")
@@ -337,11 +355,15 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
 
 class HolderSerializer(serializers.Serializer[Any]):
+    """Slots that the jobs of a team hold."""
+
     team = serializers.CharField(help_text="Name of the team.")
     slots = serializers.IntegerField(help_text="Slots that its jobs hold.")
 
 
 class BlockerSerializer(serializers.Serializer[Any]):
+    """What keeps a job from starting."""
+
     kind = serializers.CharField(
         help_text=(
             "`pool` (no free slots), `quota`, `limit` (of a node of the quota tree), `budget`, `turn` "
@@ -361,7 +383,7 @@ class BlockerSerializer(serializers.Serializer[Any]):
 
 
 class WaitSerializer(serializers.Serializer[Any]):
-    """What admission last said of a waiting job."""
+    """What admission last found about a waiting job."""
 
     blocker = BlockerSerializer(allow_null=True, help_text="What the job waits for. Null if it is not known.")
     unblocks = serializers.CharField(
@@ -418,7 +440,7 @@ def _moment(seconds: float | None) -> datetime | None:
 
 
 class JobSerializer(JobSummarySerializer):
-    """A job in full."""
+    """A job in its full form."""
 
     attempts = AttemptSerializer(many=True, help_text="Attempts in order. Each is one submission to a cluster.")
     preemptions = serializers.IntegerField(help_text="How often its slots were reclaimed for other jobs.")

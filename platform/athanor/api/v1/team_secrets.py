@@ -22,6 +22,8 @@ MOST_DESTINATIONS = 20
 
 
 class SecretSerializer(serializers.Serializer[TeamSecret]):
+    """A secret without its value."""
+
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name within the team.")
     destinations = serializers.ListField(
@@ -50,6 +52,8 @@ class DestinationsField(serializers.ListField):
 
 
 class NewSecretSerializer(RequestSerializer):
+    """A secret to set."""
+
     name = serializers.RegexField(
         r"^[a-z][a-z0-9-]*$", max_length=63, help_text="Name within the team: lower-case letters, digits and `-`."
     )
@@ -69,6 +73,8 @@ class NewSecretSerializer(RequestSerializer):
 
 
 class SecretChangesSerializer(RequestSerializer):
+    """Changes of a secret, without its value."""
+
     destinations = DestinationsField(
         help_text=(
             "Origins, `scheme://host[:port]`. They replace the present ones; with an empty list the "

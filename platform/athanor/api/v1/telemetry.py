@@ -22,6 +22,8 @@ LARGEST_PAGE = 1000
 
 
 class LogLineSerializer(serializers.Serializer[Any]):
+    """A line of a job's log."""
+
     cursor = serializers.IntegerField(
         help_text="Position in the job's log, ascending. Send it as `after` to read what follows."
     )
@@ -94,6 +96,8 @@ class LogsView(APIView):
 
 
 class OutputSerializer(serializers.Serializer[Any]):
+    """A part of an attempt's output, as its cluster recorded it."""
+
     text = serializers.CharField(allow_blank=True, help_text="The output from the cursor on. May be empty.")
     cursor = serializers.CharField(allow_blank=True, help_text="Send it as `cursor` to read what follows.")
 

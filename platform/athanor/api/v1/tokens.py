@@ -27,6 +27,8 @@ DEFAULT_OVERLAP_SECONDS = 3600
 
 
 class TokenSerializer(serializers.Serializer[Any]):
+    """Metadata of a token."""
+
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name that its owner gave it.")
     prefix = serializers.CharField(help_text="First 12 characters of the token, to recognise it.")
@@ -61,10 +63,14 @@ class TokenSerializer(serializers.Serializer[Any]):
 
 
 class NewTokenSerializer(TokenSerializer):
+    """A new token with its metadata."""
+
     token = serializers.CharField(help_text="The token. It is shown only here.")
 
 
 class ScopedSerializer(RequestSerializer):
+    """A token to create."""
+
     name = serializers.CharField(max_length=100, help_text="Name by which to recognise the token.")
     expires_in_days = serializers.IntegerField(
         required=False,
@@ -88,16 +94,22 @@ class ScopedSerializer(RequestSerializer):
 
 
 class RevokedSerializer(serializers.Serializer[Any]):
+    """Result of revoking tokens."""
+
     revoked = serializers.IntegerField(min_value=0, help_text="Number of revoked tokens that were valid.")
 
 
 class TokenRequestSerializer(ScopedSerializer):
+    """A token to create for one team."""
+
     team = serializers.CharField(
         required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
     )
 
 
 class TokenRotationSerializer(RequestSerializer):
+    """How long the old token continues to work."""
+
     overlap_seconds = serializers.IntegerField(
         default=DEFAULT_OVERLAP_SECONDS,
         min_value=0,

@@ -27,6 +27,8 @@ TYPES_HELP = "themselves and what lies below them: job, job.status, job.status.f
 
 
 class WebhookSecretSerializer(serializers.Serializer[WebhookSecret]):
+    """Metadata of a signing secret."""
+
     id = serializers.CharField(help_text="Identifier of the signing secret.")
     created_at = serializers.DateTimeField()
     retires_at = serializers.DateTimeField(
@@ -36,6 +38,8 @@ class WebhookSecretSerializer(serializers.Serializer[WebhookSecret]):
 
 
 class WebhookChangesSerializer(RequestSerializer):
+    """Changes of a webhook."""
+
     url = serializers.CharField(
         max_length=500,
         required=False,
@@ -59,6 +63,8 @@ class WebhookChangesSerializer(RequestSerializer):
 
 
 class NewWebhookSerializer(RequestSerializer):
+    """A webhook to create."""
+
     url = serializers.CharField(
         max_length=500,
         help_text=(
@@ -83,6 +89,8 @@ class NewWebhookSerializer(RequestSerializer):
 
 
 class WebhookSerializer(serializers.Serializer[Webhook]):
+    """An address that events of a team are sent to."""
+
     id = serializers.CharField()
     team = serializers.CharField(source="team.name", help_text="Name of the team.")
     name = serializers.CharField(allow_blank=True, help_text="Name by which to recognise it. May be empty.")
@@ -125,10 +133,14 @@ class WebhookSerializer(serializers.Serializer[Webhook]):
 
 
 class MadeWebhookSerializer(WebhookSerializer):
+    """A webhook with its new signing secret."""
+
     secret = serializers.CharField(help_text="The signing secret. It is shown only here.")
 
 
 class TrySerializer(serializers.Serializer[Any]):
+    """One try of a delivery."""
+
     at = serializers.DateTimeField(help_text="Time of the try, ISO 8601 in UTC.")
     status = serializers.IntegerField(allow_null=True, help_text="HTTP status of the response. Null if there was none.")
     seconds = serializers.FloatField(help_text="Duration in seconds.")
@@ -137,6 +149,8 @@ class TrySerializer(serializers.Serializer[Any]):
 
 
 class DeliverySerializer(serializers.Serializer[Delivery]):
+    """An event for a webhook, and its tries."""
+
     id = serializers.CharField()
     webhook_id = serializers.CharField(help_text="Id of the webhook.")
     event_type = serializers.CharField(help_text="Type of the event, such as `job.status.failed`.")
@@ -158,10 +172,14 @@ class DeliverySerializer(serializers.Serializer[Delivery]):
 
 
 class FullDeliverySerializer(DeliverySerializer):
+    """A delivery with the body that is sent."""
+
     body = serializers.CharField(help_text="Body that is sent, as text.")
 
 
 class WebhookSecretRotationSerializer(RequestSerializer):
+    """How long the old secret signs as well."""
+
     overlap_seconds = serializers.IntegerField(
         default=DEFAULT_OVERLAP_SECONDS,
         min_value=0,
