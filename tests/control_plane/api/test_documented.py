@@ -9,6 +9,8 @@ import jsonschema
 import pytest
 
 from athanor.api.resources import RESOURCES
+from athanor.quotas.tree import TreeDocument
+from athanor.specs.v1 import JobSpec
 from deploy.local import checks
 from trainer.contract.base import SpecModel
 
@@ -84,8 +86,9 @@ def test_every_property_is_described() -> None:
 
 
 def test_only_the_models_of_the_spec_are_left_to_the_spec() -> None:
-    assert {"JobSpecRequest", "TrainingSpec"} <= SPEC_SCHEMAS & SCHEMAS.keys()
-    assert not {"Job", "Plan", "Problem", "SimulationRequest", "GroupDocument"} & SPEC_SCHEMAS
+    assert {f"{JobSpec.__name__}Request", "TrainingSpec"} <= SPEC_SCHEMAS & SCHEMAS.keys()
+    assert TreeDocument in _models(SpecModel)
+    assert not {"Job", "Problem", TreeDocument.__name__} & SPEC_SCHEMAS
 
 
 def test_every_response_is_described() -> None:

@@ -202,7 +202,8 @@ class ArtifactDownloadView(APIView):
         """Get what is needed to download an artifact.
 
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
-        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail."""
+        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        scope `artifacts`."""
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
         return Response({"artifact": ArtifactSerializer(row).data, **_download(who, row)})
@@ -223,7 +224,8 @@ class CheckpointDownloadView(APIView):
         """Get what is needed to download a checkpoint.
 
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
-        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail."""
+        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        scope `artifacts`."""
         who = principal(request)
         row = selectors.checkpoint_of(who, checkpoint_id)
         return Response({"checkpoint": CheckpointSerializer(row).data, **_download(who, row)})
@@ -239,7 +241,7 @@ class ArchiveView(APIView):
 
         Streams all files, decrypted and verified part by part. If a part cannot be verified the connection is
         closed, so an incomplete archive is never mistaken for a complete one. The request is recorded in the audit
-        trail."""
+        trail. A token needs the scope `artifacts`."""
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
         _hand_out(who, row)
