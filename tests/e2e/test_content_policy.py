@@ -37,7 +37,7 @@ def test_dialogs_and_editors_are_styled(page: Page, stack) -> None:
 def test_other_pages_obey_the_policy(page: Page, stack, path: str) -> None:
     page.goto(path)
     page.wait_for_load_state("networkidle")
-    shown = page.locator(".opblock").first if "docs" in path else page.get_by_label("Username")
+    shown = page.locator(".opblock-tag").first if "docs" in path else page.get_by_label("Username")
     expect(shown).to_be_visible()
 
 

@@ -1,4 +1,4 @@
-"""Bodies of requests as serializers: what the OpenAPI document says of them is what they take.
+"""Serializers of request bodies: they accept exactly what the OpenAPI document describes.
 
 Django REST framework ignores fields that it does not know and converts values (`"5"` to 5, `"off"` to false). Ignored,
 a misspelt `expires_in_day` would make a token that lives for a year; so both are refused.
@@ -23,7 +23,7 @@ _TEXTS = (serializers.CharField, serializers.DateTimeField)
 
 
 class RequestSerializer(serializers.Serializer[Any]):
-    """A body of a request. It refuses unknown fields, and values of another JSON type than the document says."""
+    """The body of a request. It refuses unknown fields, and values of another JSON type than the document says."""
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -115,11 +115,11 @@ class _StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
         schema: dict[str, Any] = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        if not vars(type(self.target)).get("__doc__"):
+            schema.pop("description", None)  # of RequestSerializer itself
         if direction != "request":
             return schema
         schema["additionalProperties"] = False
-        if "__doc__" not in vars(type(self.target)) or not type(self.target).__doc__:
-            schema.pop("description", None)  # of RequestSerializer itself
         required = [name for name, field in self.target.fields.items() if field.required and not field.read_only]
         if required and (auto_schema.method == "PATCH" or not self.target.partial):
             schema["required"] = sorted(required)  # in a PATCH too

@@ -14,7 +14,10 @@ from rest_framework.response import Response
 from athanor.core.errors import PreconditionFailed
 
 IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, description="the ETag that you read; 412 when it has changed since"
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The `ETag` that you read. If the object has changed since, the response is 412.",
 )
 Row = TypeVar("Row")
 

@@ -17,7 +17,7 @@ CURSOR = re.compile(r"[a-z]+_[0-9A-Z]{26}")
 POSITION = re.compile(r"[0-9]{1,18}")
 
 LIMIT = WholeNumber("limit", "Most items of a page.", lowest=1, highest=LARGEST_LIMIT, default=DEFAULT_LIMIT)
-CURSOR_HELP = "`next_cursor` of the page before; empty or absent for the first."
+CURSOR_HELP = "The `next_cursor` of the page before. Empty or absent for the first page."
 PAGED = [
     LIMIT.documented,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({CURSOR.pattern})?$"}, description=CURSOR_HELP),

@@ -8,8 +8,8 @@ from rest_framework.request import Request
 
 from athanor.core.errors import FieldProblem, Invalid
 
-FIELDS = OpenApiParameter("fields", str, description="comma-separated: only these fields of each object")
-EXPAND = OpenApiParameter("expand", str, description="comma-separated: fields that lists leave out otherwise")
+FIELDS = OpenApiParameter("fields", str, description="Only these fields of each object, separated by commas.")
+EXPAND = OpenApiParameter("expand", str, description="Fields that lists leave out otherwise, separated by commas.")
 
 Shape = type[serializers.Serializer[Any]]
 
@@ -35,5 +35,5 @@ def _names(request: Request, parameter: str, known: Any) -> set[str]:
     if unknown:
         detail = f"{parameter}: there is no field {unknown[0]!r}; there are {', '.join(known)}"
         problem = FieldProblem(f"/{parameter}", "unknown_field", detail)
-        raise Invalid("invalid_parameter", detail, remedy=f"mend {parameter}", problems=(problem,))
+        raise Invalid("invalid_parameter", detail, remedy=f"correct {parameter}", problems=(problem,))
     return asked

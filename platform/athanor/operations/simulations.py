@@ -38,44 +38,64 @@ DAY = 86_400
 
 
 class MadeUp(SpecModel):
-    """Jobs of all teams, by the weights that they have in the tree, to all enabled pools."""
+    """Generated jobs of all teams, in proportion to their weights in the tree, for all pools with slots."""
 
     days: Annotated[int, Field(ge=1, le=366)] = 30
+    """Days over which the jobs arrive."""
     jobs_per_day: Annotated[int, Field(ge=1, le=2000)] = 100
+    """Jobs per day, on average."""
     largest: Annotated[int, Field(ge=1, le=100_000)] = 16
+    """Most slots of a job. Sizes are powers of two; small jobs are more frequent."""
     median_minutes: Annotated[int, Field(ge=1, le=7 * 1440)] = 60
+    """Median run time of a job in minutes."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    """Seed of the random numbers. The same request with the same seed generates the same jobs."""
 
 
 class ProposedSettings(SpecModel):
-    """What is not named is as it is now."""
+    """Admission settings to try. Fields that are left out, or null, are as they are now."""
 
     fair_share: bool | None = None
+    """Whether teams are ranked by their share of past and present usage."""
     half_life_seconds: Annotated[int, Field(ge=60, le=365 * DAY)] | None = None
+    """Half-life of past usage in fair-share ranking, in seconds."""
     age_step_seconds: Annotated[int, Field(ge=0, le=365 * DAY)] | None = None
+    """Waiting time in seconds that counts as one priority class. 0: waiting does not raise the priority."""
     backfill: bool | None = None
+    """Whether a job may start before an earlier one that it does not delay."""
     preempt: bool | None = None
+    """Whether running jobs may be asked to checkpoint and wait for others."""
     protected_seconds: Annotated[int, Field(ge=0, le=30 * DAY)] | None = None
+    """Minimum run time in seconds before a job can be preempted. It doubles with each preemption of the job."""
 
 
 class SimulationRequest(SpecModel):
-    """Jobs of the last `history_days`, or those that `generate` makes up; and what is proposed: changes of the present
-    tree or a whole one (`organisation`), and settings. With nothing proposed only the present is tried."""
+    """Jobs to replay, and what is proposed: a quota tree, settings, or both. If nothing is proposed, only the present
+    tree and settings are simulated."""
 
     name: Annotated[str, Field(max_length=100)] = ""
+    """Name by which to recognise the simulation."""
     history_days: Annotated[int, Field(ge=1, le=366)] | None = None
+    """Replay the jobs that were submitted in this many days and have ended. Give this or `generate`."""
     generate: MadeUp | None = None
+    """Replay generated jobs. Give this or `history_days`."""
     changes: Annotated[list[NodeChange], Field(max_length=1000)] = []
+    """Proposed changes of the present tree, applied in order."""
     organisation: GroupDocument | None = None
+    """Root of a proposed complete tree. Give this or `changes`, or neither."""
     settings: ProposedSettings = ProposedSettings()
+    """Proposed admission settings."""
     checkpoint_minutes: Annotated[int, Field(ge=1, le=1440)] = 30
+    """Minutes between checkpoints of a job. A preempted job loses what it did since the last."""
 
 
 class SimulationResult(SpecModel):
-    """`proposed` is null when nothing was."""
+    """Outcome of the replay."""
 
     present: Report
+    """Outcome with the present tree and settings."""
     proposed: Report | None
+    """Outcome with what is proposed. Null if nothing is."""
 
 
 class RefusedSimulation(Exception):

@@ -32,70 +32,88 @@ Weight = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 
 
 class Grant(SpecModel):
-    """Slots of one accelerator, with Kueue's meaning.
-
-    `nominal`: the node's own; `borrow_limit`: how many idle slots of others its subtree may use; `lend_limit`: how many
-    of its own others may use. None is no limit.
-    """
+    """Slots of one accelerator, with the meaning that Kueue gives to these names."""
 
     nominal: Count = 0
+    """Slots of the node's own."""
     borrow_limit: Count | None = None
+    """Most slots beyond its own that the subtree may use of what others leave idle. Null: no limit."""
     lend_limit: Count | None = None
+    """Most slots of its own that others may use. Null: all."""
 
 
 class Limits(SpecModel):
-    """Limits of a node and its subtree; None is no limit. `weight`: fair-share weight among its siblings."""
+    """Limits of a node. They apply to its subtree."""
 
     weight: Weight = 1.0
+    """Weight against its siblings in fair-share ranking."""
     max_running_jobs: Count | None = None
+    """Most jobs of the subtree that may hold slots at the same time. Null: no limit."""
     max_queued_jobs: Count | None = None
+    """Most jobs of the subtree that may wait at the same time. Null: no limit."""
     max_slots: Count | None = None
+    """Most slots that jobs of the subtree may hold at the same time. Null: no limit."""
     max_slots_per_job: Count | None = None
+    """Most slots of one job. Null: no limit."""
     max_run_seconds: Count | None = None
+    """Longest `time_limit_seconds` of a job. Null: no limit."""
     max_storage_bytes: Annotated[int, Field(ge=0, le=2**62)] | None = None
+    """Most bytes that the subtree may store before new data and jobs are refused. Null: no limit."""
 
 
 class TeamDocument(Limits):
+    """A team's leaf. Fields that are left out have their default."""
+
     grants: Annotated[dict[Accelerator, Grant], NAMED] = {}
+    """Slots of its own, by accelerator; `cpu` is one too."""
 
 
 class GroupDocument(TeamDocument):
-    """A group with its subgroups and teams; omitted fields have their defaults."""
+    """A group with everything below it. Fields that are left out have their default."""
 
     groups: Annotated["dict[Name, GroupDocument]", NAMED] = {}
+    """Groups directly below it, by name."""
     teams: dict[TeamName, TeamDocument] = {}
+    """Teams directly below it, by name."""
 
 
 class TreeDocument(SpecModel):
-    """The complete tree. Omitted groups are deleted, omitted teams are unchanged."""
+    """The complete tree. A group that is left out is removed, a team that is left out stays as it is."""
 
     organisation: GroupDocument
+    """The root of the tree."""
 
 
 class NodeChange(Limits):
-    """A change of the node with this id, path (research/vision; organisation is the root) or team name.
-
-    Omitted fields are unchanged; a grant of null is removed. `parent` moves the node, `name` renames a group.
-    """
+    """A change of one node. Fields that are left out stay as they are."""
 
     node: Annotated[str, Field(min_length=1, max_length=1000)]
+    """The node: its id, its path (`research/vision`; `organisation` is the root), or the name of a team. To create a
+    group: its path, or its name with `parent`."""
     action: Literal["change", "create", "delete"] = "change"
+    """What to do with it. Only groups are created and deleted."""
     name: Name | None = None
+    """New name of a group."""
     parent: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    """Node to move it below, or to create the group below, named like `node`."""
     grants: Annotated[dict[Accelerator, Grant | None], NAMED] = {}
+    """Slots of its own, by accelerator. Accelerators that are left out stay; null removes a grant."""
 
 
 class ChangesDocument(SpecModel):
-    """Changes, applied in this order in one transaction."""
+    """Changes of the present tree."""
 
     changes: Annotated[list[NodeChange], Field(min_length=1, max_length=1000)]
+    """Changes, applied in order, all of them or none."""
 
 
 class ProposalDocument(SpecModel):
-    """Either changes of the current tree or a complete tree."""
+    """Either changes of the present tree or a complete one."""
 
     changes: Annotated[list[NodeChange], Field(max_length=1000)] = []
+    """Changes of the present tree, applied in order. Give this or `organisation`."""
     organisation: GroupDocument | None = None
+    """Root of a complete tree. Give this or `changes`."""
 
 
 @dataclass(frozen=True, slots=True)

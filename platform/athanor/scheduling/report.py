@@ -6,58 +6,83 @@ from pydantic import BaseModel, ConfigDict
 
 from athanor.scheduling.simulate import Outcome, Record
 
+# The string below a field is its description in the OpenAPI document.
+DESCRIBED = ConfigDict(use_attribute_docstrings=True)
+EXACT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
 
 class Waits(BaseModel):
     """Seconds from submission to the first start, of jobs that started."""
 
+    model_config = DESCRIBED
+
     mean: float
+    """Mean."""
     p50: int
+    """Median."""
     p90: int
+    """90th percentile."""
     p99: int
+    """99th percentile."""
 
 
 class Figures(BaseModel):
-    """Figures of one team or of all.
+    """Outcome for some jobs: those of a team, or all."""
 
-    `running_share`: run time divided by run time plus wait; 1 is no wait. `lost_slot_hours`: work after the last
-    checkpoint that preemption lost.
-    """
-
-    model_config = ConfigDict(extra="forbid")
+    model_config = EXACT
 
     jobs: int
+    """Number of jobs."""
     started: int
+    """Number of jobs that started."""
     ended: int
+    """Number of jobs that ended."""
     waits_seconds: Waits
+    """Distribution of the waits until the first start, in seconds."""
     preemptions: int
+    """Number of preemptions."""
     lost_slot_hours: float
+    """Slot-hours of work since the last checkpoint that preemption discarded."""
     used_slot_hours: float
+    """Slot-hours that the jobs used, including those."""
     running_share: float
+    """Useful run time as a fraction of the time from submission to end; 1 means that no job waited."""
     longest_queue: int
+    """Most jobs that waited at the same time."""
 
 
 class PoolFigures(BaseModel):
+    """Outcome for a pool."""
+
+    model_config = DESCRIBED
+
     slots: int
+    """Slots of the pool."""
     used_slot_hours: float
+    """Slot-hours that jobs used."""
     utilisation: float
+    """Used fraction of the pool's slot-hours, from the first submission to the last end."""
 
 
 class Report(BaseModel):
-    """Report of one simulation.
+    """Outcome of a simulation."""
 
-    `fairness`: Jain's index over the teams' running shares, 1 if all wait alike, 1/n if only one of n runs.
-    `utilisation`: of all pools together. Teams have their names in the tree.
-    """
-
-    model_config = ConfigDict(extra="forbid")
+    model_config = EXACT
 
     days: float
+    """Days from the first submission to the last end."""
     all: Figures
+    """Outcome for all jobs."""
     teams: dict[str, Figures]
+    """Outcome by team, as the quota tree names it."""
     pools: dict[str, PoolFigures]
+    """Outcome by pool, as `CLUSTER/NAME`."""
     utilisation: float
+    """Used fraction of the slot-hours of all pools."""
     fairness: float
+    """Jain's index over the teams' running shares: 1 if all wait alike, 1/n if only one of n teams runs."""
     passes: int
+    """Number of admission cycles."""
 
 
 def report(outcome: Outcome) -> Report:

@@ -23,27 +23,43 @@ LONGEST_PASSWORD = 200
 
 
 class SignInSerializer(serializers.Serializer[Any]):
-    """A session of the user: a browser in which they are signed in."""
+    """A session: a browser in which the user is signed in."""
 
     id = serializers.CharField()
-    current = serializers.BooleanField(help_text="Whether this request came by it.")
-    address = serializers.CharField(help_text="From where it was begun.")
-    browser = serializers.CharField(help_text="The browser's User-Agent.", allow_blank=True)
+    current = serializers.BooleanField(help_text="Whether it is the session of this request.")
+    address = serializers.CharField(help_text="IP address from which it was started.")
+    browser = serializers.CharField(help_text="The browser's User-Agent. May be empty.", allow_blank=True)
     created_at = serializers.DateTimeField()
 
 
 class EndedSerializer(serializers.Serializer[Any]):
-    ended = serializers.IntegerField(help_text="How many sessions were ended.")
+    """Result of ending sessions."""
+
+    ended = serializers.IntegerField(help_text="Number of sessions that were ended.")
 
 
 class PasswordChangeSerializer(RequestSerializer):
-    current_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
-    new_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
+    """The current and the new password."""
+
+    current_password = serializers.CharField(
+        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
+    )
+    new_password = serializers.CharField(
+        max_length=LONGEST_PASSWORD,
+        trim_whitespace=False,
+        help_text="New password. It must meet the platform's password rules.",
+    )
 
 
 class PasswordResetSerializer(RequestSerializer):
-    token = serializers.CharField(max_length=500, help_text="What follows the # in the link.")
-    new_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
+    """The token of a link, and the new password."""
+
+    token = serializers.CharField(max_length=500, help_text="Token of the link: what follows the `#`.")
+    new_password = serializers.CharField(
+        max_length=LONGEST_PASSWORD,
+        trim_whitespace=False,
+        help_text="New password. It must meet the platform's password rules.",
+    )
 
 
 class AccountView(APIView):
@@ -56,11 +72,13 @@ class AccountView(APIView):
 class PasswordView(AccountView):
     @extend_schema(
         operation_id="session_change_password",
-        description="Changes the own password. The user's other sessions end.",
         request=PasswordChangeSerializer,
         responses={204: None, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Change your password.
+
+        Sets a new password. Your other sessions end. Only a dashboard session may call it, not a token."""
         asked = read(PasswordChangeSerializer, request)
         passwords.change(request._request, _user(request), asked["current_password"], asked["new_password"])
         return Response(status=204)
@@ -74,12 +92,15 @@ class PasswordResetView(APIView):
 
     @extend_schema(
         operation_id="session_reset_password",
-        description="Sets a new password by a link that an administrator has made. All the user's sessions end.",
         request=PasswordResetSerializer,
         responses={204: None, **PROBLEMS},
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:
+        """Reset a password by link.
+
+        Sets a new password by the token of a link that an administrator created. All sessions of the user end. Needs
+        no authentication."""
         given = request.data if isinstance(request.data, dict) else {}
         if not given.get("token"):
             raise Unauthenticated("invalid_reset_link", "no token was given", remedy="send the token of the link")
@@ -91,10 +112,13 @@ class PasswordResetView(APIView):
 class SignInsView(AccountView):
     @extend_schema(
         operation_id="sessions_list",
-        description="Where the user is signed in, newest first.",
         responses={200: page_of("SignInPage", SignInSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
+        """List your sessions.
+
+        Returns the browsers in which you are signed in, newest first. Only a dashboard session may call it, not a
+        token."""
         current = request._request.session.session_key
         rows = [
             {
@@ -112,10 +136,12 @@ class SignInsView(AccountView):
 class SignInView(AccountView):
     @extend_schema(
         operation_id="sessions_end",
-        description="Signs the user out of one browser.",
         responses={204: None, **PROBLEMS},
     )
     def delete(self, request: Request, session_id: int) -> Response:
+        """End a session.
+
+        Signs you out of one browser. Only a dashboard session may call it, not a token."""
         sessions.end(_user(request), session_id)
         return Response(status=204)
 
@@ -123,11 +149,13 @@ class SignInView(AccountView):
 class OtherSignInsView(AccountView):
     @extend_schema(
         operation_id="sessions_end_others",
-        description="Signs the user out of every browser but this one.",
         request=None,
         responses={200: EndedSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """End all other sessions.
+
+        Signs you out of every browser but this one. Only a dashboard session may call it, not a token."""
         ended = sessions.end_others(_user(request), request._request.session.session_key or "")
         return Response({"ended": ended})
 

@@ -30,21 +30,32 @@ TAR_BLOCK = 512
 
 
 class StoredFileSerializer(serializers.Serializer[Any]):
-    path = serializers.CharField()
-    size = serializers.IntegerField()
+    """A file of a checkpoint or artifact."""
+
+    path = serializers.CharField(help_text="Path of the file, relative, with forward slashes.")
+    size = serializers.IntegerField(help_text="Size of the decrypted file in bytes.")
 
 
 class StoredSerializer(serializers.Serializer[Any]):
+    """What checkpoints and artifacts have in common."""
+
     id = serializers.CharField()
-    job = serializers.CharField(source="job_id")
-    attempt = serializers.CharField(source="attempt_id")
-    step = serializers.IntegerField()
-    size_bytes = serializers.IntegerField()
-    files = serializers.SerializerMethodField(help_text="none unless `authentic`")
-    authentic = serializers.SerializerMethodField(
-        help_text="Whether the list of files is the one that the job registered. One that is not is never handed out."
+    job = serializers.CharField(source="job_id", help_text="Id of the job.")
+    attempt = serializers.CharField(source="attempt_id", help_text="Id of the attempt that stored it.")
+    step = serializers.IntegerField(help_text="Optimizer step at which it was stored.")
+    size_bytes = serializers.IntegerField(
+        help_text="Size of the encrypted content in bytes, as it counts towards the storage limit."
     )
-    metrics = serializers.DictField(child=serializers.FloatField())
+    files = serializers.SerializerMethodField(help_text="Its files. Empty unless `authentic`.")
+    authentic = serializers.SerializerMethodField(
+        help_text=(
+            "Whether the list of files is the one that the job registered. Content whose list is not "
+            "authentic cannot be downloaded."
+        )
+    )
+    metrics = serializers.DictField(
+        child=serializers.FloatField(), help_text="Values by name, as the job reported them with it."
+    )
     created_at = serializers.DateTimeField()
 
     @extend_schema_field(StoredFileSerializer(many=True))
@@ -71,13 +82,21 @@ class StoredSerializer(serializers.Serializer[Any]):
 
 
 class ArtifactSerializer(StoredSerializer):
-    kind = serializers.ChoiceField(choices=Artifact.Kind.choices)
-    name = serializers.CharField()
+    """A model, log or profile that a job stored."""
+
+    kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
+    name = serializers.CharField(help_text="Name of the artifact.")
 
 
 class CheckpointSerializer(StoredSerializer):
-    world_size = serializers.SerializerMethodField(help_text="number of ranks; null unless `authentic`")
-    generation = serializers.IntegerField()
+    """A state that a job stored to resume from."""
+
+    world_size = serializers.SerializerMethodField(help_text="Number of ranks that wrote it. Null unless `authentic`.")
+    generation = serializers.IntegerField(
+        help_text=(
+            "Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place."
+        )
+    )
 
     def get_world_size(self, row: Checkpoint) -> int | None:
         manifest = self._manifest(row)
@@ -85,24 +104,30 @@ class CheckpointSerializer(StoredSerializer):
 
 
 class PartSerializer(serializers.Serializer[Any]):
-    key = serializers.CharField()
-    url = serializers.CharField()
-    size = serializers.IntegerField()
-    sha256 = serializers.CharField()
-    plaintext_size = serializers.IntegerField()
+    """An encrypted part of a file, one object of the object store."""
+
+    key = serializers.CharField(help_text="Key of the object. Decryption needs it as associated data.")
+    url = serializers.CharField(help_text="Presigned URL to download the encrypted part with GET until `expires_at`.")
+    size = serializers.IntegerField(help_text="Size of the encrypted part in bytes.")
+    sha256 = serializers.CharField(help_text="SHA-256 of the encrypted part, hexadecimal.")
+    plaintext_size = serializers.IntegerField(help_text="Size of the decrypted part in bytes.")
 
 
 class DownloadFileSerializer(StoredFileSerializer):
-    parts = PartSerializer(many=True)
+    """A file with its encrypted parts."""
+
+    parts = PartSerializer(many=True, help_text="Parts of the file in order.")
 
 
 DOWNLOAD = {
-    "files": DownloadFileSerializer(many=True),
+    "files": DownloadFileSerializer(many=True, help_text="Files with their encrypted parts."),
     "manifest": serializers.DictField(
-        help_text="paths, parts, sizes and digests with a tag of the data key: check it before `files` is used"
+        help_text="Paths, parts, sizes and digests, authenticated under the data key. Check it before you use `files`."
     ),
-    "data_key": serializers.CharField(help_text="Tink streaming keyset, JSON, base64"),
-    "expires_at": serializers.DateTimeField(),
+    "data_key": serializers.CharField(
+        help_text="Key that decrypts the parts: a Tink streaming AEAD keyset as JSON, in base64."
+    ),
+    "expires_at": serializers.DateTimeField(help_text="Time until which the URLs work, ISO 8601 in UTC."),
 }
 
 
@@ -116,6 +141,10 @@ class CheckpointsView(APIView):
         },
     )
     def get(self, request: Request, job_id: str) -> Response:
+        """List the checkpoints of a job.
+
+        Returns the checkpoints that can be resumed from or downloaded. Those that retention or a deletion removed
+        are not listed."""
         rows = selectors.checkpoints_of(job_of(principal(request), job_id))
         return Response(listed(shown(request, CheckpointSerializer, rows, many=True)))
 
@@ -130,6 +159,9 @@ class ArtifactsView(APIView):
         },
     )
     def get(self, request: Request, job_id: str) -> Response:
+        """List the artifacts of a job.
+
+        Returns the models, logs and profiles that the job stored and that were not deleted."""
         rows = selectors.artifacts_of(job_of(principal(request), job_id))
         return Response(listed(shown(request, ArtifactSerializer, rows, many=True)))
 
@@ -137,6 +169,10 @@ class ArtifactsView(APIView):
 class ArtifactView(APIView):
     @extend_schema(operation_id="artifacts_show", responses={200: ArtifactSerializer, **PROBLEMS})
     def get(self, request: Request, artifact_id: str) -> Response:
+        """Show an artifact.
+
+        Returns the artifact with its files. Its content is downloaded by `POST /artifacts/{artifact_id}:download` or
+        as an archive."""
         return Response(ArtifactSerializer(selectors.artifact_of(principal(request), artifact_id)).data)
 
     @extend_schema(
@@ -145,6 +181,10 @@ class ArtifactView(APIView):
         responses={200: deletions.DeletionSerializer, **PROBLEMS},
     )
     def delete(self, request: Request, artifact_id: str) -> Response:
+        """Delete an artifact.
+
+        Deletes one model, log or profile of a job. The deletion can be undone until the undo window ends. Needs the
+        role member in the team, and the role admin for `permanently`."""
         return deletions.delete(request, "artifacts", artifact_id)
 
 
@@ -153,12 +193,18 @@ class ArtifactDownloadView(APIView):
         operation_id="artifacts_download",
         request=None,
         responses={
-            200: inline_serializer("ArtifactDownload", {"artifact": ArtifactSerializer(), **DOWNLOAD}),
+            200: inline_serializer(
+                "ArtifactDownload", {"artifact": ArtifactSerializer(help_text="The artifact."), **DOWNLOAD}
+            ),
             **PROBLEMS,
         },
-        description="Presigned parts and the key to open them; trainer.contract.sealing opens them.",
     )
     def post(self, request: Request, artifact_id: str) -> Response:
+        """Get what is needed to download an artifact.
+
+        Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
+        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        scope `artifacts`."""
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
         return Response({"artifact": ArtifactSerializer(row).data, **_download(who, row)})
@@ -169,11 +215,18 @@ class CheckpointDownloadView(APIView):
         operation_id="checkpoints_download",
         request=None,
         responses={
-            200: inline_serializer("CheckpointDownload", {"checkpoint": CheckpointSerializer(), **DOWNLOAD}),
+            200: inline_serializer(
+                "CheckpointDownload", {"checkpoint": CheckpointSerializer(help_text="The checkpoint."), **DOWNLOAD}
+            ),
             **PROBLEMS,
         },
     )
     def post(self, request: Request, checkpoint_id: str) -> Response:
+        """Get what is needed to download a checkpoint.
+
+        Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
+        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        scope `artifacts`."""
         who = principal(request)
         row = selectors.checkpoint_of(who, checkpoint_id)
         return Response({"checkpoint": CheckpointSerializer(row).data, **_download(who, row)})
@@ -183,9 +236,13 @@ class ArchiveView(APIView):
     @extend_schema(
         operation_id="artifacts_archive",
         responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **PROBLEMS},
-        description="All files as a tar, opened and verified part by part as it streams.",
     )
     def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
+        """Download an artifact as a tar archive.
+
+        Streams all files, decrypted and verified part by part. If a part cannot be verified the connection is
+        closed, so an incomplete archive is never mistaken for a complete one. The request is recorded in the audit
+        trail. A token needs the scope `artifacts`."""
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
         _hand_out(who, row)

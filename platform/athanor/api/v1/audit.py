@@ -19,31 +19,35 @@ from athanor.api.transfers import Download
 from athanor.api.v1.shapes import PROBLEMS, page_of
 
 FILTERS = [
-    OpenApiParameter("action", str, description="itself and what lies below it: job, job.submit"),
-    OpenApiParameter("actor", str, description="a username or a user's id"),
-    OpenApiParameter("team", str, description="a team's id"),
-    OpenApiParameter("target", str, description="an id"),
-    OpenApiParameter("after", OpenApiTypes.DATETIME),
-    OpenApiParameter("before", OpenApiTypes.DATETIME),
+    OpenApiParameter("action", str, description="Only this action and those below it: `job` includes `job.submit`."),
+    OpenApiParameter("actor", str, description="Only actions of the user with this username or id."),
+    OpenApiParameter("team", str, description="Only records about the team with this id."),
+    OpenApiParameter("target", str, description="Only records about the object with this id."),
+    OpenApiParameter("after", OpenApiTypes.DATETIME, description="Only records at or after this time."),
+    OpenApiParameter("before", OpenApiTypes.DATETIME, description="Only records before this time."),
 ]
 
 
 class AuditEventSerializer(serializers.Serializer[AuditEvent]):
-    seq = serializers.IntegerField()
-    time = serializers.DateTimeField()
-    action = serializers.CharField()
-    actor = serializers.CharField()
-    actor_id = serializers.CharField(allow_blank=True)
-    token_id = serializers.CharField(allow_blank=True)
-    team_id = serializers.CharField(allow_blank=True)
-    target_type = serializers.CharField()
-    target_id = serializers.CharField()
-    address = serializers.CharField(allow_blank=True)
-    request_id = serializers.CharField(allow_blank=True)
-    before = serializers.JSONField(help_text="null when there was nothing")
-    after = serializers.JSONField(help_text="null when nothing is left")
-    previous = serializers.CharField(allow_blank=True)
-    digest = serializers.CharField()
+    """A record of the audit trail."""
+
+    seq = serializers.IntegerField(help_text="Number of the record, from 1 without gaps.")
+    time = serializers.DateTimeField(help_text="Time of the record, ISO 8601 in UTC.")
+    action = serializers.CharField(help_text="What was done, such as `job.submit`.")
+    actor = serializers.CharField(
+        help_text="Username of the person or service account, or the part of the platform that acted."
+    )
+    actor_id = serializers.CharField(allow_blank=True, help_text="Id of the user. Empty if none acted.")
+    token_id = serializers.CharField(allow_blank=True, help_text="Id of the token of the request. Empty without one.")
+    team_id = serializers.CharField(allow_blank=True, help_text="Id of the team concerned. Empty if it concerns none.")
+    target_type = serializers.CharField(help_text="Kind of what was acted on, such as `job`.")
+    target_id = serializers.CharField(help_text="Id of what was acted on.")
+    address = serializers.CharField(allow_blank=True, help_text="IP address of the request. Empty without a request.")
+    request_id = serializers.CharField(allow_blank=True, help_text="Id of the request. Empty without one.")
+    before = serializers.JSONField(help_text="Facts before the change. Null if there were none.")
+    after = serializers.JSONField(help_text="Facts after the change. Null if there are none.")
+    previous = serializers.CharField(allow_blank=True, help_text="Digest of the record before. Empty for the first.")
+    digest = serializers.CharField(help_text="Digest of this record, which covers `previous`; hexadecimal.")
 
 
 class AuditView(APIView):
@@ -51,9 +55,12 @@ class AuditView(APIView):
         operation_id="audit_list",
         parameters=[*FILTERS, *NUMBERED],
         responses={200: page_of("AuditPage", AuditEventSerializer), **PROBLEMS},
-        description="Newest first. All of it for platform administrators and auditors; its own for a team's.",
     )
     def get(self, request: Request) -> Response:
+        """Search the audit trail.
+
+        Returns records, newest first. Platform administrators and auditors see all of them, administrators of a team
+        those of their team."""
         rows = _asked(request)
         limit = LIMIT.read(request)
         if cursor := position(request):
@@ -68,10 +75,12 @@ class AuditExportView(APIView):
         operation_id="audit_export",
         parameters=FILTERS,
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR, **PROBLEMS},
-        description="The same as JSON lines, oldest first, all of them. The last line, `end`, has the head of the "
-        "trail, the number of lines and their digest, authenticated: check it with `manage.py verify_audit --file`.",
     )
     def get(self, request: Request) -> StreamingHttpResponse:
+        """Export the audit trail.
+
+        Returns the matching records as JSON lines, oldest first. The last line, `end`, contains the head of the
+        trail, the number of lines and their digest, authenticated: check it with `manage.py verify_audit --file`."""
         everything = Permission.READ_AUDIT in principal(request).platform and not _is_filtered(request)
         lines = audit_export.lines(_asked(request), lambda row: AuditEventSerializer(row).data, is_complete=everything)
         response = StreamingHttpResponse(Download(principal(request).user, lines), content_type="application/x-ndjson")

@@ -36,101 +36,217 @@ from athanor.core import tenancy
 
 LARGEST = 2**53 - 1
 MOST_LINES = 1000
-AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="of the period that this lies in; without it, now")
+AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="A time within the period. Without it, now.")
 CSV = {(200, "text/csv"): OpenApiTypes.STR}
 
 
 class BudgetPeriodSerializer(serializers.Serializer[BudgetPeriod]):
-    start = serializers.DateTimeField()
-    end = serializers.DateTimeField()
-    amount = serializers.IntegerField()
-    available = serializers.IntegerField(source="allowance", help_text="neither spent nor reserved; may be below zero")
-    reserved = serializers.IntegerField(
-        help_text="for jobs that hold slots, up to their time limit or the period's end"
+    """One calendar period of a budget."""
+
+    start = serializers.DateTimeField(help_text="First moment of the period, ISO 8601 in UTC.")
+    end = serializers.DateTimeField(help_text="First moment after the period, ISO 8601 in UTC.")
+    amount = serializers.IntegerField(
+        help_text=(
+            "What the period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
+        )
     )
-    spent = serializers.IntegerField()
-    lost = serializers.IntegerField(help_text="paid back, because the infrastructure failed")
-    warned_at = serializers.DateTimeField(allow_null=True, help_text="when the soft part was spent")
+    available = serializers.IntegerField(
+        source="allowance", help_text="What is neither spent nor reserved, in the same unit. May be below zero."
+    )
+    reserved = serializers.IntegerField(
+        help_text=("Reserved for jobs that hold slots, up to their time limit or the period's end, in the same unit.")
+    )
+    spent = serializers.IntegerField(help_text="Spent, in the same unit, without what was refunded.")
+    lost = serializers.IntegerField(help_text="Refunded because the infrastructure failed, in the same unit.")
+    warned_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text=("Time at which `soft_percent` was spent and the event was recorded, ISO 8601 in UTC. Null before."),
+    )
 
 
 class ForecastSerializer(serializers.Serializer[Any]):
-    p50 = serializers.IntegerField(help_text="what is likely spent at the period's end")
-    p90 = serializers.IntegerField(allow_null=True, help_text="null: too few days are known")
-    at_present_rate = serializers.IntegerField(help_text="if what runs now goes on, and nothing else")
-    exhausted_at = serializers.DateTimeField(allow_null=True, help_text="null: not in this period")
+    """Expected spending at a period's end."""
+
+    p50 = serializers.IntegerField(
+        help_text=(
+            "Likely spending at the period's end, in slot-seconds or, for a budget of money, in "
+            "millionths of the currency: what is spent, and for the remaining time the daily mean of the "
+            "last 28 days, or the present rate if fewer than three are known."
+        )
+    )
+    p90 = serializers.IntegerField(
+        allow_null=True,
+        help_text=(
+            "Spending that is exceeded in one of ten cases, in the same unit. Null with fewer than three "
+            "complete days to learn from."
+        ),
+    )
+    at_present_rate = serializers.IntegerField(
+        help_text=("Spending at the period's end if what runs now continues and nothing else starts, in the same unit.")
+    )
+    exhausted_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="Time at which `p50` reaches the amount, ISO 8601 in UTC. Null if it does not in this period.",
+    )
 
 
 class BudgetSerializer(serializers.Serializer[Any]):
+    """What the subtree of a quota node may spend in each calendar period."""
+
     id = serializers.CharField()
-    node = NamedSerializer()
-    path = serializers.CharField(help_text="names down to the node, joined by slashes")
-    name = serializers.CharField()
-    unit = serializers.ChoiceField(choices=Budget.Unit.values)
-    currency = serializers.CharField(allow_blank=True)
-    accelerator = serializers.CharField(allow_blank=True, help_text="empty: all")
-    period = serializers.ChoiceField(choices=Budget.Period.values)
-    amount = serializers.IntegerField(help_text="slot-seconds, or millionths of the currency")
-    soft_percent = serializers.IntegerField(help_text="who watches is warned when so much of it is spent")
-    hard = serializers.BooleanField(help_text="nothing starts without it, and runs stop at a checkpoint")
-    active = serializers.BooleanField()
+    node = NamedSerializer(help_text="Node of the quota tree whose subtree is charged.")
+    path = serializers.CharField(help_text="Names from below the organisation down to the node, joined by `/`.")
+    name = serializers.CharField(help_text="Name, unique within the node.")
+    unit = serializers.ChoiceField(
+        choices=Budget.Unit.values,
+        help_text="`slot_hours` (amounts are slot-seconds) or `money` (amounts are millionths of the currency).",
+    )
+    currency = serializers.CharField(
+        allow_blank=True, help_text="Currency of a budget of money, ISO 4217. Empty for `slot_hours`."
+    )
+    accelerator = serializers.CharField(allow_blank=True, help_text="Accelerator whose usage is charged. Empty: all.")
+    period = serializers.ChoiceField(
+        choices=Budget.Period.values, help_text="Calendar period, in UTC: `day`, `month` or `quarter`."
+    )
+    amount = serializers.IntegerField(
+        help_text=(
+            "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
+        )
+    )
+    soft_percent = serializers.IntegerField(help_text="Percentage of the amount at which a warning is recorded.")
+    hard = serializers.BooleanField(
+        help_text=("Whether jobs cannot start without enough of it, and runs checkpoint and wait when it is used up.")
+    )
+    active = serializers.BooleanField(help_text="Whether usage is charged to it.")
     created_at = serializers.DateTimeField()
-    current = BudgetPeriodSerializer(allow_null=True)
-    forecast = ForecastSerializer(allow_null=True)
+    current = BudgetPeriodSerializer(allow_null=True, help_text="The current period. Null if it has none.")
+    forecast = ForecastSerializer(allow_null=True, help_text="Forecast of the current period. Null if it has none.")
 
 
 class NewBudgetSerializer(RequestSerializer):
-    node_id = serializers.CharField(max_length=40, help_text="of the quota tree; of a team, a group or all")
-    name = serializers.CharField(max_length=100)
-    unit = serializers.ChoiceField(choices=Budget.Unit.values)
-    currency = serializers.RegexField(r"^[A-Z]{3}$", required=False, default="")
-    accelerator = serializers.RegexField(r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$", max_length=40, required=False, default="")
-    period = serializers.ChoiceField(choices=Budget.Period.values)
-    amount = serializers.IntegerField(min_value=0, max_value=LARGEST)
-    soft_percent = serializers.IntegerField(min_value=1, max_value=100, required=False, default=80)
-    hard = serializers.BooleanField(required=False, default=False)
+    """A budget to create."""
+
+    node_id = serializers.CharField(
+        max_length=40, help_text="Id of the node of the quota tree whose subtree is charged."
+    )
+    name = serializers.CharField(max_length=100, help_text="Name, unique within the node.")
+    unit = serializers.ChoiceField(
+        choices=Budget.Unit.values,
+        help_text="`slot_hours` (amounts are slot-seconds) or `money` (amounts are millionths of the currency).",
+    )
+    currency = serializers.RegexField(
+        r"^[A-Z]{3}$",
+        required=False,
+        default="",
+        help_text="Currency, ISO 4217. A budget of money needs one; for `slot_hours` it is ignored.",
+    )
+    accelerator = serializers.RegexField(
+        r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$",
+        max_length=40,
+        required=False,
+        default="",
+        help_text="Accelerator whose usage is charged. Empty: all.",
+    )
+    period = serializers.ChoiceField(
+        choices=Budget.Period.values, help_text="Calendar period, in UTC: `day`, `month` or `quarter`."
+    )
+    amount = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST,
+        help_text=(
+            "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
+        ),
+    )
+    soft_percent = serializers.IntegerField(
+        min_value=1,
+        max_value=100,
+        required=False,
+        default=80,
+        help_text="Percentage of the amount at which a warning is recorded.",
+    )
+    hard = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text=("Whether jobs cannot start without enough of it, and runs checkpoint and wait when it is used up."),
+    )
 
 
 class BudgetChangeSerializer(RequestSerializer):
-    name = serializers.CharField(max_length=100, required=False)
-    amount = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
-    soft_percent = serializers.IntegerField(min_value=1, max_value=100, required=False)
-    hard = serializers.BooleanField(required=False)
-    active = serializers.BooleanField(required=False, help_text="false: nothing is charged to it any more")
+    """Changes of a budget."""
+
+    name = serializers.CharField(max_length=100, required=False, help_text="Name, unique within the node.")
+    amount = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST,
+        required=False,
+        help_text=(
+            "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
+        ),
+    )
+    soft_percent = serializers.IntegerField(
+        min_value=1, max_value=100, required=False, help_text="Percentage of the amount at which a warning is recorded."
+    )
+    hard = serializers.BooleanField(
+        required=False,
+        help_text=("Whether jobs cannot start without enough of it, and runs checkpoint and wait when it is used up."),
+    )
+    active = serializers.BooleanField(required=False, help_text="Whether usage is charged to it.")
 
 
 class BurnPointSerializer(serializers.Serializer[Any]):
-    time = serializers.DateTimeField()
-    spent = serializers.IntegerField(help_text="from the period's start up to then")
+    """Spending up to a time."""
+
+    time = serializers.DateTimeField(help_text="End of an hour, ISO 8601 in UTC.")
+    spent = serializers.IntegerField(help_text="Spent from the period's start to this time, in the budget's unit.")
 
 
 class BudgetLineSerializer(serializers.Serializer[Any]):
-    team = NamedSerializer()
-    job_id = serializers.CharField()
-    spent = serializers.IntegerField()
-    reserved = serializers.IntegerField()
-    refunded = serializers.IntegerField(help_text="lost to the infrastructure; not in spent")
+    """What one job spent and reserved."""
+
+    team = NamedSerializer(help_text="Team of the job.")
+    job_id = serializers.CharField(help_text="Id of the job.")
+    spent = serializers.IntegerField(help_text="Spent, in the budget's unit, without what was refunded.")
+    reserved = serializers.IntegerField(help_text="Reserved, in the same unit.")
+    refunded = serializers.IntegerField(help_text="Refunded because the infrastructure failed, in the same unit.")
 
 
 class OthersSerializer(serializers.Serializer[Any]):
-    spent = serializers.IntegerField()
-    reserved = serializers.IntegerField()
+    """What all other jobs spent and reserved."""
+
+    spent = serializers.IntegerField(help_text="Spent, in the budget's unit.")
+    reserved = serializers.IntegerField(help_text="Reserved, in the same unit.")
 
 
 class BudgetStatementSerializer(serializers.Serializer[Any]):
-    period = BudgetPeriodSerializer()
-    lines = BudgetLineSerializer(many=True, help_text="a job each, the dearest first, a thousand at most")
-    others = OthersSerializer(help_text="what is not in lines: of teams that you are not in, and beyond the thousand")
-    burn_down = BurnPointSerializer(many=True)
+    """A period of a budget, job by job."""
+
+    period = BudgetPeriodSerializer(help_text="The period.")
+    lines = BudgetLineSerializer(many=True, help_text="One line per job, most expensive first, at most 1000.")
+    others = OthersSerializer(
+        help_text="Sum of what `lines` does not contain: jobs of other teams, and jobs beyond the first 1000."
+    )
+    burn_down = BurnPointSerializer(
+        many=True, help_text="Spending over time, with a point for each hour in which something was spent."
+    )
 
 
 class BudgetsView(APIView):
     @extend_schema(
         operation_id="budgets_list",
-        parameters=[OpenApiParameter("active", str, enum=["true", "all"], description="true without it")],
+        parameters=[
+            OpenApiParameter(
+                "active",
+                str,
+                enum=["true", "all"],
+                description="`true` lists active budgets only, `all` lists all. Without it, `true`.",
+            )
+        ],
         responses={200: page_of("BudgetPage", BudgetSerializer), **PROBLEMS},
-        description="Of your teams and of the groups above them; all for platform administrators and auditors.",
     )
     def get(self, request: Request) -> Response:
+        """List budgets.
+
+        Returns the budgets of your teams and of the groups above them; platform administrators and auditors see all."""
         rows = services.visible_to(principal(request))
         if request.query_params.get("active") != "all":
             rows = rows.filter(active=True)
@@ -141,9 +257,12 @@ class BudgetsView(APIView):
         parameters=IDEMPOTENT,
         request=NewBudgetSerializer,
         responses={201: BudgetSerializer, **PROBLEMS},
-        description="Jobs that run are charged to it from now on. For platform administrators.",
     )
     def post(self, request: Request) -> Response:
+        """Create a budget.
+
+        Creates a budget for a node of the quota tree. Usage from now on, of running jobs too, is charged to it. For
+        platform administrators."""
         who = _operator(request)
         asked = read(NewBudgetSerializer, request)
 
@@ -157,6 +276,9 @@ class BudgetsView(APIView):
 class BudgetView(APIView):
     @extend_schema(operation_id="budgets_show", responses={200: BudgetSerializer, **PROBLEMS})
     def get(self, request: Request, budget_id: str) -> Response:
+        """Show a budget.
+
+        Returns the budget with its current period and a forecast of the period's end. The response has an `ETag`."""
         return _one(services.find(principal(request), budget_id))
 
     @extend_schema(
@@ -164,10 +286,13 @@ class BudgetView(APIView):
         parameters=[IF_MATCH],
         request=BudgetChangeSerializer,
         responses={200: BudgetSerializer, **PROBLEMS},
-        description="Another amount holds at once. When a hard one is lowered below what is given out, the newest runs "
-        "stop at a checkpoint; what is spent stays spent. For platform administrators.",
     )
     def patch(self, request: Request, budget_id: str) -> Response:
+        """Change a budget.
+
+        Changes the fields that are sent; the others stay. A new amount takes effect immediately, including in the
+        current period. If a hard budget falls below what is reserved, the newest runs checkpoint and return to the
+        queue; what is spent stays spent. For platform administrators."""
         row = services.find(principal(request), budget_id)
         who = _operator(request)
         unchanged: Callable[[Budget], None] = guard(request, lambda row, tag: tag == _tag(row))
@@ -178,11 +303,14 @@ class BudgetView(APIView):
 class BudgetStatementView(APIView):
     @extend_schema(
         operation_id="budgets_statement",
-        parameters=[AT, OpenApiParameter("team", str, description="a team's id: only its lines")],
+        parameters=[AT, OpenApiParameter("team", str, description="Only lines of the team with this id.")],
         responses={200: BudgetStatementSerializer, **PROBLEMS},
-        description="Your teams' jobs by name; of others only the sum.",
     )
     def get(self, request: Request, budget_id: str) -> Response:
+        """Show the statement of a budget period.
+
+        Returns what jobs of your teams spent and reserved in the period; jobs of other teams are one sum. Platform
+        administrators and auditors see all jobs."""
         who = principal(request)
         budget = services.find(who, budget_id)
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())
@@ -213,9 +341,12 @@ class BudgetExportView(APIView):
         operation_id="budgets_export",
         parameters=[AT],
         responses={**CSV, **PROBLEMS},
-        description="Every line of the period's ledger as CSV: your teams' and the amount's own.",
     )
     def get(self, request: Request, budget_id: str) -> StreamingHttpResponse:
+        """Export the ledger of a budget period.
+
+        Returns the ledger of the period as CSV: the lines of your teams and those of the amount itself. Platform
+        administrators and auditors get every line."""
         who = principal(request)
         budget = services.find(who, budget_id)
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())

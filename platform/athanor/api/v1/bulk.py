@@ -21,18 +21,29 @@ MOST_AT_ONCE = 200
 
 
 class BulkSerializer(RequestSerializer):
-    ids = serializers.ListField(child=serializers.CharField(max_length=60), min_length=1, max_length=MOST_AT_ONCE)
+    """The jobs to act on."""
+
+    ids = serializers.ListField(
+        child=serializers.CharField(max_length=60),
+        min_length=1,
+        max_length=MOST_AT_ONCE,
+        help_text="Ids of 1 to 200 jobs. An id that is given twice is acted on once.",
+    )
 
 
 class BulkItemSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField()
-    status = serializers.IntegerField(help_text="as the same wish for this job alone would be answered")
-    job = JobSummarySerializer(allow_null=True)
-    problem = ProblemSerializer(allow_null=True)
+    """Result for one of several jobs."""
+
+    id = serializers.CharField(help_text="Id of the job, as it was sent.")
+    status = serializers.IntegerField(help_text="HTTP status that the same request for this job alone would have.")
+    job = JobSummarySerializer(allow_null=True, help_text="The job after the request. Null if it was refused.")
+    problem = ProblemSerializer(allow_null=True, help_text="Why it was refused. Null if it was not.")
 
 
 class BulkResultSerializer(serializers.Serializer[Any]):
-    items = BulkItemSerializer(many=True, help_text="in the order of `ids`, each id once")
+    """Results of an action on several jobs."""
+
+    items = BulkItemSerializer(many=True, help_text="Results in the order of `ids`, each id once.")
 
 
 class BulkView(APIView):
@@ -65,6 +76,10 @@ class BulkCancelView(BulkView):
         operation_id="jobs_cancel_many", request=BulkSerializer, responses={200: BulkResultSerializer, **PROBLEMS}
     )
     def post(self, request: Request) -> Response:
+        """Cancel several jobs.
+
+        Cancels up to 200 jobs, each on its own. The response has the result for each id, so some may be refused
+        while others succeed."""
         return self.answer(request)
 
 
@@ -75,6 +90,10 @@ class BulkPauseView(BulkView):
         operation_id="jobs_pause_many", request=BulkSerializer, responses={200: BulkResultSerializer, **PROBLEMS}
     )
     def post(self, request: Request) -> Response:
+        """Pause several jobs.
+
+        Pauses up to 200 jobs, each on its own. The response has the result for each id, so some may be refused while
+        others succeed."""
         return self.answer(request)
 
 
@@ -85,4 +104,8 @@ class BulkResumeView(BulkView):
         operation_id="jobs_resume_many", request=BulkSerializer, responses={200: BulkResultSerializer, **PROBLEMS}
     )
     def post(self, request: Request) -> Response:
+        """Resume several jobs.
+
+        Resumes up to 200 jobs, each on its own. The response has the result for each id, so some may be refused
+        while others succeed."""
         return self.answer(request)

@@ -20,13 +20,17 @@ from athanor.specs.v1 import JobSpec
 
 
 class PresetSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    title = serializers.CharField()
-    description = serializers.CharField()
-    num_parameters = serializers.IntegerField()
-    fits = serializers.DictField(child=serializers.BooleanField(), help_text="by cluster name")
-    spec = serializers.JSONField()
-    spec_yaml = serializers.CharField()
+    """A complete job spec to start from."""
+
+    name = serializers.CharField(help_text="Name of the preset.")
+    title = serializers.CharField(help_text="Title for people.")
+    description = serializers.CharField(help_text="What the preset trains, in a sentence or two.")
+    num_parameters = serializers.IntegerField(help_text="Parameters of its model.")
+    fits = serializers.DictField(
+        child=serializers.BooleanField(), help_text="Whether the job could run, by name of each enabled cluster."
+    )
+    spec = serializers.JSONField(help_text="The spec as JSON.")
+    spec_yaml = serializers.CharField(help_text="The same spec as commented YAML.")
 
 
 class PresetsView(APIView):
@@ -38,6 +42,9 @@ class PresetsView(APIView):
         },
     )
     def get(self, request: Request) -> Response:
+        """List presets.
+
+        Returns complete job specs to start from, with the clusters that each fits."""
         clusters = list(enabled_clusters())
         return Response(listed([_preset(preset, clusters) for preset in PRESETS.values()]))
 
@@ -48,6 +55,9 @@ class SpecSchemaView(APIView):
 
     @extend_schema(operation_id="spec_schema", responses={200: OpenApiTypes.OBJECT}, auth=[])
     def get(self, request: Request) -> Response:
+        """Get the JSON Schema of the job spec.
+
+        Returns the schema by which editors can check and complete a spec. Needs no authentication."""
         return Response(JobSpec.model_json_schema())
 
 

@@ -25,161 +25,293 @@ LATELY = timedelta(hours=24)
 
 
 class PoolSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    accelerator = serializers.CharField()
-    nodes = serializers.IntegerField()
-    slots_per_node = serializers.IntegerField()
-    slots = serializers.IntegerField()
-    slots_used = serializers.IntegerField(help_text="held by jobs of this platform")
-    memory_bytes = serializers.IntegerField(help_text="of one node")
-    price_per_slot_hour = serializers.FloatField()
-    currency = serializers.CharField()
+    """Equal slots of a cluster."""
+
+    name = serializers.CharField(help_text="Name within the cluster.")
+    accelerator = serializers.CharField(help_text="Accelerator of its nodes, or `cpu`.")
+    nodes = serializers.IntegerField(help_text="Number of nodes.")
+    slots_per_node = serializers.IntegerField(
+        help_text="Slots per node. A slot runs one process: one accelerator, or one CPU core."
+    )
+    slots = serializers.IntegerField(help_text="Slots of all its nodes.")
+    slots_used = serializers.IntegerField(help_text="Slots that jobs of this platform hold.")
+    memory_bytes = serializers.IntegerField(help_text="Memory of one node in bytes, shared by its processes.")
+    price_per_slot_hour = serializers.FloatField(help_text="Price per slot-hour, in `currency`.")
+    currency = serializers.CharField(help_text="Currency, ISO 4217.")
 
 
 class PoolChangeSerializer(RequestSerializer):
-    accelerator = serializers.RegexField(r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$", max_length=40, required=False)
-    nodes = serializers.IntegerField(required=False, min_value=0, max_value=LARGEST)
-    slots_per_node = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST)
-    memory_bytes = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_BYTES)
-    price_per_slot_hour = AmountField(required=False, max_digits=12, decimal_places=4)
-    currency = serializers.RegexField(CURRENCY, required=False, max_length=3)
+    """A pool to create, or changes of one."""
+
+    accelerator = serializers.RegexField(
+        r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$",
+        max_length=40,
+        required=False,
+        help_text="Accelerator of its nodes, or `cpu`. A new pool without it has `cpu`.",
+    )
+    nodes = serializers.IntegerField(
+        required=False, min_value=0, max_value=LARGEST, help_text="Number of nodes. A new pool without it has 1."
+    )
+    slots_per_node = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=LARGEST,
+        help_text=("Slots per node. A slot runs one process: one accelerator, or one CPU core. A new pool needs it."),
+    )
+    memory_bytes = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=LARGEST_BYTES,
+        help_text="Memory of one node in bytes, shared by its processes. A new pool needs it.",
+    )
+    price_per_slot_hour = AmountField(
+        required=False,
+        max_digits=12,
+        decimal_places=4,
+        help_text="Price per slot-hour, in `currency`. A new pool without it has 0.",
+    )
+    currency = serializers.RegexField(
+        CURRENCY, required=False, max_length=3, help_text="Currency, ISO 4217. A new pool without it has USD."
+    )
 
 
 class CapacitySerializer(serializers.Serializer[selectors.Capacity]):
-    accelerator = serializers.CharField(allow_blank=True)
-    nodes = serializers.IntegerField()
-    slots = serializers.IntegerField()
-    slots_used = serializers.IntegerField(help_text="by whomever")
-    usable_slots = serializers.IntegerField(help_text="of nodes that are ready and not in quarantine")
+    """Nodes and slots of one accelerator."""
+
+    accelerator = serializers.CharField(
+        allow_blank=True, help_text="Accelerator of the nodes. Empty if the cluster reports none."
+    )
+    nodes = serializers.IntegerField(help_text="Number of nodes.")
+    slots = serializers.IntegerField(help_text="Slots of these nodes.")
+    slots_used = serializers.IntegerField(help_text="Slots in use by anyone, as the cluster reports.")
+    usable_slots = serializers.IntegerField(help_text="Slots of nodes that are ready and not in quarantine.")
 
 
 class NodeCountsSerializer(serializers.Serializer[Any]):
-    total = serializers.IntegerField()
-    ready = serializers.IntegerField()
-    drained = serializers.IntegerField()
-    down = serializers.IntegerField()
-    unknown = serializers.IntegerField()
-    quarantined = serializers.IntegerField(help_text="of them, whatever their state")
+    """Number of nodes by state."""
+
+    total = serializers.IntegerField(help_text="Number of nodes.")
+    ready = serializers.IntegerField(help_text="Number of nodes that accept work.")
+    drained = serializers.IntegerField(help_text="Number of nodes that somebody has drained.")
+    down = serializers.IntegerField(help_text="Number of nodes that are down.")
+    unknown = serializers.IntegerField(help_text="Number of nodes whose state is not known.")
+    quarantined = serializers.IntegerField(help_text="Number of nodes in quarantine, whatever their state.")
 
 
 class ClusterSerializer(serializers.Serializer[Any]):
+    """A cluster as everyone sees it."""
+
     id = serializers.CharField()
-    name = serializers.CharField()
-    kind = serializers.CharField()
-    enabled = serializers.BooleanField(help_text="whether anything new is admitted")
-    usable = serializers.BooleanField(allow_null=True, help_text="by its last examination; null where there is none")
-    pools = PoolSerializer(many=True)
-    nodes = NodeCountsSerializer(help_text="those that its last inventory listed")
-    capacity = CapacitySerializer(many=True, help_text="of those nodes, by accelerator")
+    name = serializers.CharField(help_text="Name, unique on the platform. Specs name the cluster by it.")
+    kind = serializers.CharField(help_text="Kind of cluster, such as `slurm` or `kubernetes`.")
+    enabled = serializers.BooleanField(help_text="Whether new jobs are admitted.")
+    usable = serializers.BooleanField(
+        allow_null=True, help_text="Whether jobs can run, by its last health check. Null before the first."
+    )
+    pools = PoolSerializer(many=True, help_text="Its pools, by name.")
+    nodes = NodeCountsSerializer(help_text="Number of nodes in its last inventory, by state.")
+    capacity = CapacitySerializer(many=True, help_text="Capacity of those nodes, by accelerator.")
 
 
 class FindingSerializer(serializers.Serializer[Any]):
-    check = serializers.CharField()
-    level = serializers.ChoiceField(choices=[level.value for level in Level])
-    detail = serializers.CharField(allow_blank=True)
-    remedy = serializers.CharField(allow_blank=True)
+    """One finding of a health check."""
+
+    check = serializers.CharField(help_text="What was checked.")
+    level = serializers.ChoiceField(
+        choices=[level.value for level in Level],
+        help_text="`ok`; `warning` if jobs run with restrictions; `error` if jobs cannot run.",
+    )
+    detail = serializers.CharField(allow_blank=True, help_text="What was found.")
+    remedy = serializers.CharField(allow_blank=True, help_text="What to do about a warning or an error. May be empty.")
 
 
 class ProbeSerializer(serializers.Serializer[ClusterProbe]):
+    """The result of a health check of a cluster, for as long as it stayed the same."""
+
     id = serializers.CharField()
-    began_at = serializers.DateTimeField(help_text="since when it is so")
-    seen_at = serializers.DateTimeField(help_text="when it was last found to be so")
-    usable = serializers.BooleanField()
-    version = serializers.CharField(allow_blank=True)
-    facts = serializers.JSONField()
-    findings = FindingSerializer(many=True)
+    began_at = serializers.DateTimeField(help_text="Time of the first check with this result, ISO 8601 in UTC.")
+    seen_at = serializers.DateTimeField(help_text="Time of the last check with this result, ISO 8601 in UTC.")
+    usable = serializers.BooleanField(help_text="Whether jobs can run: no finding is an error.")
+    version = serializers.CharField(allow_blank=True, help_text="Version that the cluster reports. May be empty.")
+    facts = serializers.JSONField(
+        help_text="What the backend learned about the cluster, as a JSON object that depends on its kind."
+    )
+    findings = FindingSerializer(many=True, help_text="What was checked and found.")
 
 
 class CheckSerializer(serializers.Serializer[Any]):
-    usable = serializers.BooleanField(allow_null=True, help_text="null where such a cluster cannot be examined")
-    version = serializers.CharField(allow_blank=True)
-    facts = serializers.JSONField()
-    findings = FindingSerializer(many=True)
+    """The result of checking a configuration."""
+
+    usable = serializers.BooleanField(
+        allow_null=True,
+        help_text=("Whether jobs can run: no finding is an error. Null for a kind of cluster without health checks."),
+    )
+    version = serializers.CharField(allow_blank=True, help_text="Version that the cluster reports. May be empty.")
+    facts = serializers.JSONField(
+        help_text="What the backend learned about the cluster, as a JSON object that depends on its kind."
+    )
+    findings = FindingSerializer(many=True, help_text="What was checked and found.")
 
 
 class ProposalSerializer(serializers.Serializer[selectors.Proposal]):
-    name = serializers.CharField()
-    accelerator = serializers.CharField()
-    nodes = serializers.IntegerField()
-    slots_per_node = serializers.IntegerField()
-    memory_bytes = serializers.IntegerField()
+    """A pool that a cluster's nodes suggest."""
+
+    name = serializers.CharField(help_text="Proposed name.")
+    accelerator = serializers.CharField(help_text="Accelerator of the nodes.")
+    nodes = serializers.IntegerField(help_text="Number of nodes.")
+    slots_per_node = serializers.IntegerField(help_text="Fewest slots of one of the nodes.")
+    memory_bytes = serializers.IntegerField(help_text="Smallest memory of one of the nodes, in bytes.")
 
 
 class SetupSerializer(serializers.Serializer[Any]):
-    """What those see who operate the platform."""
+    """How a cluster is set up, for platform administrators."""
 
-    config = serializers.JSONField()
-    config_problems = FieldProblemSerializer(many=True, help_text="where it no longer fits its kind")
-    capabilities = serializers.ListField(child=serializers.CharField(), help_text="probe, nodes, drain, sync_teams")
-    probe = ProbeSerializer(allow_null=True)
-    nodes_at = serializers.DateTimeField(allow_null=True, help_text="when its nodes were last asked for")
-    nodes_problem = serializers.CharField(allow_blank=True, help_text="why they could not be listed then")
-    suspects = serializers.ListField(
-        child=serializers.CharField(), help_text="nodes that hit several jobs lately: look whether to quarantine them"
+    config = serializers.JSONField(help_text="Configuration, as the schema of its kind describes.")
+    config_problems = FieldProblemSerializer(
+        many=True, help_text="Where the stored configuration no longer fits its kind, as after an upgrade."
     )
-    proposed_pools = ProposalSerializer(many=True, help_text="by its nodes")
+    capabilities = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="What its backend can do besides running jobs: `probe`, `nodes`, `drain`, `sync_teams`.",
+    )
+    probe = ProbeSerializer(allow_null=True, help_text="Its last health check. Null before the first.")
+    nodes_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the last inventory of its nodes, ISO 8601 in UTC. Null before the first."
+    )
+    nodes_problem = serializers.CharField(
+        allow_blank=True, help_text="Why the last inventory failed. Empty if it did not."
+    )
+    suspects = serializers.ListField(
+        child=serializers.CharField(),
+        help_text=(
+            "Names of nodes whose incidents affected at least three jobs within 24 hours: consider a quarantine."
+        ),
+    )
+    proposed_pools = ProposalSerializer(many=True, help_text="Pools that its nodes suggest and that do not exist.")
 
 
 class FullClusterSerializer(ClusterSerializer):
+    """A cluster with its setup."""
+
     created_at = serializers.DateTimeField()
-    observed_at = serializers.DateTimeField(allow_null=True, help_text="when its jobs were last asked for")
-    setup = SetupSerializer(allow_null=True)
+    observed_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="Time of the last complete sweep over its attempts, ISO 8601 in UTC. Null before the first.",
+    )
+    setup = SetupSerializer(
+        allow_null=True, help_text="How it is set up. Null for callers who are not platform administrators."
+    )
 
 
 class NewClusterSerializer(RequestSerializer):
-    name = serializers.RegexField(r"^[a-z0-9][a-z0-9-]*$", max_length=63)
-    kind = serializers.CharField(max_length=20)
-    config = serializers.DictField(required=False, default=dict)
-    enabled = serializers.BooleanField(required=False, default=True)
+    """A cluster to register."""
+
+    name = serializers.RegexField(
+        r"^[a-z0-9][a-z0-9-]*$",
+        max_length=63,
+        help_text="Name, unique on the platform: lower-case letters, digits and `-`.",
+    )
+    kind = serializers.CharField(max_length=20, help_text="Kind of cluster, one of `GET /clusters:kinds`.")
+    config = serializers.DictField(
+        required=False, default=dict, help_text="Configuration, as the schema of its kind describes."
+    )
+    enabled = serializers.BooleanField(required=False, default=True, help_text="Whether new jobs are admitted.")
 
 
 class ClusterChangeSerializer(RequestSerializer):
-    config = serializers.DictField(required=False, help_text="the whole of it, in place of what was")
-    enabled = serializers.BooleanField(required=False)
+    """Changes of a cluster."""
+
+    config = serializers.DictField(
+        required=False, help_text="The complete new configuration, which replaces the present one."
+    )
+    enabled = serializers.BooleanField(required=False, help_text="Whether new jobs are admitted.")
 
 
 class ConfigSerializer(RequestSerializer):
+    """A cluster configuration to check."""
+
     name = serializers.RegexField(
-        r"^[a-z0-9][a-z0-9-]*$", max_length=63, required=False, help_text="of the cluster that it is, or will be, of"
+        r"^[a-z0-9][a-z0-9-]*$",
+        max_length=63,
+        required=False,
+        help_text="Name of the cluster that the configuration is for, registered or not.",
     )
-    kind = serializers.CharField(max_length=20)
-    config = serializers.DictField(required=False, default=dict)
+    kind = serializers.CharField(max_length=20, help_text="Kind of cluster, one of `GET /clusters:kinds`.")
+    config = serializers.DictField(
+        required=False, default=dict, help_text="Configuration, as the schema of its kind describes."
+    )
 
 
 class KindSerializer(serializers.Serializer[Any]):
-    kind = serializers.CharField()
-    title = serializers.CharField()
-    configuration = serializers.JSONField(help_text="JSON Schema")
+    """A kind of cluster."""
+
+    kind = serializers.CharField(help_text="Name of the kind.")
+    title = serializers.CharField(help_text="Title for people.")
+    configuration = serializers.JSONField(help_text="JSON Schema of its configuration.")
 
 
 class IncidentSerializer(serializers.Serializer[NodeIncident]):
+    """Something that happened to a node."""
+
     id = serializers.CharField()
-    kind = serializers.CharField()
-    time = serializers.DateTimeField()
-    detail = serializers.CharField(allow_blank=True)
-    actor = serializers.CharField(allow_blank=True)
-    job_id = serializers.CharField(allow_blank=True)
-    attempt_id = serializers.CharField(allow_blank=True)
+    kind = serializers.CharField(
+        help_text=(
+            "The reason for which an attempt ended there, what was done to the node (such as "
+            "`quarantined`) or what was seen of it (`down`, `ready`)."
+        )
+    )
+    time = serializers.DateTimeField(help_text="Time of the incident, ISO 8601 in UTC.")
+    detail = serializers.CharField(allow_blank=True, help_text="What happened, in words. May be empty.")
+    actor = serializers.CharField(allow_blank=True, help_text="Username of the person who did it. Empty if nobody did.")
+    job_id = serializers.CharField(allow_blank=True, help_text="Id of the job that was affected. Empty if none was.")
+    attempt_id = serializers.CharField(
+        allow_blank=True, help_text="Id of the attempt that was affected. Empty if none was."
+    )
 
 
 class NodeSerializer(serializers.Serializer[Node]):
-    name = serializers.CharField()
-    state = serializers.ChoiceField(choices=[state.value for state in NodeState])
-    reason = serializers.CharField(allow_blank=True)
-    listed = serializers.BooleanField(help_text="whether the last inventory named it")
-    pools = serializers.ListField(child=serializers.CharField(), help_text="as its cluster groups it")
-    accelerator = serializers.CharField(allow_blank=True)
-    slots = serializers.IntegerField()
-    slots_used = serializers.IntegerField()
-    cpus = serializers.IntegerField()
-    memory_bytes = serializers.IntegerField()
-    topology = serializers.ListField(child=serializers.CharField(), help_text="the switches above it, outermost first")
-    labels = serializers.DictField(child=serializers.CharField(allow_blank=True))
-    seen_at = serializers.DateTimeField(allow_null=True)
-    quarantined_at = serializers.DateTimeField(allow_null=True)
-    quarantined_by = serializers.CharField(allow_blank=True)
-    quarantine_reason = serializers.CharField(allow_blank=True)
-    recent_jobs_hit = serializers.SerializerMethodField(help_text="in the last 24 hours")
+    """A machine of a cluster."""
+
+    name = serializers.CharField(help_text="Name within the cluster.")
+    state = serializers.ChoiceField(
+        choices=[state.value for state in NodeState],
+        help_text="`ready`, `drained` (takes no new work because somebody decided so), `down` or `unknown`.",
+    )
+    reason = serializers.CharField(
+        allow_blank=True, help_text="Reason for the state, as the cluster reports it. May be empty."
+    )
+    listed = serializers.BooleanField(help_text="Whether the last inventory listed it.")
+    pools = serializers.ListField(
+        child=serializers.CharField(), help_text="Names by which its cluster groups it, such as partitions."
+    )
+    accelerator = serializers.CharField(
+        allow_blank=True, help_text="Its accelerator, as the cluster reports it. May be empty."
+    )
+    slots = serializers.IntegerField(help_text="Number of its slots: accelerators, or processor cores if it has none.")
+    slots_used = serializers.IntegerField(help_text="Number of slots in use by anyone, as the cluster reports.")
+    cpus = serializers.IntegerField(help_text="Number of its CPUs, as the cluster reports.")
+    memory_bytes = serializers.IntegerField(help_text="Its memory in bytes.")
+    topology = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of the switches above it, outermost first."
+    )
+    labels = serializers.DictField(
+        child=serializers.CharField(allow_blank=True), help_text="Labels of the cluster, by name."
+    )
+    seen_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the last inventory that listed it, ISO 8601 in UTC. Null if none did."
+    )
+    quarantined_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time since which it is in quarantine, ISO 8601 in UTC. Null if it is not."
+    )
+    quarantined_by = serializers.CharField(
+        allow_blank=True, help_text="Username of the person who quarantined it. Empty if it is not in quarantine."
+    )
+    quarantine_reason = serializers.CharField(
+        allow_blank=True, help_text="Reason for the quarantine. Empty if it is not in quarantine."
+    )
+    recent_jobs_hit = serializers.SerializerMethodField(
+        help_text="Number of jobs that an incident affected within the last 24 hours."
+    )
 
     def get_recent_jobs_hit(self, node: Node) -> int:
         found: int = self.context["hit"].get(node.pk, 0)
@@ -187,36 +319,61 @@ class NodeSerializer(serializers.Serializer[Node]):
 
 
 class ActedNodeSerializer(NodeSerializer):
-    notice = serializers.SerializerMethodField(help_text="why its cluster did not follow, where it did not")
+    """A node after an action on it."""
+
+    notice = serializers.SerializerMethodField(
+        help_text="Why the cluster did not follow. Empty if it did, or was not asked."
+    )
 
     def get_notice(self, node: Node) -> str:
         return str(self.context["notice"])
 
 
 class NodeReasonSerializer(RequestSerializer):
-    reason = serializers.CharField(max_length=500)
+    """Why a node is drained or quarantined."""
+
+    reason = serializers.CharField(max_length=500, help_text="Reason, for others to read.")
 
 
 class QueuedSerializer(serializers.Serializer[Attempt]):
-    """Of other teams' jobs only ids are shown."""
+    """An attempt that has not ended on a cluster. Of other teams' jobs only ids are shown."""
 
-    attempt_id = serializers.CharField(source="id")
-    job_id = serializers.CharField()
-    number = serializers.IntegerField()
-    backend_name = serializers.CharField()
-    backend_id = serializers.CharField(allow_blank=True)
-    status = serializers.CharField()
-    phase = serializers.CharField(allow_blank=True)
-    native_state = serializers.CharField(allow_blank=True)
-    native_reason = serializers.CharField(allow_blank=True)
-    explanation = serializers.CharField(allow_blank=True)
-    nodes = serializers.ListField(child=serializers.CharField(), source="native_nodes")
-    expected_start_at = serializers.DateTimeField(allow_null=True)
-    submitted_at = serializers.DateTimeField(allow_null=True)
+    attempt_id = serializers.CharField(source="id", help_text="Id of the attempt.")
+    job_id = serializers.CharField(help_text="Id of the job.")
+    number = serializers.IntegerField(help_text="Number of the attempt within the job.")
+    backend_name = serializers.CharField(help_text="Name of the attempt on the cluster. It is unique.")
+    backend_id = serializers.CharField(
+        allow_blank=True, help_text="Id that the cluster gave it. Empty until it is known."
+    )
+    status = serializers.CharField(help_text="Status of the attempt: `prepared`, `submitted` or `running`.")
+    phase = serializers.CharField(
+        allow_blank=True,
+        help_text=("Phase on the cluster: `pending`, `starting`, `running` or `ending`. Empty if it is not known."),
+    )
+    native_state = serializers.CharField(allow_blank=True, help_text="State in the cluster's own terms. May be empty.")
+    native_reason = serializers.CharField(
+        allow_blank=True, help_text="Reason in the cluster's own terms. May be empty."
+    )
+    explanation = serializers.CharField(
+        allow_blank=True, help_text="What the state means, as a sentence. May be empty."
+    )
+    nodes = serializers.ListField(
+        child=serializers.CharField(), source="native_nodes", help_text="Names of the nodes that it runs on."
+    )
+    expected_start_at = serializers.DateTimeField(
+        allow_null=True, help_text="The cluster's own estimate of the start, ISO 8601 in UTC. Null if it gives none."
+    )
+    submitted_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was submitted to the cluster, ISO 8601 in UTC. Null before."
+    )
 
 
 class ChangesSerializer(serializers.Serializer[Any]):
-    changes = serializers.ListField(child=serializers.CharField(), help_text="a line each; none when all was so")
+    """What was changed on a cluster."""
+
+    changes = serializers.ListField(
+        child=serializers.CharField(), help_text="What was changed, a line each. Empty if nothing was."
+    )
 
 
 def pool_data(pools: list[Pool]) -> list[Any]:

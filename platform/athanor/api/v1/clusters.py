@@ -16,7 +16,7 @@ from athanor.api.access import principal
 from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of
 from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, page, serialize_many
+from athanor.api.pagination import CURSOR_HELP, PAGED, listed, page, serialize_many
 from athanor.api.parameters import WholeNumber
 from athanor.api.v1.cluster_shapes import (
     ActedNodeSerializer,
@@ -60,9 +60,12 @@ class ClustersView(APIView):
     @extend_schema(
         operation_id="clusters_list",
         responses={200: page_of("ClusterPage", ClusterSerializer), **PROBLEMS},
-        description="Disabled ones are listed for platform administrators alone.",
     )
     def get(self, request: Request) -> Response:
+        """List clusters.
+
+        Returns clusters with their pools and the capacity of their nodes, by name. Disabled clusters are listed for
+        platform administrators only."""
         rows = Cluster.objects.prefetch_related("pools").order_by("name") if operates(request) else enabled_clusters()
         return Response(listed([ClusterSerializer(cluster_data(row)).data for row in rows]))
 
@@ -71,11 +74,13 @@ class ClustersView(APIView):
         parameters=IDEMPOTENT,
         request=NewClusterSerializer,
         responses={201: FullClusterSerializer, **PROBLEMS},
-        description="Register a cluster. Its configuration holds no secrets: it names files in the server's "
-        "ATHANOR_CLUSTER_CONFIG_DIR; commands are set there too, in NAME.cluster.json. It has no "
-        "pools yet; its nodes propose some.",
     )
     def post(self, request: Request) -> Response:
+        """Register a cluster.
+
+        Registers a cluster without pools; `setup` proposes pools once its nodes are known. The configuration
+        contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands are set too,
+        in NAME.cluster.json. For platform administrators."""
         who = operator(request)
         asked = read(NewClusterSerializer, request)
         return once(request, lambda: _full(request, clusters.register(**asked, actor=who.user), status=201))
@@ -86,11 +91,13 @@ class ClusterCheckView(APIView):
         operation_id="clusters_check",
         request=ConfigSerializer,
         responses={200: CheckSerializer, **PROBLEMS},
-        description="A dry run: is this configuration right, and what does an examination find? Nothing is "
-        "stored but a record in the audit trail. With `name`, the server's own part of that "
-        "cluster applies. May take as long as the cluster does.",
     )
     def post(self, request: Request) -> Response:
+        """Check a cluster configuration.
+
+        Validates the configuration and runs a health check of the cluster that it describes. Nothing is stored
+        except a record in the audit trail. With `name` the server's own settings for that cluster apply. Takes as
+        long as the cluster needs to respond. For platform administrators."""
         who = operator(request)
         found = clusters.check(**read(ConfigSerializer, request), actor=who.user)
         if found is None:
@@ -111,9 +118,12 @@ class ClusterKindsView(APIView):
     @extend_schema(
         operation_id="clusters_kinds",
         responses={200: page_of("ClusterKindPage", KindSerializer), **PROBLEMS},
-        description="What clusters can be, and what the configuration of each holds.",
     )
     def get(self, request: Request) -> Response:
+        """List the kinds of clusters.
+
+        Returns the kinds that can be registered, with the JSON Schema of each kind's configuration. For platform
+        administrators."""
         operator(request)
         return Response(
             listed(
@@ -132,6 +142,10 @@ class ClusterKindsView(APIView):
 class ClusterView(APIView):
     @extend_schema(operation_id="clusters_show", responses={200: FullClusterSerializer, **PROBLEMS})
     def get(self, request: Request, cluster_id: str) -> Response:
+        """Show a cluster.
+
+        Returns the cluster with its pools and capacity; platform administrators also see its setup. The response has
+        an `ETag`."""
         row = clusters.find(cluster_id)
         if not row.enabled and not operates(request):
             raise NotFound("cluster", cluster_id)
@@ -142,9 +156,12 @@ class ClusterView(APIView):
         parameters=[IF_MATCH],
         request=ClusterChangeSerializer,
         responses={200: FullClusterSerializer, **PROBLEMS},
-        description="Disabled, it is drained: what runs goes on, nothing new is admitted.",
     )
     def patch(self, request: Request, cluster_id: str) -> Response:
+        """Change or disable a cluster.
+
+        Changes the fields that are sent; the others stay. A disabled cluster is drained: running jobs continue, and
+        no job is admitted. For platform administrators."""
         who = operator(request)
         unchanged: Callable[[Cluster], None] = guard(request, lambda row, tag: tag.startswith(_settings_tag(row)))
         clusters.change(cluster_id, who.user, unchanged, **read(ClusterChangeSerializer, request))
@@ -153,9 +170,12 @@ class ClusterView(APIView):
     @extend_schema(
         operation_id="clusters_remove",
         responses={204: None, **PROBLEMS},
-        description="Only one that never had a job; disable others.",
     )
     def delete(self, request: Request, cluster_id: str) -> Response:
+        """Remove a cluster.
+
+        Removes a cluster that never had a job. Any other is refused with 409: disable it instead. For platform
+        administrators."""
         clusters.remove(cluster_id, operator(request).user)
         return Response(status=204)
 
@@ -165,9 +185,12 @@ class ClusterProbeView(APIView):
         operation_id="clusters_probe",
         request=None,
         responses={200: ProbeSerializer, **PROBLEMS},
-        description="Examine it now, and list its nodes. May take as long as the cluster does.",
     )
     def post(self, request: Request, cluster_id: str) -> Response:
+        """Run a health check of a cluster.
+
+        Checks the cluster now and refreshes the inventory of its nodes. Takes as long as the cluster needs to
+        respond. For platform administrators."""
         who = operator(request)
         return Response(ProbeSerializer(clusters.probe(cluster_id, who.user)).data)
 
@@ -177,9 +200,12 @@ class ClusterProbesView(APIView):
         operation_id="clusters_probes",
         parameters=PAGED,
         responses={200: page_of("ClusterProbePage", ProbeSerializer), **PROBLEMS},
-        description="What examinations found, newest first: one entry for as long as it stayed the same.",
     )
     def get(self, request: Request, cluster_id: str) -> Response:
+        """List the health checks of a cluster.
+
+        Returns results, newest first. Consecutive checks with the same result are one entry. For platform
+        administrators."""
         operator(request)
         found, next_cursor = page(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
         return Response(listed(serialize_many(ProbeSerializer, found), next_cursor))
@@ -190,9 +216,12 @@ class ClusterTeamsView(APIView):
         operation_id="clusters_sync_teams",
         request=None,
         responses={200: ChangesSerializer, **PROBLEMS},
-        description="Give every team its counterpart there (an account, a namespace). Removes nothing.",
     )
     def post(self, request: Request, cluster_id: str) -> Response:
+        """Create the teams on a cluster.
+
+        Creates the cluster's counterpart of every team, such as an account or a namespace. Nothing is removed. For
+        platform administrators."""
         who = operator(request)
         return Response({"changes": clusters.sync_teams(cluster_id, who.user)})
 
@@ -201,9 +230,12 @@ class ClusterQueueView(APIView):
     @extend_schema(
         operation_id="clusters_queue",
         responses={200: page_of("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
-        description="What the cluster has of ours, oldest first, in its own words.",
     )
     def get(self, request: Request, cluster_id: str) -> Response:
+        """List the attempts on a cluster.
+
+        Returns the attempts of this platform that have not ended on the cluster, oldest first, at most 1000, with
+        their state in the cluster's own terms. For platform administrators."""
         operator(request)
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
@@ -216,20 +248,27 @@ class PoolView(APIView):
         operation_id="pools_put",
         request=PoolChangeSerializer,
         responses={200: PoolSerializer, 201: PoolSerializer, **PROBLEMS},
-        description="Make a pool, or change what is named of one.",
     )
     def put(self, request: Request, cluster_id: str, pool_name: str) -> Response:
+        """Create or change a pool.
+
+        Creates the pool (201), which needs `slots_per_node` and `memory_bytes`, or changes the fields that are sent
+        of an existing one (200). For platform administrators."""
         who = operator(request)
         pool, made = clusters.put_pool(cluster_id, pool_name, who.user, read(PoolChangeSerializer, request))
         return Response(pool_data([pool])[0], status=201 if made else 200)
 
     @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, cluster_id: str, pool_name: str) -> Response:
+        """Remove a pool.
+
+        Removes a pool that never had a job. Any other is refused with 409: set its nodes to 0 instead. For platform
+        administrators."""
         clusters.remove_pool(cluster_id, pool_name, operator(request).user)
         return Response(status=204)
 
 
-NODE_LIMIT = WholeNumber("limit", lowest=1, highest=MOST_NODES, default=500)
+NODE_LIMIT = WholeNumber("limit", "Most nodes of a page.", lowest=1, highest=MOST_NODES, default=500)
 STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 
@@ -237,15 +276,17 @@ class NodesView(APIView):
     @extend_schema(
         operation_id="nodes_list",
         parameters=[
-            OpenApiParameter("q", str, description="a part of the name"),
-            OpenApiParameter("state", str, enum=STATES),
+            OpenApiParameter("q", str, description="Only nodes with this in their name, ignoring case."),
+            OpenApiParameter("state", str, enum=STATES, description="Only nodes in this state, or in quarantine."),
             NODE_LIMIT.documented,
-            OpenApiParameter("cursor", str),
+            OpenApiParameter("cursor", str, description=CURSOR_HELP),
         ],
         responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
-        description="By name.",
     )
     def get(self, request: Request, cluster_id: str) -> Response:
+        """List the nodes of a cluster.
+
+        Returns nodes by name, with their state and quarantine. For platform administrators."""
         operator(request)
         row = clusters.find(cluster_id)
         rows = Node.objects.filter(cluster=row).order_by("name")
@@ -269,9 +310,11 @@ class NodeIncidentsView(APIView):
     @extend_schema(
         operation_id="nodes_incidents",
         responses={200: page_of("IncidentPage", IncidentSerializer), **PROBLEMS},
-        description="What happened to a node, newest first.",
     )
     def get(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """List the incidents of a node.
+
+        Returns what happened to the node, newest first, at most 200 entries. For platform administrators."""
         operator(request)
         node = Node.objects.filter(cluster=clusters.find(cluster_id), name=node_name).first()
         if node is None:
@@ -285,9 +328,12 @@ class NodeDrainView(APIView):
         operation_id="nodes_drain",
         request=NodeReasonSerializer,
         responses={200: ActedNodeSerializer, **PROBLEMS},
-        description="Keep it free of new work, by the cluster's own means; what runs there goes on.",
     )
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """Drain a node.
+
+        Asks the cluster to start nothing new on the node. What runs there continues. A cluster that cannot drain a
+        node refuses with 409. For platform administrators."""
         who = operator(request)
         reason = read(NodeReasonSerializer, request)["reason"]
         return _acted(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
@@ -296,6 +342,10 @@ class NodeDrainView(APIView):
 class NodeUndrainView(APIView):
     @extend_schema(operation_id="nodes_undrain", request=None, responses={200: ActedNodeSerializer, **PROBLEMS})
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """Return a drained node to service.
+
+        Asks the cluster to start work on the node again. A node in quarantine is refused with 409: release it
+        instead. For platform administrators."""
         who = operator(request)
         return _acted(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
 
@@ -305,10 +355,12 @@ class NodeQuarantineView(APIView):
         operation_id="nodes_quarantine",
         request=NodeReasonSerializer,
         responses={200: ActedNodeSerializer, **PROBLEMS},
-        description="No new attempt runs there until it is released, whatever its cluster thinks of it; where the "
-        "cluster can, it is drained too. What runs there goes on.",
     )
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """Quarantine a node.
+
+        Keeps new attempts off the node until it is released, whatever state its cluster reports. The cluster is
+        asked to drain the node too, if it can. What runs there continues. For platform administrators."""
         who = operator(request)
         reason = read(NodeReasonSerializer, request)["reason"]
         return _acted(*clusters.quarantine(cluster_id, node_name, reason, who.user))
@@ -319,9 +371,12 @@ class NodeReleaseView(APIView):
         operation_id="nodes_release",
         request=None,
         responses={200: ActedNodeSerializer, **PROBLEMS},
-        description="The end of a quarantine; a cluster that drained it takes it back.",
     )
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """Release a node from quarantine.
+
+        Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform
+        administrators."""
         who = operator(request)
         return _acted(*clusters.release(cluster_id, node_name, who.user))
 

@@ -26,49 +26,86 @@ from athanor.jobs import selectors
 DAYS = 30
 LONGEST = timedelta(days=800)
 ASKED = [
-    OpenApiParameter("after", OpenApiTypes.DATETIME, description="hours from here on; 30 days ago without it"),
-    OpenApiParameter("before", OpenApiTypes.DATETIME, description="up to here; now without it"),
-    comma_separated("by", list(costs.GROUPS), "separated by commas, each once; team without it"),
+    OpenApiParameter(
+        "after", OpenApiTypes.DATETIME, description="Begin of the range. Without it, 30 days before its end."
+    ),
+    OpenApiParameter(
+        "before",
+        OpenApiTypes.DATETIME,
+        description="End of the range, at most 800 days after its begin. Without it, now.",
+    ),
+    comma_separated("by", list(costs.GROUPS), "What to sum by, separated by commas. Without it, `team`."),
 ]
 
 
 class CostRowSerializer(serializers.Serializer[Any]):
-    """Only the names that `by` asks for are there."""
+    """Sums for one combination of the names in `by`. Names that were not requested are absent."""
 
-    team = serializers.CharField(required=False)
-    project = serializers.CharField(required=False)
-    accelerator = serializers.CharField(required=False)
-    pool = serializers.CharField(required=False)
-    cluster = serializers.CharField(required=False)
-    day = serializers.DateField(required=False)
-    currency = serializers.CharField()
-    slot_seconds = serializers.IntegerField()
-    cost = serializers.IntegerField(help_text="millionths of the currency, with what faults lost")
-    charged = serializers.IntegerField(help_text="without it")
-    fault_slot_seconds = serializers.IntegerField(help_text="lost to the infrastructure")
-    fault_cost = serializers.IntegerField()
-    saved_cost = serializers.IntegerField(help_text="by waiting for a price below a ceiling; below zero: lost by it")
-    milligrams = serializers.IntegerField(help_text="of carbon dioxide; only of pools whose watts are known")
-    saved_milligrams = serializers.IntegerField()
+    team = serializers.CharField(required=False, help_text="Name of the team. Only with `by=team`.")
+    project = serializers.CharField(required=False, help_text="Name of the project. Only with `by=project`.")
+    accelerator = serializers.CharField(required=False, help_text="Accelerator. Only with `by=accelerator`.")
+    pool = serializers.CharField(required=False, help_text="Name of the pool. Only with `by=pool`.")
+    cluster = serializers.CharField(required=False, help_text="Name of the cluster. Only with `by=cluster`.")
+    day = serializers.DateField(required=False, help_text="Day in UTC. Only with `by=day`.")
+    currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
+    slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used.")
+    cost = serializers.IntegerField(
+        help_text="Cost in millionths of the currency, including what was lost to infrastructure faults."
+    )
+    charged = serializers.IntegerField(help_text="`cost` without `fault_cost`.")
+    fault_slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were lost to infrastructure faults.")
+    fault_cost = serializers.IntegerField(help_text="Cost of those, in millionths of the currency. It is not charged.")
+    saved_cost = serializers.IntegerField(
+        help_text=(
+            "What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more."
+        )
+    )
+    milligrams = serializers.IntegerField(
+        help_text="Carbon dioxide in milligrams, of pools whose power per slot is known."
+    )
+    saved_milligrams = serializers.IntegerField(
+        help_text="Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more."
+    )
 
 
 class JobCostSerializer(serializers.Serializer[Any]):
-    currency = serializers.CharField()
-    slot_seconds = serializers.IntegerField()
-    cost = serializers.IntegerField(help_text="millionths of the currency, with what faults lost")
-    charged = serializers.IntegerField(help_text="without it")
-    fault_slot_seconds = serializers.IntegerField()
-    fault_cost = serializers.IntegerField()
-    milligrams = serializers.IntegerField()
-    has_ceiling = serializers.BooleanField(help_text="of price or carbon: then there is something to compare with")
-    saved_cost = serializers.IntegerField(help_text="of ended attempts; below zero: lost by waiting")
-    saved_milligrams = serializers.IntegerField()
+    """Usage and cost of a job."""
+
+    currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
+    slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used.")
+    cost = serializers.IntegerField(
+        help_text="Cost in millionths of the currency, including what was lost to infrastructure faults."
+    )
+    charged = serializers.IntegerField(help_text="`cost` without `fault_cost`.")
+    fault_slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were lost to infrastructure faults.")
+    fault_cost = serializers.IntegerField(help_text="Cost of those, in millionths of the currency. It is not charged.")
+    milligrams = serializers.IntegerField(
+        help_text=(
+            "Carbon dioxide in milligrams. 0 as long as the pool's power per slot or the carbon intensity is not known."
+        )
+    )
+    has_ceiling = serializers.BooleanField(
+        help_text="Whether the job has a ceiling of price or carbon, without which nothing is saved."
+    )
+    saved_cost = serializers.IntegerField(
+        help_text=(
+            "What waiting for a price below the ceiling saved in ended attempts, in millionths of the "
+            "currency. Below zero if it cost more."
+        )
+    )
+    saved_milligrams = serializers.IntegerField(
+        help_text=("Carbon dioxide in milligrams that waiting saved in ended attempts. Below zero if it caused more.")
+    )
 
 
 class CostsSerializer(serializers.Serializer[Any]):
-    after = serializers.DateTimeField()
-    before = serializers.DateTimeField()
-    items = CostRowSerializer(many=True)
+    """Usage and cost of a time range."""
+
+    after = serializers.DateTimeField(help_text="Begin of the range, ISO 8601 in UTC.")
+    before = serializers.DateTimeField(help_text="End of the range, ISO 8601 in UTC.")
+    items = CostRowSerializer(
+        many=True, help_text="One row for each combination of the names in `by` and each currency."
+    )
 
 
 class CostsView(APIView):
@@ -76,9 +113,12 @@ class CostsView(APIView):
         operation_id="costs_report",
         parameters=ASKED,
         responses={200: CostsSerializer, **PROBLEMS},
-        description="Of your teams; of all for platform administrators and auditors.",
     )
     def get(self, request: Request) -> Response:
+        """Sum up costs.
+
+        Returns usage, cost and carbon of a time range, summed by the names in `by` and by currency. Covers your
+        teams; for platform administrators and auditors, all teams."""
         after, before, by = _asked(request)
         return Response({"after": after, "before": before, "items": _rows(request, after, before, by)})
 
@@ -87,9 +127,11 @@ class JobCostView(APIView):
     @extend_schema(
         operation_id="jobs_cost",
         responses={200: JobCostSerializer, **PROBLEMS},
-        description="As the meter has counted it: at most five minutes old while it runs.",
     )
     def get(self, request: Request, job_id: str) -> Response:
+        """Show the cost of a job.
+
+        Returns what the job's attempts used and cost, as last metered: at most five minutes ago while it runs."""
         job = selectors.job_of(principal(request), job_id)
         found = costs.of_job(job)
         return Response({**found, "currency": job.pool.currency, "has_ceiling": has_ceiling(job)})
@@ -98,6 +140,9 @@ class JobCostView(APIView):
 class CostsExportView(APIView):
     @extend_schema(operation_id="costs_export", parameters=ASKED, responses={**CSV, **PROBLEMS})
     def get(self, request: Request) -> StreamingHttpResponse:
+        """Export costs.
+
+        Returns the rows of `GET /costs` as CSV."""
         after, before, by = _asked(request)
         heading = [*by, "currency", *COUNTED, "charged"]
         rows = ([row[name] for name in heading] for row in _rows(request, after, before, by))

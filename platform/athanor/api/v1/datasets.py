@@ -36,18 +36,29 @@ READ_BYTES = 1024 * 1024
 
 
 class DatasetSerializer(serializers.Serializer[Any]):
+    """Text of a team to train on."""
+
     id = serializers.CharField()
     team = NamedSerializer()
-    name = serializers.CharField()
-    origin = serializers.CharField()
-    format = serializers.CharField()
-    size_bytes = serializers.IntegerField()
-    documents = serializers.IntegerField(allow_null=True)
+    name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
+    origin = serializers.CharField(
+        help_text=(
+            "`sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in "
+            "place; `builtin` for text of the platform."
+        )
+    )
+    format = serializers.CharField(
+        help_text="`auto` if it is found out when the data set is read, or the format of the files."
+    )
+    size_bytes = serializers.IntegerField(help_text="Size in bytes; 0 if the data set is not an upload.")
+    documents = serializers.IntegerField(allow_null=True, help_text="Number of documents. Null if it is not known.")
     created_at = serializers.DateTimeField()
 
 
 class ForgottenSerializer(serializers.Serializer[Any]):
-    forgotten = serializers.IntegerField()
+    """Result of discarding tokenised forms."""
+
+    forgotten = serializers.IntegerField(help_text="Number of tokenised forms that were discarded.")
 
 
 class DatasetsView(APIView):
@@ -56,7 +67,7 @@ class DatasetsView(APIView):
     @extend_schema(
         operation_id="datasets_list",
         parameters=[
-            OpenApiParameter("team", str),
+            OpenApiParameter("team", str, description="Only data sets of the team with this name."),
             *PAGED,
             FIELDS,
         ],
@@ -66,6 +77,9 @@ class DatasetsView(APIView):
         },
     )
     def get(self, request: Request) -> Response:
+        """List data sets.
+
+        Returns the data sets of your teams that were not deleted, newest first."""
         rows = datasets_of(principal(request))
         if team := request.query_params.get("team"):
             rows = rows.filter(team__name=team)
@@ -75,9 +89,22 @@ class DatasetsView(APIView):
     @extend_schema(
         operation_id="datasets_upload",
         parameters=[
-            OpenApiParameter("name", {"type": "string", "pattern": NAME.pattern}, required=True),
-            OpenApiParameter("team", str),
-            OpenApiParameter("format", str, enum=["auto", *FORMATS]),
+            OpenApiParameter(
+                "name",
+                {"type": "string", "pattern": NAME.pattern},
+                required=True,
+                description="Name within the team. Jobs name the data set by it.",
+            ),
+            OpenApiParameter(
+                "team", str, description="Name or id of the team. May be left out if you belong to one team only."
+            ),
+            OpenApiParameter(
+                "format",
+                str,
+                enum=["auto", *FORMATS],
+                description="Format of every file. With `auto`, or without it, it follows from the Content-Type or the "
+                "names of the files.",
+            ),
             *IDEMPOTENT,
         ],
         request={
@@ -89,6 +116,11 @@ class DatasetsView(APIView):
         responses={201: DatasetSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Upload a data set.
+
+        Stores the body, which is streamed and may be of any size up to the team's storage limit: one file, a
+        multipart form with the field `file`, or a tar archive of files. The content is encrypted before it is
+        stored. Needs the role member in the team."""
         who = principal(request)
         team = team_to_write(who, request.query_params.get("team"))
         name = request.query_params.get("name", "")
@@ -106,9 +138,12 @@ class PreparationsView(APIView):
     @extend_schema(
         operation_id="datasets_forget_preparations",
         responses={200: ForgottenSerializer, **PROBLEMS},
-        description="Forgets how it was tokenised, by every recipe: the next job that needs it does so anew.",
     )
     def delete(self, request: Request, dataset_id: str) -> Response:
+        """Discard the tokenised forms of a data set.
+
+        Discards every tokenised form of the data set, so that the next job that needs one tokenises it again. Jobs
+        that use one already continue to use it. Needs the role member in the team."""
         who = principal(request)
         row = dataset_of(who, dataset_id)
         check_may_write(who, row.team_id)

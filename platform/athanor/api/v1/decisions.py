@@ -19,18 +19,26 @@ from athanor.scheduling.models import AdmissionCycle
 
 
 class DecisionSerializer(serializers.Serializer[AdmissionCycle]):
-    id = serializers.IntegerField()
-    time = serializers.DateTimeField()
-    digest = serializers.CharField(help_text="SHA-256 of the canonical JSON of all that was known")
-    considered = serializers.IntegerField(help_text="waiting jobs")
-    admitted = serializers.ListField(child=serializers.CharField(), help_text="ids of jobs")
-    preempted = serializers.ListField(child=serializers.CharField(), help_text="ids of jobs")
-    took_seconds = serializers.FloatField(source="seconds")
+    """An admission cycle."""
+
+    id = serializers.IntegerField(help_text="Number of the admission cycle.")
+    time = serializers.DateTimeField(help_text="Time of the cycle, ISO 8601 in UTC.")
+    digest = serializers.CharField(help_text="SHA-256 of the recorded snapshot, hexadecimal.")
+    considered = serializers.IntegerField(help_text="Number of waiting jobs that were considered.")
+    admitted = serializers.ListField(child=serializers.CharField(), help_text="Ids of the jobs that were started.")
+    preempted = serializers.ListField(
+        child=serializers.CharField(), help_text="Ids of the jobs that were asked to checkpoint and wait."
+    )
+    took_seconds = serializers.FloatField(source="seconds", help_text="Duration in seconds.")
 
 
 class WholeDecisionSerializer(DecisionSerializer):
-    snapshot = serializers.SerializerMethodField(help_text="what was known")
-    decisions = serializers.SerializerMethodField(help_text="what was said of each waiting job")
+    """An admission cycle with everything that it considered and decided."""
+
+    snapshot = serializers.SerializerMethodField(
+        help_text="Everything that was known: quota tree, pools, budgets, settings, holding and waiting jobs."
+    )
+    decisions = serializers.SerializerMethodField(help_text="What was decided for each waiting job.")
 
     def get_snapshot(self, cycle: AdmissionCycle) -> dict[str, Any]:
         return record.stored(cycle)[0]
@@ -40,15 +48,30 @@ class WholeDecisionSerializer(DecisionSerializer):
 
 
 class ReplaySerializer(serializers.Serializer[Any]):
-    same = serializers.BooleanField()
-    differing = serializers.ListField(child=serializers.CharField(), help_text="ids of jobs decided otherwise now")
+    """Whether a recorded cycle would be decided the same way."""
+
+    same = serializers.BooleanField(help_text="Whether the same was decided.")
+    differing = serializers.ListField(
+        child=serializers.CharField(), help_text="Ids of the jobs that were decided differently."
+    )
 
 
 class CalibrationSerializer(serializers.Serializer[estimates.Calibration]):
-    judged = serializers.IntegerField(help_text="jobs that were told a start and have started")
-    by_p50 = serializers.FloatField(allow_null=True, help_text="share that had started by their P50; perfect is 0.5")
-    by_p90 = serializers.FloatField(allow_null=True, help_text="share that had started by their P90; perfect is 0.9")
-    median_error_seconds = serializers.FloatField(allow_null=True, help_text="of the P50")
+    """How good estimates of start times were."""
+
+    judged = serializers.IntegerField(help_text="Number of estimates that were compared.")
+    by_p50 = serializers.FloatField(
+        allow_null=True,
+        help_text=("Fraction of the jobs that had started by their P50; 0.5 is perfect. Null without an estimate."),
+    )
+    by_p90 = serializers.FloatField(
+        allow_null=True,
+        help_text=("Fraction of the jobs that had started by their P90; 0.9 is perfect. Null without an estimate."),
+    )
+    median_error_seconds = serializers.FloatField(
+        allow_null=True,
+        help_text="Median difference between the P50 and the start, in seconds. Null without an estimate.",
+    )
 
 
 class DecisionsView(APIView):
@@ -56,9 +79,12 @@ class DecisionsView(APIView):
         operation_id="admin_decisions",
         parameters=NUMBERED,
         responses={200: page_of("DecisionPage", DecisionSerializer), **PROBLEMS},
-        description="Decisions of admission that started or preempted something, newest first.",
     )
     def get(self, request: Request) -> Response:
+        """List admission decisions.
+
+        Returns the admission cycles that started or preempted a job, newest first. They are stored for at most 30
+        days. For platform administrators."""
         operator(request)
         rows = AdmissionCycle.objects.defer("snapshot", "decisions").order_by("-id")
         limit = LIMIT.read(request)
@@ -72,6 +98,10 @@ class DecisionsView(APIView):
 class DecisionView(APIView):
     @extend_schema(operation_id="admin_decision", responses={200: WholeDecisionSerializer, **PROBLEMS})
     def get(self, request: Request, decision_id: int) -> Response:
+        """Show an admission decision.
+
+        Returns the cycle with everything that was known and what was decided for each waiting job. For platform
+        administrators."""
         operator(request)
         return Response(WholeDecisionSerializer(_cycle(decision_id)).data)
 
@@ -81,9 +111,12 @@ class DecisionReplayView(APIView):
         operation_id="admin_decision_replay",
         request=None,
         responses={200: ReplaySerializer, **PROBLEMS},
-        description="Decides again from what was stored. Only another version of the policy says anything else.",
     )
     def post(self, request: Request, decision_id: int) -> Response:
+        """Replay an admission decision.
+
+        Decides again from the recorded snapshot. The outcome differs only if the policy's code has changed since.
+        For platform administrators."""
         operator(request)
         try:
             differing = record.differences(_cycle(decision_id))
@@ -97,9 +130,11 @@ class CalibrationView(APIView):
     @extend_schema(
         operation_id="queue_calibration",
         responses={200: CalibrationSerializer, **PROBLEMS},
-        description="How well the start times told to waiting jobs were met, over the newest 500 that have started.",
     )
     def get(self, request: Request) -> Response:
+        """Show how good start estimates were.
+
+        Compares the estimated with the real start times of the newest 500 estimates whose jobs have started."""
         principal(request)
         with tenancy.unrestricted():
             return Response(CalibrationSerializer(estimates.calibration()).data)

@@ -28,20 +28,21 @@ LARGEST_PAGE = 1000
 LONGEST_WAIT_SECONDS = 30
 LAST_EVENT_ID = "Last-Event-ID"
 STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
-LIMIT = WholeNumber("limit", lowest=1, highest=LARGEST_PAGE, default=200)
-WAIT = WholeNumber("wait", "seconds to wait for an event when there is none", highest=LONGEST_WAIT_SECONDS, default=0)
-AFTER = WholeNumber("after", "a `seq`", default=0)
+LIMIT = WholeNumber("limit", "Most events of a page.", lowest=1, highest=LARGEST_PAGE, default=200)
+WAIT = WholeNumber(
+    "wait", "Longest time in seconds to wait for an event if there is none.", highest=LONGEST_WAIT_SECONDS, default=0
+)
+AFTER = WholeNumber("after", "Only events after the one with this `seq`.", default=0)
 PAGED = [
     LIMIT.documented,
     WAIT.documented,
     OpenApiParameter(
-        LAST_EVENT_ID, str, OpenApiParameter.HEADER, description="of a stream: where to go on, before `after`"
+        LAST_EVENT_ID,
+        str,
+        OpenApiParameter.HEADER,
+        description="The `id` of the last event of a stream, to continue it. It takes precedence over `after`.",
     ),  # fmt: skip
 ]
-STREAMING = (
-    "With `Accept: text/event-stream` a stream that goes on: events as unnamed messages with an `id`, the newest "
-    "numbers of running jobs as `job.progress` without one, a comment each 15 seconds. "
-)
 
 
 class EventStreamRenderer(JSONRenderer):
@@ -69,14 +70,25 @@ class JobEventsView(FollowedView):
         parameters=[AFTER.documented, *PAGED],
         responses={
             (200, "application/json"): inline_serializer(
-                "EventPage", {"items": EventSerializer(many=True), "next_after": serializers.IntegerField()}
+                "EventPage",
+                {
+                    "items": EventSerializer(many=True, help_text="Events in order."),
+                    "next_after": serializers.IntegerField(
+                        help_text="Send it as `after` for the next page: the `seq` of the last event."
+                    ),
+                },
             ),
             **STREAM,
             **PROBLEMS,
         },
-        description=f"From the first one on. {STREAMING}",
     )
     def get(self, request: Request, job_id: str) -> HttpResponseBase:
+        """Read or follow the events of a job.
+
+        Returns events in order, from the first. With `wait` the response is delayed until there is an event. With
+        `Accept: text/event-stream` it is a stream of server-sent events that stays open: events are unnamed messages
+        with an `id`, the newest figures of the running job are `job.progress` messages without one, and a comment is
+        sent every 15 seconds."""
         who = principal(request)
         job = selectors.job_of(who, job_id)
         given = request.headers.get(LAST_EVENT_ID, "")
@@ -92,21 +104,32 @@ class EventsView(FollowedView):
     @extend_schema(
         operation_id="events_list",
         parameters=[
-            OpenApiParameter("team", str, description="one team's; those of all your teams without it"),
-            OpenApiParameter("after", str, description="a `next_after`, a stream's `id`, or 0"),
+            OpenApiParameter("team", str, description="Name or id of a team. Without it, events of all your teams."),
+            OpenApiParameter(
+                "after", str, description="Only events after this position: a `next_after`, an `id` of a stream, or 0."
+            ),
             *PAGED,
         ],
         responses={
             (200, "application/json"): inline_serializer(
-                "TeamEventPage", {"items": EventSerializer(many=True), "next_after": serializers.CharField()}
+                "TeamEventPage",
+                {
+                    "items": EventSerializer(many=True, help_text="Events in order."),
+                    "next_after": serializers.CharField(help_text="Send it as `after` for the next page."),
+                },
             ),
             **STREAM,
             **PROBLEMS,
         },
-        description=f"In the order in which they were committed; none is ever inserted behind one that was read. "
-        f"A page starts with the oldest, a stream without a position with what happens from now on. {STREAMING}",
     )
     def get(self, request: Request) -> HttpResponseBase:
+        """Read or follow the events of teams.
+
+        Returns events in the order in which they were committed; none is ever inserted before one that was read. A
+        page starts with the oldest event, a stream without a position with what happens from now on. With `wait` the
+        response is delayed until there is an event. With `Accept: text/event-stream` it is a stream of server-sent
+        events that stays open: events are unnamed messages with an `id`, the newest figures of running jobs are
+        `job.progress` messages without one, and a comment is sent every 15 seconds."""
         who = principal(request)
         named = request.query_params.get("team")
         teams = {team_named(who, Permission.VIEW, named).id} if named else who.team_ids

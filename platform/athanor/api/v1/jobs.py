@@ -5,6 +5,7 @@ from typing import Any
 from django.db.models import prefetch_related_objects
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
+    OpenApiExample,
     OpenApiParameter,
     extend_schema,
     inline_serializer,
@@ -18,6 +19,7 @@ from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
 from athanor.api.bodies import RequestSerializer, read
 from athanor.api.etags import IF_MATCH, guard, tagged
+from athanor.api.examples import SUBMISSION
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
 from athanor.api.pagination import PAGED, listed, page
 from athanor.api.parameters import comma_separated, time
@@ -46,20 +48,37 @@ JobPage = page_of("JobPage", JobSummarySerializer)
 Plan = inline_serializer(
     "Plan",
     {
-        "resolved_spec": serializers.JSONField(),
-        "warnings": FieldProblemSerializer(many=True),
+        "resolved_spec": serializers.JSONField(help_text="The spec with every default filled in."),
+        "warnings": FieldProblemSerializer(
+            many=True,
+            help_text=(
+                "What a submission would accept but is probably not intended, or what would refuse it at "
+                "present only, such as a full queue."
+            ),
+        ),
         "estimate": inline_serializer(
             "Estimate",
             {
-                "num_parameters": serializers.IntegerField(),
-                "memory_bytes_per_process": serializers.IntegerField(),
-                "pool_memory_bytes_per_process": serializers.IntegerField(),
-                "processes": serializers.IntegerField(),
-                "slots": serializers.IntegerField(help_text="of the pool, in all"),
-                "tokens_total": serializers.IntegerField(),
-                "cost_currency": serializers.CharField(),
-                "cost_at_time_limit": serializers.FloatField(),
+                "num_parameters": serializers.IntegerField(
+                    help_text="Parameters of the model. 0 for a job that only prepares data."
+                ),
+                "memory_bytes_per_process": serializers.IntegerField(
+                    help_text="Estimated memory of the fullest process, in bytes."
+                ),
+                "pool_memory_bytes_per_process": serializers.IntegerField(
+                    help_text="Memory of a node of the pool divided by the processes per node, in bytes."
+                ),
+                "processes": serializers.IntegerField(help_text="Number of training processes (ranks)."),
+                "slots": serializers.IntegerField(help_text="Slots of the whole pool."),
+                "tokens_total": serializers.IntegerField(
+                    help_text="Tokens that the run trains on. 0 for a job that only prepares data."
+                ),
+                "cost_currency": serializers.CharField(help_text="Currency of the pool, ISO 4217."),
+                "cost_at_time_limit": serializers.FloatField(
+                    help_text="Cost if the job runs until its time limit, in that currency."
+                ),
             },
+            help_text="Size of the job, computed from the spec.",
         ),
         **outlook.PLAN,
     },
@@ -67,8 +86,14 @@ Plan = inline_serializer(
 
 
 class ForkSerializer(RequestSerializer):
+    """How a fork differs from the original job."""
+
     changes = serializers.DictField(
-        required=False, allow_null=True, help_text="JSON merge patch on the spec as written"
+        required=False,
+        allow_null=True,
+        help_text=(
+            "JSON merge patch (RFC 7396) on the spec as it was written. Without it, or null, the spec is unchanged."
+        ),
     )
 
 
@@ -78,19 +103,31 @@ class JobsView(APIView):
     @extend_schema(
         operation_id="jobs_list",
         parameters=[
-            comma_separated("status", [status.value for status in JobStatus], "comma-separated"),
-            OpenApiParameter("team", str),
-            OpenApiParameter("project", str),
-            OpenApiParameter("q", str, description="a part of the name, or an id"),
-            OpenApiParameter("created_after", OpenApiTypes.DATETIME),
+            comma_separated(
+                "status",
+                [status.value for status in JobStatus],
+                "Only jobs with one of these statuses, separated by commas.",
+            ),
+            OpenApiParameter("team", str, description="Only jobs of the team with this name or id."),
+            OpenApiParameter("project", str, description="Only jobs of the project with this name."),
+            OpenApiParameter(
+                "q", str, description="Only jobs with this in their name (ignoring case), or the job with this id."
+            ),
+            OpenApiParameter(
+                "created_after", OpenApiTypes.DATETIME, description="Only jobs submitted after this time."
+            ),
             *PAGED,
             FIELDS,
             EXPAND,
         ],
         responses={200: JobPage, **PROBLEMS},
-        description="Newest first. `label.KEY=VALUE` filters by label.",
     )
     def get(self, request: Request) -> Response:
+        """List jobs.
+
+        Returns the jobs of your teams, newest first, in their short form. Filters combine with AND.
+        `label.KEY=VALUE` filters by a label and may be given for several keys. Add fields of the full form with
+        `expand`, or name all fields that you need in `fields`."""
         parameters, who = request.query_params, principal(request)
         jobs = selectors.filtered(
             selectors.plain_jobs_of(who),
@@ -116,8 +153,14 @@ class JobsView(APIView):
         parameters=IDEMPOTENT_JOBS,
         request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={201: JobSerializer, **PROBLEMS},
+        examples=[OpenApiExample("A run of a minute", value=SUBMISSION, request_only=True)],
     )
     def post(self, request: Request) -> Response:
+        """Submit a job.
+
+        Validates the spec, checks that it fits the pool and the team's quotas, and queues the job. Send the spec as
+        JSON or YAML. The team may be left out if you belong to one team only. A spec that cannot run is refused with
+        422, and every problem found is listed in `errors`. Needs the role member in the team."""
         return _submit(request, submission.team_of(principal(request), request.data), request.data)
 
 
@@ -128,9 +171,13 @@ class PlanView(APIView):
         operation_id="jobs_plan",
         request={"application/json": JobSpec, "application/yaml": JobSpec},
         responses={200: Plan, **PROBLEMS},
-        description="What a submission would do, without doing it.",
     )
     def post(self, request: Request) -> Response:
+        """Plan a submission without making it.
+
+        Resolves the spec and returns what a submission of it would do now: warnings, memory, cost, the estimated
+        start and, if the job would have to wait, alternatives that might start sooner. Nothing is stored. Needs the
+        role member in the team."""
         who = principal(request)
         asked = submission.read(who, submission.team_of(who, request.data), request.data)
         warnings = services.check_fits(asked.spec, asked.pool) + quotas.check_plan(asked)
@@ -155,6 +202,10 @@ class PlanView(APIView):
 class JobView(APIView):
     @extend_schema(operation_id="jobs_show", parameters=[FIELDS], responses={200: JobSerializer, **PROBLEMS})
     def get(self, request: Request, job_id: str) -> Response:
+        """Show a job.
+
+        Returns the job with its attempts, timings and specs. The response has an `ETag`; with `If-None-Match` an
+        unchanged job is answered with 304."""
         job = selectors.job_of(principal(request), job_id)
         return tagged(request, shown(request, JobSerializer, job), _etag(job))
 
@@ -162,9 +213,12 @@ class JobView(APIView):
         operation_id="jobs_delete",
         parameters=[deletions.PERMANENTLY],
         responses={200: deletions.DeletionSerializer, **PROBLEMS},
-        description="Deletes all that a finished job stored: models, logs, profiles, checkpoints. Its record stays.",
     )
     def delete(self, request: Request, job_id: str) -> Response:
+        """Delete what a job stored.
+
+        Deletes the models, logs, profiles and checkpoints of a job that has ended. The job's record, events, metrics
+        and costs stay. The deletion can be undone until the undo window ends."""
         return deletions.delete(request, "jobs", job_id)
 
 
@@ -184,6 +238,10 @@ ACTION_ANSWERS = {200: JobSerializer, 202: JobSerializer, **PROBLEMS}
 class CancelView(APIView):
     @extend_schema(operation_id="jobs_cancel", parameters=[IF_MATCH], request=None, responses=ACTION_ANSWERS)
     def post(self, request: Request, job_id: str) -> Response:
+        """Cancel a job.
+
+        Asks for the end of the job and returns 202; the job ends when its processes have stopped. A job that has
+        ended already is returned with 200. Repeating the request changes nothing. Needs the role member in the team."""
         return _act(request, job_id, services.request_stop)
 
 
@@ -193,9 +251,13 @@ class PauseView(APIView):
         parameters=[IF_MATCH],
         request=None,
         responses=ACTION_ANSWERS,
-        description="Saves a checkpoint and gives the slots back; a job that waits is held.",
     )
     def post(self, request: Request, job_id: str) -> Response:
+        """Pause a job.
+
+        Asks a running job to save a checkpoint and release its slots; a job that has not started is held in the
+        queue. Repeating the request changes nothing. A job that has ended or is asked to stop is refused with 409.
+        Needs the role member in the team."""
         return _act(request, job_id, services.request_pause)
 
 
@@ -205,9 +267,13 @@ class ResumeView(APIView):
         parameters=[IF_MATCH],
         request=None,
         responses=ACTION_ANSWERS,
-        description="Lets a paused or held job go on from its newest checkpoint.",
     )
     def post(self, request: Request, job_id: str) -> Response:
+        """Resume a job.
+
+        Releases a held job, or returns a paused one to the queue; it continues from its newest checkpoint. Repeating
+        the request changes nothing. A job that has ended or is asked to stop is refused with 409. Needs the role
+        member in the team."""
         return _act(request, job_id, services.request_resume)
 
 
@@ -219,6 +285,10 @@ class ForkView(APIView):
         responses={201: JobSerializer, **PROBLEMS},
     )
     def post(self, request: Request, job_id: str) -> Response:
+        """Fork a job.
+
+        Submits a new job whose spec is that of the original, as it was written, with `changes` applied as a JSON
+        merge patch. The original may be in any state and is not changed. Needs the role member in the team."""
         who = principal(request)
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
@@ -233,9 +303,12 @@ class RetryView(APIView):
         parameters=IDEMPOTENT_JOBS,
         request=None,
         responses={201: JobSerializer, **PROBLEMS},
-        description="A new job with the spec of one that has ended, as it was written.",
     )
     def post(self, request: Request, job_id: str) -> Response:
+        """Retry a job.
+
+        Submits a new job with the spec of a job that has ended, as it was written. A job that has not ended is
+        refused with 409. Needs the role member in the team."""
         who = principal(request)
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)

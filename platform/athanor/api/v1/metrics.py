@@ -26,77 +26,138 @@ MOST_POINTS = 5000
 MOST_JOBS = 100
 MOST_SERIES = 100
 MOST_NUMBERS = 500_000  # points of all curves of one answer, about ten megabytes
-POINTS_HELP = "at most so many of each series (4 to 5000): as many as the chart has pixels"
+POINTS_HELP = "Most points of each series; as many as the chart is wide in pixels are enough."
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
-    steps = serializers.ListField(child=serializers.IntegerField())
-    values = serializers.ListField(child=serializers.FloatField())
-    times = serializers.ListField(child=serializers.DateTimeField())
+    """A series of a job's metrics: arrays of equal length."""
+
+    steps = serializers.ListField(child=serializers.IntegerField(), help_text="Steps, ascending.")
+    values = serializers.ListField(child=serializers.FloatField(), help_text="Value at each step.")
+    times = serializers.ListField(child=serializers.DateTimeField(), help_text="Time of each value, ISO 8601 in UTC.")
 
 
 class CurveSerializer(serializers.Serializer[Any]):
-    steps = serializers.ListField(child=serializers.IntegerField())
-    values = serializers.ListField(child=serializers.FloatField())
-    seconds = serializers.ListField(child=serializers.FloatField(), help_text="since the job's `origin`")
-    lowest = serializers.ListField(child=serializers.FloatField(), required=False, help_text="with draw=mean")
-    highest = serializers.ListField(child=serializers.FloatField(), required=False, help_text="with draw=mean")
+    """A series of one of several jobs: arrays of equal length."""
+
+    steps = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Steps, ascending; with `draw=mean` the last step of each interval."
+    )
+    values = serializers.ListField(
+        child=serializers.FloatField(), help_text="Value at each step; with `draw=mean` the mean of each interval."
+    )
+    seconds = serializers.ListField(
+        child=serializers.FloatField(), help_text="Seconds since the job's `origin`, for each step."
+    )
+    lowest = serializers.ListField(
+        child=serializers.FloatField(),
+        required=False,
+        help_text="Lowest value of each interval. Only with `draw=mean`.",
+    )
+    highest = serializers.ListField(
+        child=serializers.FloatField(),
+        required=False,
+        help_text="Highest value of each interval. Only with `draw=mean`.",
+    )
 
 
 class JobCurvesSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField()
-    name = serializers.CharField()
-    status = serializers.ChoiceField(choices=[status.value for status in JobStatus])
-    origin = serializers.DateTimeField(help_text="when it started; before that, when it was made")
-    series = serializers.DictField(child=CurveSerializer())
+    """The series of one job."""
+
+    id = serializers.CharField(help_text="Id of the job.")
+    name = serializers.CharField(help_text="Name of the job.")
+    status = serializers.ChoiceField(choices=[status.value for status in JobStatus], help_text="Status of the job.")
+    origin = serializers.DateTimeField(
+        help_text="Time of the job's first start; before that, of its submission. ISO 8601 in UTC."
+    )
+    series = serializers.DictField(
+        child=CurveSerializer(), help_text="Series by name. A series that the job does not have is absent."
+    )
 
 
 class JobFiltersSerializer(RequestSerializer):
+    """Conditions on jobs, combined with AND."""
+
     status = serializers.ListField(
-        child=serializers.ChoiceField(choices=[status.value for status in JobStatus]), required=False
+        child=serializers.ChoiceField(choices=[status.value for status in JobStatus]),
+        required=False,
+        help_text="Jobs with one of these statuses.",
     )
-    team = serializers.CharField(required=False)
-    project = serializers.CharField(required=False)
-    q = serializers.CharField(required=False)
-    labels = serializers.DictField(child=serializers.CharField(), required=False)
-    created_after = serializers.DateTimeField(required=False)
+    team = serializers.CharField(required=False, help_text="Jobs of the team with this name or id.")
+    project = serializers.CharField(required=False, help_text="Jobs of the project with this name.")
+    q = serializers.CharField(
+        required=False, help_text="Jobs with this in their name (ignoring case), or the job with this id."
+    )
+    labels = serializers.DictField(
+        child=serializers.CharField(), required=False, help_text="Jobs with all of these labels."
+    )
+    created_after = serializers.DateTimeField(required=False, help_text="Jobs submitted after this time, RFC 3339.")
 
 
 class QuerySerializer(RequestSerializer):
+    """Which series of which jobs, and how many points."""
+
     jobs = serializers.ListField(
-        child=serializers.CharField(max_length=40), required=False, max_length=MOST_JOBS, help_text="ids"
+        child=serializers.CharField(max_length=40),
+        required=False,
+        max_length=MOST_JOBS,
+        help_text="Ids of jobs. Give this or `filters`.",
     )
-    filters = JobFiltersSerializer(required=False)
+    filters = JobFiltersSerializer(required=False, help_text="Which jobs. Give this or `jobs`.")
     limit = serializers.IntegerField(
-        min_value=1, max_value=MOST_JOBS, default=50, help_text="with filters: the newest so many jobs"
+        min_value=1, max_value=MOST_JOBS, default=50, help_text="With `filters`: at most this many jobs, the newest."
     )
     series = serializers.ListField(
-        child=serializers.CharField(max_length=200), min_length=1, max_length=MOST_SERIES, help_text="names"
+        child=serializers.CharField(max_length=200),
+        min_length=1,
+        max_length=MOST_SERIES,
+        help_text="Names of series, such as `train/loss`.",
     )
-    points = serializers.IntegerField(min_value=LEAST_POINTS, max_value=MOST_POINTS, default=500, help_text=POINTS_HELP)
-    from_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, default=0)
-    to_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, required=False)
+    points = serializers.IntegerField(
+        min_value=LEAST_POINTS,
+        max_value=MOST_POINTS,
+        default=500,
+        help_text="Most points of each series; as many as the chart is wide in pixels are enough.",
+    )
+    from_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, default=0, help_text="First step.")
+    to_step = serializers.IntegerField(
+        min_value=0, max_value=curves.FAR, required=False, help_text="Last step. The newest without it."
+    )
     attempt = serializers.IntegerField(
-        min_value=1, max_value=2**31 - 1, required=False, help_text="as that attempt drew it"
+        min_value=1,
+        max_value=2**31 - 1,
+        required=False,
+        help_text=(
+            "Number of an attempt: the series as that attempt reported them. Without it, later attempts "
+            "replace the steps that they repeat."
+        ),
     )
     draw = serializers.ChoiceField(
         choices=["extremes", "mean"],
         default="extremes",
-        help_text="extremes: real points, no spike is lost; mean: means, with the lowest and highest of each stretch",
+        help_text=(
+            "`extremes` returns real points and loses no spike; `mean` returns means with the lowest and "
+            "highest value of each interval."
+        ),
     )
 
 
 POINTS = WholeNumber("points", POINTS_HELP, lowest=LEAST_POINTS, highest=MOST_POINTS, default=500)
-AFTER_STEP = WholeNumber("after_step", "steps above this one", lowest=-1, default=-1)
-TO_STEP = WholeNumber("to_step", "the last step to show", highest=curves.FAR, default=curves.FAR)
-ATTEMPT = WholeNumber("attempt", "as that attempt drew it, whatever came later", lowest=1, highest=LARGEST_32)
+AFTER_STEP = WholeNumber("after_step", "Only steps after this one.", lowest=-1, default=-1)
+TO_STEP = WholeNumber("to_step", "The last step.", highest=curves.FAR, default=curves.FAR)
+ATTEMPT = WholeNumber(
+    "attempt",
+    "Number of an attempt: the series as that attempt reported them, without what came later.",
+    lowest=1,
+    highest=LARGEST_32,
+)
 
 
 class MetricsView(APIView):
     @extend_schema(
         operation_id="jobs_metrics",
         parameters=[
-            OpenApiParameter("names", str, description="comma-separated; all without it"),
+            OpenApiParameter("names", str, description="Names of series, separated by commas. Without it, all."),
             POINTS.documented,
             AFTER_STEP.documented,
             TO_STEP.documented,
@@ -106,17 +167,24 @@ class MetricsView(APIView):
             200: inline_serializer(
                 "Metrics",
                 {
-                    "series": serializers.DictField(child=SeriesSerializer()),
-                    "last_step": serializers.IntegerField(),
-                    "names": serializers.ListField(child=serializers.CharField()),
+                    "series": serializers.DictField(child=SeriesSerializer(), help_text="Series by name."),
+                    "last_step": serializers.IntegerField(
+                        help_text="Last step of the returned series; -1 if there is none."
+                    ),
+                    "names": serializers.ListField(
+                        child=serializers.CharField(), help_text="Names of all series that the job has."
+                    ),
                 },
             ),
             **PROBLEMS,
         },
-        description="Downsampled so that the lowest and the highest value of each stretch stay. Where a later "
-        "generation or attempt did steps again, its points stand.",
     )
     def get(self, request: Request, job_id: str) -> Response:
+        """Read the metrics of a job.
+
+        Returns series of the job, downsampled to at most `points` points each; the lowest and the highest value of
+        every interval are retained. Where a restart or a later attempt repeated steps, its points replace the
+        earlier ones."""
         job = selectors.job_of(principal(request), job_id)
         wanted = frozenset(name for name in request.query_params.get("names", "").split(",") if name)
         asked = curves.Asked(
@@ -141,17 +209,23 @@ class MetricsQueryView(APIView):
             200: inline_serializer(
                 "MetricsAnswer",
                 {
-                    "items": JobCurvesSerializer(many=True),
+                    "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
                     "points": serializers.IntegerField(
-                        help_text="fewer than asked for where there are very many curves"
+                        help_text=(
+                            "Most points of each series in this response: fewer than requested if there are very many "
+                            "series."
+                        )
                     ),
                 },
             ),
             **PROBLEMS,
         },
-        description="Many series of many jobs at once: of `jobs`, or of the newest that `filters` match.",
     )
     def post(self, request: Request) -> Response:
+        """Query metrics of several jobs.
+
+        Returns several series of several jobs: of those in `jobs`, or of the newest that match `filters`. Give
+        exactly one of the two."""
         sent = read(QuerySerializer, request)
         jobs = _jobs(request, sent)
         names = frozenset(sent["series"])

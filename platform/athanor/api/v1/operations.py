@@ -21,16 +21,26 @@ from athanor.operations import orphans, sweepers
 
 
 class SweeperSerializer(serializers.Serializer[sweepers.State]):
-    name = serializers.CharField(source="sweeper.task")
-    invariant = serializers.CharField(source="sweeper.invariant")
-    every_seconds = serializers.FloatField(source="sweeper.seconds")
-    rows_due = serializers.IntegerField()
-    oldest_due_seconds = serializers.FloatField(allow_null=True)
-    ran_at = serializers.DateTimeField(allow_null=True)
-    took_seconds = serializers.FloatField(allow_null=True)
-    failed_at = serializers.DateTimeField(allow_null=True)
-    error = serializers.CharField(allow_blank=True)
-    late = serializers.BooleanField(help_text="it has not run for five of its periods")
+    """A background reconciler and its backlog."""
+
+    name = serializers.CharField(source="sweeper.task", help_text="Name of its task.")
+    invariant = serializers.CharField(source="sweeper.invariant", help_text="What it maintains, as a sentence.")
+    every_seconds = serializers.FloatField(source="sweeper.seconds", help_text="Interval between runs in seconds.")
+    rows_due = serializers.IntegerField(help_text="Number of rows that wait for it.")
+    oldest_due_seconds = serializers.FloatField(
+        allow_null=True, help_text="Seconds for which the oldest of them has waited. Null if there is none."
+    )
+    ran_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of its last run, ISO 8601 in UTC. Null before the first."
+    )
+    took_seconds = serializers.FloatField(
+        allow_null=True, help_text="Duration of that run in seconds. Null before the first."
+    )
+    failed_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of its last failure, ISO 8601 in UTC. Null if it never failed."
+    )
+    error = serializers.CharField(allow_blank=True, help_text="The error of that failure. Empty if it never failed.")
+    late = serializers.BooleanField(help_text="Whether it has not run for five of its intervals.")
     rows_failing = serializers.IntegerField(
         help_text="Number of rows whose last try failed unexpectedly; each is retried after a growing pause."
     )
@@ -41,56 +51,80 @@ class SweeperSerializer(serializers.Serializer[sweepers.State]):
 
 
 class LostObjectSerializer(serializers.Serializer[orphans.LostObject]):
-    cluster_id = serializers.CharField(source="cluster.id")
-    cluster = serializers.CharField(source="cluster.name")
-    backend_name = serializers.CharField()
-    attempt_id = serializers.CharField(allow_blank=True)
-    job_id = serializers.CharField(allow_blank=True)
-    why = serializers.CharField()
+    """An object on a cluster without a live attempt."""
+
+    cluster_id = serializers.CharField(source="cluster.id", help_text="Id of the cluster.")
+    cluster = serializers.CharField(source="cluster.name", help_text="Name of the cluster.")
+    backend_name = serializers.CharField(help_text="Name of the object on the cluster.")
+    attempt_id = serializers.CharField(
+        allow_blank=True, help_text="Id of the ended attempt that it belonged to. Empty if there is none."
+    )
+    job_id = serializers.CharField(allow_blank=True, help_text="Id of that attempt's job. Empty if there is none.")
+    why = serializers.CharField(help_text="Why it is an orphan, in words.")
 
 
 class LostAttemptSerializer(serializers.Serializer[Attempt]):
-    attempt_id = serializers.CharField(source="id")
-    job_id = serializers.CharField()
-    cluster = serializers.CharField(source="job.pool.cluster.name")
-    backend_name = serializers.CharField()
-    status = serializers.CharField()
-    absent_count = serializers.IntegerField(help_text="how many sweeps did not find it")
-    absent_since = serializers.DateTimeField(allow_null=True)
+    """A live attempt that was not found on its cluster."""
+
+    attempt_id = serializers.CharField(source="id", help_text="Id of the attempt.")
+    job_id = serializers.CharField(help_text="Id of its job.")
+    cluster = serializers.CharField(source="job.pool.cluster.name", help_text="Name of the cluster.")
+    backend_name = serializers.CharField(help_text="Name of the object that the cluster should have.")
+    status = serializers.CharField(help_text="Status of the attempt: `prepared`, `submitted` or `running`.")
+    absent_count = serializers.IntegerField(help_text="Number of consecutive observations that did not find it.")
+    absent_since = serializers.DateTimeField(allow_null=True, help_text="Time of the first of those, ISO 8601 in UTC.")
 
 
 class UnlistedSerializer(serializers.Serializer[orphans.Unlisted]):
-    cluster = serializers.CharField(source="cluster.name")
-    why = serializers.CharField()
+    """A cluster whose objects are not known."""
+
+    cluster = serializers.CharField(source="cluster.name", help_text="Name of the cluster.")
+    why = serializers.CharField(help_text="Why its objects are not known.")
 
 
 class OrphansSerializer(serializers.Serializer[orphans.Orphans]):
-    objects = LostObjectSerializer(many=True, help_text="run on a cluster without a live attempt of ours")
-    attempts = LostAttemptSerializer(many=True, help_text="live, and not found on their cluster")
-    unlisted = UnlistedSerializer(many=True, help_text="clusters that could not say what they run")
+    """Objects without an attempt, and attempts without an object."""
+
+    objects = LostObjectSerializer(many=True, help_text="Objects on a cluster without a live attempt, at most 500.")
+    attempts = LostAttemptSerializer(
+        many=True, help_text="Live attempts that were not found on their cluster, at most 500."
+    )
+    unlisted = UnlistedSerializer(many=True, help_text="Clusters whose objects are not known.")
 
 
 class ObjectSerializer(RequestSerializer):
-    cluster_id = serializers.CharField(max_length=60)
-    backend_name = serializers.CharField(max_length=80)
+    """An object on a cluster."""
+
+    cluster_id = serializers.CharField(max_length=60, help_text="Id of the cluster.")
+    backend_name = serializers.CharField(max_length=80, help_text="Name of the object on the cluster.")
 
 
 class AttemptIdSerializer(RequestSerializer):
-    attempt_id = serializers.CharField(max_length=60)
+    """The attempt to observe."""
+
+    attempt_id = serializers.CharField(max_length=60, help_text="Id of the attempt.")
 
 
 class SeenSerializer(serializers.Serializer[Any]):
-    attempt_id = serializers.CharField()
-    presence = serializers.ChoiceField(choices=[presence.value for presence in Presence])
+    """What the cluster reported about an attempt."""
+
+    attempt_id = serializers.CharField(help_text="Id of the attempt.")
+    presence = serializers.ChoiceField(
+        choices=[presence.value for presence in Presence],
+        help_text="`present`, `finished`, `absent`, or `unknown` if the cluster does not know.",
+    )
 
 
 class SweepersView(APIView):
     @extend_schema(
         operation_id="admin_sweepers",
         responses={200: page_of("SweeperPage", SweeperSerializer), **PROBLEMS},
-        description="Every sweeper with the invariant that it keeps, and how far it is behind.",
     )
     def get(self, request: Request) -> Response:
+        """List background reconcilers.
+
+        Returns each reconciler with the invariant that it maintains, its backlog and its last run. For platform
+        administrators."""
         operator(request)
         with tenancy.unrestricted():
             return Response(listed(serialize_many(SweeperSerializer, sweepers.states())))
@@ -100,9 +134,12 @@ class OrphansView(APIView):
     @extend_schema(
         operation_id="admin_orphans",
         responses={200: OrphansSerializer, **PROBLEMS},
-        description="Asks every cluster what it runs; may take as long as the slowest of them.",
     )
     def get(self, request: Request) -> Response:
+        """List orphaned objects.
+
+        Asks every cluster what it runs and returns objects without a live attempt, and live attempts without an
+        object. Takes as long as the slowest cluster. For platform administrators."""
         operator(request)
         with tenancy.unrestricted():
             return Response(OrphansSerializer(orphans.find()).data)
@@ -113,9 +150,12 @@ class OrphanCancelView(APIView):
         operation_id="admin_orphan_cancel",
         request=ObjectSerializer,
         responses={202: ObjectSerializer, **PROBLEMS},
-        description="Asks a cluster to end an object that no live attempt owns.",
     )
     def post(self, request: Request) -> Response:
+        """Cancel an orphaned object.
+
+        Asks a cluster to end an object that belongs to no live attempt. An object with a live attempt is refused
+        with 409. For platform administrators."""
         who = operator(request)
         asked = read(ObjectSerializer, request)
         with tenancy.unrestricted():
@@ -128,9 +168,11 @@ class OrphanObserveView(APIView):
         operation_id="admin_orphan_observe",
         request=AttemptIdSerializer,
         responses={200: SeenSerializer, **PROBLEMS},
-        description="Looks at a live attempt on its cluster, out of turn.",
     )
     def post(self, request: Request) -> Response:
+        """Observe an attempt now.
+
+        Asks the cluster about a live attempt without waiting for the next sweep. For platform administrators."""
         who = operator(request)
         attempt_id = read(AttemptIdSerializer, request)["attempt_id"]
         with tenancy.unrestricted():

@@ -26,35 +26,62 @@ MOST_OTHER_POOLS = 3
 Start = inline_serializer(
     "StartOutlook",
     {
-        "starts_now": serializers.BooleanField(),
-        "reason": ReasonSerializer(allow_null=True),
-        "unblocks": serializers.CharField(),
-        "blocker": BlockerSerializer(allow_null=True),
-        "position": serializers.IntegerField(help_text="from 1, among those that wait for its pool"),
-        "starts_in_seconds": serializers.IntegerField(allow_null=True, help_text="at the latest, if it can be said"),
-        "p50_seconds": serializers.IntegerField(allow_null=True),
-        "p90_seconds": serializers.IntegerField(allow_null=True),
+        "starts_now": serializers.BooleanField(help_text="Whether the next admission cycle would start the job."),
+        "reason": ReasonSerializer(allow_null=True, help_text="Why it would wait. Null if it would start now."),
+        "unblocks": serializers.CharField(
+            help_text="What would let it start, as a sentence. Empty if it would start now."
+        ),
+        "blocker": BlockerSerializer(allow_null=True, help_text="What it would wait for. Null if it would start now."),
+        "position": serializers.IntegerField(help_text="Position among the jobs that wait for the pool, from 1."),
+        "starts_in_seconds": serializers.IntegerField(
+            allow_null=True,
+            help_text=(
+                "Seconds until its reservation at the latest. 0 if it would start now, null without a reservation."
+            ),
+        ),
+        "p50_seconds": serializers.IntegerField(
+            allow_null=True,
+            help_text=(
+                "Estimated seconds until it starts: half of such jobs start sooner. Null if this cannot be estimated."
+            ),
+        ),
+        "p90_seconds": serializers.IntegerField(
+            allow_null=True,
+            help_text=(
+                "Estimated seconds until it starts: nine of ten such jobs start sooner. Null if this cannot "
+                "be estimated."
+            ),
+        ),
     },
+    help_text="When the job would start.",
 )
 Cost = inline_serializer(
     "CostAtTimeLimit",
-    {"amount": serializers.FloatField(help_text="by prices as they are known"), "currency": serializers.CharField()},
+    {
+        "amount": serializers.FloatField(
+            help_text="Cost if the job runs until its time limit, in `currency`, at the prices known now."
+        ),
+        "currency": serializers.CharField(help_text="Currency of the pool, ISO 4217."),
+    },
+    help_text="What the job would cost.",
 )
 BudgetEffect = inline_serializer(
     "BudgetEffect",
     {
-        "name": serializers.CharField(),
-        "unit": serializers.CharField(help_text="slot-hours, or a currency"),
-        "reserves": serializers.FloatField(help_text="of the current period, when it starts"),
-        "available": serializers.FloatField(),
-        "hard": serializers.BooleanField(),
+        "name": serializers.CharField(help_text="Name of the budget."),
+        "unit": serializers.CharField(help_text="`slot-hours`, or the ISO 4217 code of a currency."),
+        "reserves": serializers.FloatField(help_text="What the start would reserve of the current period, in `unit`."),
+        "available": serializers.FloatField(
+            help_text="What is neither spent nor reserved in the current period, in `unit`."
+        ),
+        "hard": serializers.BooleanField(help_text="Whether the job cannot start without enough of it."),
     },
 )
 Alternative = inline_serializer(
     "Alternative",
     {
-        "label": serializers.CharField(),
-        "changes": serializers.JSONField(help_text="JSON merge patch on the spec"),
+        "label": serializers.CharField(help_text="The change, in words."),
+        "changes": serializers.JSONField(help_text="The change as a JSON merge patch on the spec."),
         "start": Start,
         "cost": Cost,
     },
@@ -62,8 +89,10 @@ Alternative = inline_serializer(
 PLAN: dict[str, Any] = {
     "cost": Cost,
     "start": Start,
-    "budgets": serializers.ListField(child=BudgetEffect),
-    "alternatives": serializers.ListField(child=Alternative, help_text="what might start sooner"),
+    "budgets": serializers.ListField(child=BudgetEffect, help_text="Budgets that the job would be charged to."),
+    "alternatives": serializers.ListField(
+        child=Alternative, help_text="Changes with which the job might start sooner. Empty if it would start now."
+    ),
 }
 
 

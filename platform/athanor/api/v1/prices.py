@@ -49,83 +49,180 @@ class CsvParser(BaseParser):
 
 
 class PriceRuleSerializer(RequestSerializer):
+    """A price for some hours of some weekdays."""
+
     weekdays = serializers.ListField(
-        child=serializers.IntegerField(min_value=0, max_value=6), min_length=1, max_length=7, help_text="Monday is 0"
+        child=serializers.IntegerField(min_value=0, max_value=6),
+        min_length=1,
+        max_length=7,
+        help_text="Days on which the rule applies, from 0 for Monday to 6 for Sunday.",
     )
-    from_hour = serializers.IntegerField(min_value=0, max_value=23)
-    to_hour = serializers.IntegerField(min_value=1, max_value=24, help_text="not later than from_hour: past midnight")
-    zone = serializers.CharField(max_length=60, required=False, default="UTC")
-    price_per_slot_hour = AmountField(**PRICE)
+    from_hour = serializers.IntegerField(
+        min_value=0, max_value=23, help_text="Hour of the day at which it begins, in `zone`."
+    )
+    to_hour = serializers.IntegerField(
+        min_value=1,
+        max_value=24,
+        help_text=(
+            "Hour of the day at which it ends, in `zone`. If it is not later than `from_hour`, the rule "
+            "ends on the next day."
+        ),
+    )
+    zone = serializers.CharField(
+        max_length=60, required=False, default="UTC", help_text="Time zone, such as `UTC` or `Europe/Berlin`."
+    )
+    price_per_slot_hour = AmountField(
+        **PRICE, help_text="Price per slot-hour while the rule applies, a decimal number in the pool's currency."
+    )
 
 
 class PriceSerializer(serializers.Serializer[Any]):
-    pool_id = serializers.CharField()
-    pool = serializers.CharField()
-    cluster = NamedSerializer()
-    accelerator = serializers.CharField()
-    currency = serializers.CharField()
-    price_per_slot_hour = serializers.DecimalField(max_digits=12, decimal_places=4, help_text="when no rule holds")
-    price_now = serializers.DecimalField(max_digits=18, decimal_places=6)
-    rules = PriceRuleSerializer(many=True, help_text="the first that holds says the price")
-    spot = serializers.BooleanField(help_text="its provider may take machines back")
-    watts_per_slot = serializers.IntegerField(allow_null=True, help_text="null: its carbon is not counted")
-    price_series_id = serializers.CharField(allow_null=True)
-    carbon_series_id = serializers.CharField(allow_null=True)
-    grams_per_kwh_now = serializers.FloatField(allow_null=True, help_text="null: not known")
+    """The prices of a pool."""
+
+    pool_id = serializers.CharField(help_text="Id of the pool.")
+    pool = serializers.CharField(help_text="Name of the pool within its cluster.")
+    cluster = NamedSerializer(help_text="Cluster of the pool.")
+    accelerator = serializers.CharField(help_text="Accelerator of the pool, or `cpu`.")
+    currency = serializers.CharField(help_text="Currency of the prices, ISO 4217.")
+    price_per_slot_hour = serializers.DecimalField(
+        max_digits=12, decimal_places=4, help_text="Price per slot-hour where no rule applies, a decimal number."
+    )
+    price_now = serializers.DecimalField(
+        max_digits=18, decimal_places=6, help_text="Price per slot-hour now, a decimal number."
+    )
+    rules = PriceRuleSerializer(
+        many=True, help_text="Prices by weekday and hour. The first rule that applies determines the price."
+    )
+    spot = serializers.BooleanField(help_text="Whether the provider may reclaim the machines.")
+    watts_per_slot = serializers.IntegerField(
+        allow_null=True, help_text="Power of a slot in watts. Null: carbon is not computed."
+    )
+    price_series_id = serializers.CharField(allow_null=True, help_text="Id of its series of prices. Null without one.")
+    carbon_series_id = serializers.CharField(
+        allow_null=True, help_text="Id of its cluster's series of carbon intensity. Null without one."
+    )
+    grams_per_kwh_now = serializers.FloatField(
+        allow_null=True,
+        help_text=(
+            "Carbon intensity of the grid now, in grams of carbon dioxide per kilowatt-hour. Null if it is not known."
+        ),
+    )
 
 
 class PriceChangeSerializer(RequestSerializer):
-    price_per_slot_hour = AmountField(max_digits=12, decimal_places=4, required=False)
-    rules = PriceRuleSerializer(many=True, required=False, help_text="all of them")
-    spot = serializers.BooleanField(required=False)
-    watts_per_slot = serializers.IntegerField(min_value=0, max_value=100_000, required=False, allow_null=True)
+    """Changes of a pool's prices."""
+
+    price_per_slot_hour = AmountField(
+        max_digits=12,
+        decimal_places=4,
+        required=False,
+        help_text="Price per slot-hour where no rule applies, a decimal number.",
+    )
+    rules = PriceRuleSerializer(
+        many=True,
+        required=False,
+        help_text=("The complete new list of rules, at most 50. The first rule that applies determines the price."),
+    )
+    spot = serializers.BooleanField(required=False, help_text="Whether the provider may reclaim the machines.")
+    watts_per_slot = serializers.IntegerField(
+        min_value=0,
+        max_value=100_000,
+        required=False,
+        allow_null=True,
+        help_text="Power of a slot in watts. Null: carbon is not computed.",
+    )
 
 
 class PriceSeriesMappingSerializer(RequestSerializer):
-    items = serializers.CharField(required=False, allow_blank=True, help_text="where the list is: data.points")
-    time = serializers.CharField(required=False, help_text="its field with the time; time without it")
-    value = serializers.CharField(required=False, help_text="its field with the value; value without it")
+    """Where the response of a provider has times and values."""
+
+    items = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text=(
+            "Where the provider's response has the list of points, such as `data.points`. Empty: the "
+            "response is the list."
+        ),
+    )
+    time = serializers.CharField(required=False, help_text="Field of a point with its time. `time` without it.")
+    value = serializers.CharField(required=False, help_text="Field of a point with its value. `value` without it.")
 
 
 class PriceSeriesSerializer(serializers.Serializer[Any]):
+    """Prices of a pool, or carbon intensity of a cluster's grid, over time."""
+
     id = serializers.CharField()
-    kind = serializers.ChoiceField(choices=Series.Kind.values)
-    pool_id = serializers.CharField(allow_null=True)
-    cluster_id = serializers.CharField(allow_null=True)
-    stale_seconds = serializers.IntegerField(help_text="a point holds up to the next one, but no longer than this")
-    url = serializers.CharField(allow_blank=True)
-    mapping = PriceSeriesMappingSerializer()
-    fetch_seconds = serializers.IntegerField()
-    fetched_at = serializers.DateTimeField(allow_null=True)
-    problem = serializers.CharField(allow_blank=True, help_text="why it could not be fetched")
+    kind = serializers.ChoiceField(
+        choices=Series.Kind.values, help_text="`price` of a pool, or `carbon` intensity of a cluster's grid."
+    )
+    pool_id = serializers.CharField(allow_null=True, help_text="Id of the pool. Null for `carbon`.")
+    cluster_id = serializers.CharField(allow_null=True, help_text="Id of the cluster. Null for `price`.")
+    stale_seconds = serializers.IntegerField(
+        help_text="Longest time in seconds for which a point applies. It ends earlier at the next point."
+    )
+    url = serializers.CharField(
+        allow_blank=True, help_text="Address that it is fetched from. Empty if it is not fetched."
+    )
+    mapping = PriceSeriesMappingSerializer(help_text="Where the provider's response has times and values.")
+    fetch_seconds = serializers.IntegerField(help_text="Interval between fetches in seconds.")
+    fetched_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the last successful fetch, ISO 8601 in UTC. Null before the first."
+    )
+    problem = serializers.CharField(allow_blank=True, help_text="Why the last fetch failed. Empty if it did not.")
 
 
 class NewPriceSeriesSerializer(RequestSerializer):
-    kind = serializers.ChoiceField(choices=Series.Kind.values)
-    pool_id = serializers.CharField(required=False, allow_blank=True, help_text="of a price")
-    cluster_id = serializers.CharField(required=False, allow_blank=True, help_text="of carbon")
-    stale_seconds = serializers.IntegerField(
-        min_value=60, max_value=31 * 86_400, required=False, help_text="7200 of a new one"
+    """A series to create or change."""
+
+    kind = serializers.ChoiceField(
+        choices=Series.Kind.values, help_text="`price` of a pool, or `carbon` intensity of a cluster's grid."
     )
-    url = serializers.CharField(max_length=2000, required=False, allow_blank=True, help_text="empty: not fetched")
-    mapping = PriceSeriesMappingSerializer(required=False)
+    pool_id = serializers.CharField(required=False, allow_blank=True, help_text="Id of the pool, for `price`.")
+    cluster_id = serializers.CharField(required=False, allow_blank=True, help_text="Id of the cluster, for `carbon`.")
+    stale_seconds = serializers.IntegerField(
+        min_value=60,
+        max_value=31 * 86_400,
+        required=False,
+        help_text="Longest time in seconds for which a point applies. A new series without it has 7200.",
+    )
+    url = serializers.CharField(
+        max_length=2000,
+        required=False,
+        allow_blank=True,
+        help_text="Address to fetch it from. With an empty one it is not fetched.",
+    )
+    mapping = PriceSeriesMappingSerializer(
+        required=False, help_text="Where the provider's response has times and values."
+    )
     fetch_seconds = serializers.IntegerField(
-        min_value=60, max_value=86_400, required=False, help_text="3600 of a new one"
+        min_value=60,
+        max_value=86_400,
+        required=False,
+        help_text="Interval between fetches in seconds. A new series without it has 3600.",
     )
 
 
 class PriceSeriesPointSerializer(serializers.Serializer[Any]):
-    time = serializers.DateTimeField()
-    value = serializers.FloatField(help_text="the currency for a slot-hour, or grams a kWh")
+    """A value of a series and the time from which it applies."""
+
+    time = serializers.DateTimeField(help_text="Time from which the value applies, RFC 3339 with a zone.")
+    value = serializers.FloatField(
+        help_text="Price per slot-hour in the pool's currency, or grams of carbon dioxide per kilowatt-hour."
+    )
 
 
 class UploadedSerializer(serializers.Serializer[Any]):
-    points = serializers.IntegerField()
+    """Result of an upload."""
+
+    points = serializers.IntegerField(help_text="Number of points that were stored.")
 
 
 class PricesView(APIView):
     @extend_schema(operation_id="prices_list", responses={200: page_of("PricePage", PriceSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """List prices.
+
+        Returns the prices of all pools of enabled clusters, by cluster and pool."""
         principal(request)
         rows = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
         return Response(listed(_shown(list(rows))))
@@ -137,9 +234,12 @@ class PoolPriceView(APIView):
         parameters=[IF_MATCH],
         request=PriceChangeSerializer,
         responses={200: PriceSerializer, **PROBLEMS},
-        description="What is left out stays. What ran before was counted at the old price. For administrators.",
     )
     def patch(self, request: Request, pool_id: str) -> Response:
+        """Change the prices of a pool.
+
+        Changes the fields that are sent; the others stay. Usage before the change keeps its old price. For platform
+        administrators."""
         who = _operator(request)
         terms.pool_of(pool_id)
         unchanged: Callable[[Pool], None] = guard(request, lambda pool, tag: tag == tag_of(terms.facts(pool)))
@@ -148,6 +248,9 @@ class PoolPriceView(APIView):
 
     @extend_schema(operation_id="prices_show", responses={200: PriceSerializer, **PROBLEMS})
     def get(self, request: Request, pool_id: str) -> Response:
+        """Show the prices of a pool.
+
+        Returns the pool's price, its rules by weekday and hour, and the price now. The response has an `ETag`."""
         principal(request)
         return _one(terms.pool_of(pool_id))
 
@@ -157,6 +260,9 @@ class SeriesListView(APIView):
         operation_id="series_list", responses={200: page_of("PriceSeriesPage", PriceSeriesSerializer), **PROBLEMS}
     )
     def get(self, request: Request) -> Response:
+        """List price and carbon series.
+
+        Returns the series of prices of pools and of carbon intensity of clusters. For platform administrators."""
         _operator(request)
         return Response(listed(serialize_many(PriceSeriesSerializer, Series.objects.order_by("id"))))
 
@@ -165,10 +271,12 @@ class SeriesListView(APIView):
         parameters=IDEMPOTENT,
         request=NewPriceSeriesSerializer,
         responses={201: PriceSeriesSerializer, **PROBLEMS},
-        description="A pool has one series of prices, a cluster one of carbon: if there is one, it is changed, and its "
-        "points stay, and so does what is left out. With `url` it is fetched from there.",
     )
     def post(self, request: Request) -> Response:
+        """Create or change a series.
+
+        A pool has one series of prices and a cluster one of carbon intensity. If it exists, the fields that are sent
+        are changed and its points stay. With `url` it is fetched from there. For platform administrators."""
         who = _operator(request)
         wanted = read(NewPriceSeriesSerializer, request)
         if wanted.get("url"):
@@ -183,11 +291,17 @@ class SeriesListView(APIView):
 class SeriesView(APIView):
     @extend_schema(operation_id="series_show", responses={200: PriceSeriesSerializer, **PROBLEMS})
     def get(self, request: Request, series_id: str) -> Response:
+        """Show a series.
+
+        Returns the series and how it is fetched. For platform administrators."""
         _operator(request)
         return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
 
     @extend_schema(operation_id="series_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, series_id: str) -> Response:
+        """Remove a series.
+
+        Removes the series with its points. For platform administrators."""
         terms.remove(series_id, _operator(request).user)
         return Response(status=204)
 
@@ -197,10 +311,12 @@ class SeriesFetchView(APIView):
         operation_id="series_fetch",
         request=None,
         responses={200: PriceSeriesSerializer, **PROBLEMS},
-        description="Ask its provider now. Within 10 seconds of the last request the provider is not asked again; the "
-        "answer is what is stored.",
     )
     def post(self, request: Request, series_id: str) -> Response:
+        """Fetch a series now.
+
+        Asks the provider for new points. Within 10 seconds of the last request the provider is not asked again, and
+        the response is what is stored. For platform administrators."""
         who = _operator(request)
         fetching.fetch(terms.series_of(series_id).pk, who.user)
         return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
@@ -212,13 +328,19 @@ class SeriesPointsView(APIView):
     @extend_schema(
         operation_id="series_points",
         parameters=[
-            OpenApiParameter("after", OpenApiTypes.DATETIME),
-            OpenApiParameter("before", OpenApiTypes.DATETIME),
+            OpenApiParameter(
+                "after",
+                OpenApiTypes.DATETIME,
+                description="Only points at or after this time. Without it, seven days ago.",
+            ),
+            OpenApiParameter("before", OpenApiTypes.DATETIME, description="Only points before this time."),
         ],
         responses={200: page_of("PriceSeriesPointPage", PriceSeriesPointSerializer), **PROBLEMS},
-        description="Oldest first, 5000 at most; of the last seven days without `after`.",
     )
     def get(self, request: Request, series_id: str) -> Response:
+        """List the points of a series.
+
+        Returns points, oldest first, at most 5000. Without `after`, those of the last seven days."""
         principal(request)
         row = terms.series_of(series_id)
         after = time(request, "after") or timezone.now() - timedelta(days=DAYS)
@@ -232,9 +354,12 @@ class SeriesPointsView(APIView):
         operation_id="series_upload",
         request={"application/json": PriceSeriesPointSerializer(many=True), "text/csv": OpenApiTypes.STR},
         responses={200: UploadedSerializer, **PROBLEMS},
-        description="Points as JSON, or as CSV: a time and a value a line. One at a time that there is replaces it.",
     )
     def post(self, request: Request, series_id: str) -> Response:
+        """Upload points of a series.
+
+        Takes JSON, or CSV with a time and a value per line. A point at a time that exists already replaces it. For
+        platform administrators."""
         who = _operator(request)
         row = terms.series_of(series_id)
         body = request.data

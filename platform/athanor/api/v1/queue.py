@@ -24,45 +24,58 @@ PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
 
 
 class QueuedJobSerializer(serializers.Serializer[Any]):
+    """A waiting job."""
+
     id = serializers.CharField()
-    name = serializers.CharField(allow_null=True, help_text="null: of a team that is not yours")
-    mine = serializers.BooleanField(help_text="of a team of yours")
-    team = NamedSerializer()
-    priority = serializers.CharField()
-    slots = serializers.IntegerField()
-    queued_at = serializers.DateTimeField()
-    desired = serializers.CharField()
-    reason = ReasonSerializer(allow_null=True)
-    wait = WaitSerializer(allow_null=True, help_text="null until admission has looked at it")
+    name = serializers.CharField(
+        allow_null=True, help_text="Name of the job. Null if it belongs to a team that is not yours."
+    )
+    mine = serializers.BooleanField(help_text="Whether it belongs to a team of yours.")
+    team = NamedSerializer(help_text="Team of the job.")
+    priority = serializers.CharField(help_text="Priority class.")
+    slots = serializers.IntegerField(help_text="Number of slots that it needs.")
+    queued_at = serializers.DateTimeField(help_text="Time since which it waits, ISO 8601 in UTC.")
+    desired = serializers.CharField(help_text="What users last asked for: `run`, `pause` (it is held) or `stop`.")
+    reason = ReasonSerializer(allow_null=True, help_text="Why it waits. Null until admission has considered it.")
+    wait = WaitSerializer(
+        allow_null=True, help_text="What admission last found about it. Null until admission has considered it."
+    )
 
 
 class PoolQueueSerializer(serializers.Serializer[Any]):
-    pool = serializers.CharField(help_text="cluster/name")
-    cluster = NamedSerializer()
-    accelerator = serializers.CharField()
-    enabled = serializers.BooleanField()
-    slots = serializers.IntegerField()
-    slots_used = serializers.IntegerField()
-    waiting_jobs = serializers.IntegerField(help_text="of all teams")
-    waiting_slots = serializers.IntegerField()
-    waiting_teams = serializers.IntegerField()
-    jobs = QueuedJobSerializer(many=True, help_text="in order; those that you may see")
+    """The waiting jobs of a pool."""
+
+    pool = serializers.CharField(help_text="The pool, as `CLUSTER/NAME`.")
+    cluster = NamedSerializer(help_text="Cluster of the pool.")
+    accelerator = serializers.CharField(help_text="Accelerator of the pool, or `cpu`.")
+    enabled = serializers.BooleanField(help_text="Whether the cluster admits jobs.")
+    slots = serializers.IntegerField(help_text="Slots of the pool.")
+    slots_used = serializers.IntegerField(help_text="Slots that jobs hold.")
+    waiting_jobs = serializers.IntegerField(help_text="Number of waiting jobs of all teams.")
+    waiting_slots = serializers.IntegerField(help_text="Slots that those need together.")
+    waiting_teams = serializers.IntegerField(help_text="Number of teams that those belong to.")
+    jobs = QueuedJobSerializer(many=True, help_text="Waiting jobs that you may see, in order.")
 
 
-LIMIT = WholeNumber("limit", "jobs of each pool", lowest=1, highest=MOST, default=100)
+LIMIT = WholeNumber("limit", "Most jobs of each pool.", lowest=1, highest=MOST, default=100)
 
 
 class QueueView(APIView):
     @extend_schema(
         operation_id="queue_show",
         parameters=[
-            OpenApiParameter("pool", str, description="cluster/name, or a cluster"),
+            OpenApiParameter(
+                "pool", str, description="Only this pool, as `CLUSTER/NAME`, or the pools of this cluster."
+            ),
             LIMIT.documented,
         ],
         responses={200: page_of("QueuePage", PoolQueueSerializer), **PROBLEMS},
-        description="The waiting jobs of each pool, in the order in which they were last considered.",
     )
     def get(self, request: Request) -> Response:
+        """Show the queue.
+
+        Returns the waiting jobs of each pool in the order of the last admission cycle. Members see the jobs of their
+        teams, and sums over all teams; platform administrators and auditors see all jobs."""
         who = principal(request)
         found = queues(
             who,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema, extend_schema_field
@@ -32,43 +32,74 @@ MOST_DAYS = 366
 
 
 class QuotaGrantSerializer(serializers.Serializer[Any]):
-    accelerator = serializers.CharField()
-    nominal = serializers.IntegerField(help_text="slots of its own")
-    borrow_limit = serializers.IntegerField(allow_null=True, help_text="how many more its subtree may use; null: any")
-    lend_limit = serializers.IntegerField(allow_null=True, help_text="how many of its own others may use; null: all")
+    """Slots of one accelerator that a node has of its own."""
+
+    accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
+    nominal = serializers.IntegerField(help_text="Slots of the node's own.")
+    borrow_limit = serializers.IntegerField(
+        allow_null=True, help_text="Most slots beyond its own that the subtree may use. Null: no limit."
+    )
+    lend_limit = serializers.IntegerField(
+        allow_null=True, help_text="Most slots of its own that others may use. Null: all."
+    )
 
 
 class ShareSerializer(serializers.Serializer[quotas.Share]):
-    accelerator = serializers.CharField()
-    governed = serializers.BooleanField(help_text="false: no node of the tree has a grant of it, only pools bound it")
-    nominal = serializers.IntegerField(help_text="of the whole subtree")
-    used = serializers.IntegerField(help_text="slots held now by jobs of the subtree")
-    borrowed = serializers.IntegerField(help_text="how many of those are beyond its own")
-    lent = serializers.IntegerField(help_text="how many of its own others use")
-    available = serializers.IntegerField(allow_null=True, help_text="how many more it could use now; null: no quota")
-    teams = serializers.IntegerField(help_text="how many teams of the subtree hold some")
+    """Quota and use of one accelerator in a node's subtree."""
+
+    accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
+    governed = serializers.BooleanField(
+        help_text="Whether any node of the tree has a grant of it. If not, only pools limit its use."
+    )
+    nominal = serializers.IntegerField(help_text="Slots that the whole subtree has of its own.")
+    used = serializers.IntegerField(help_text="Slots that jobs of the subtree hold now.")
+    borrowed = serializers.IntegerField(help_text="How many of those exceed its own.")
+    lent = serializers.IntegerField(help_text="How many of its own others use.")
+    available = serializers.IntegerField(
+        allow_null=True, help_text="Slots that it could use in addition now. Null if it has no quota."
+    )
+    teams = serializers.IntegerField(help_text="Number of teams of the subtree that hold some.")
 
 
 class QuotaNodeSerializer(serializers.Serializer[Any]):
+    """A node of the quota tree with its limits and use. Limits apply to the subtree."""
+
     id = serializers.CharField()
-    kind = serializers.ChoiceField(choices=["organisation", "group", "team"])
-    name = serializers.CharField()
-    path = serializers.CharField()
-    parent = serializers.CharField(allow_null=True)  # type: ignore[assignment] # a field, which DRF takes off the class
-    depth = serializers.IntegerField()
-    team = serializers.SerializerMethodField()
-    weight = serializers.FloatField(help_text="its part of what its siblings share")
-    max_running_jobs = serializers.IntegerField(allow_null=True)
-    max_queued_jobs = serializers.IntegerField(allow_null=True)
-    max_slots = serializers.IntegerField(allow_null=True)
-    max_slots_per_job = serializers.IntegerField(allow_null=True)
-    max_run_seconds = serializers.IntegerField(allow_null=True)
-    max_storage_bytes = serializers.IntegerField(allow_null=True)
-    grants = QuotaGrantSerializer(many=True)
-    shares = ShareSerializer(many=True)
-    running_jobs = serializers.IntegerField(help_text="jobs of the subtree that hold slots")
-    queued_jobs = serializers.IntegerField()
-    slots_used = serializers.IntegerField()
+    kind = serializers.ChoiceField(
+        choices=["organisation", "group", "team"], help_text="`organisation` (the root), `group` or `team` (a leaf)."
+    )
+    name = serializers.CharField(help_text="Name, unique below its parent.")
+    path = serializers.CharField(
+        help_text=("Names down to the node, joined by `/`, such as `research/vision`. The root's path is its name.")
+    )
+    parent = serializers.CharField(  # type: ignore[assignment] # a field, which DRF takes off the class
+        allow_null=True, help_text="Id of its parent. Null for the root."
+    )
+    depth = serializers.IntegerField(help_text="Number of nodes above it.")
+    team = serializers.SerializerMethodField(help_text="Team of a leaf. Null for others.")
+    weight = serializers.FloatField(help_text="Weight against its siblings in fair-share ranking.")
+    max_running_jobs = serializers.IntegerField(
+        allow_null=True, help_text="Most jobs of the subtree that may hold slots at the same time. Null: no limit."
+    )
+    max_queued_jobs = serializers.IntegerField(
+        allow_null=True, help_text="Most jobs of the subtree that may wait at the same time. Null: no limit."
+    )
+    max_slots = serializers.IntegerField(
+        allow_null=True, help_text="Most slots that jobs of the subtree may hold at the same time. Null: no limit."
+    )
+    max_slots_per_job = serializers.IntegerField(allow_null=True, help_text="Most slots of one job. Null: no limit.")
+    max_run_seconds = serializers.IntegerField(
+        allow_null=True, help_text="Longest `time_limit_seconds` of a job. Null: no limit."
+    )
+    max_storage_bytes = serializers.IntegerField(
+        allow_null=True,
+        help_text="Most bytes that the subtree may store before new data and jobs are refused. Null: no limit.",
+    )
+    grants = QuotaGrantSerializer(many=True, help_text="Slots of its own, by accelerator.")
+    shares = ShareSerializer(many=True, help_text="Quota and use of its subtree, by accelerator.")
+    running_jobs = serializers.IntegerField(help_text="Jobs of the subtree that hold slots.")
+    queued_jobs = serializers.IntegerField(help_text="Jobs of the subtree that wait.")
+    slots_used = serializers.IntegerField(help_text="Slots that jobs of the subtree hold, of all accelerators.")
 
     @extend_schema_field(NamedSerializer(allow_null=True))
     def get_team(self, node: dict[str, Any]) -> dict[str, str] | None:
@@ -76,75 +107,123 @@ class QuotaNodeSerializer(serializers.Serializer[Any]):
 
 
 class QuotasSerializer(serializers.Serializer[Any]):
-    version = serializers.IntegerField(help_text="higher with each change of the tree")
-    whole = serializers.BooleanField(help_text="else only the paths of your teams are here")
-    may_change = serializers.BooleanField()
-    nodes = QuotaNodeSerializer(many=True, help_text="parents before children")
+    """The quota tree as the caller sees it."""
+
+    version = serializers.IntegerField(help_text="Version of the tree. It grows with each change.")
+    whole = serializers.BooleanField(
+        help_text="Whether all nodes are listed. If not, only the paths of your teams are."
+    )
+    may_change = serializers.BooleanField(help_text="Whether you may change the tree.")
+    nodes = QuotaNodeSerializer(many=True, help_text="Nodes, parents before children.")
 
 
 class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer[AdmissionSettings]):
+    """How admission orders and preempts jobs."""
+
     half_life_seconds = serializers.IntegerField(
-        min_value=60, max_value=365 * DAY, help_text="in which past use counts half in fair share"
+        min_value=60, max_value=365 * DAY, help_text="Half-life of past usage in fair-share ranking, in seconds."
     )
     age_step_seconds = serializers.IntegerField(
-        min_value=0, max_value=365 * DAY, help_text="waiting so long counts as one priority class higher; 0: never"
+        min_value=0,
+        max_value=365 * DAY,
+        help_text=(
+            "Waiting time in seconds that counts as one priority class. 0: waiting does not raise the priority."
+        ),
     )
     protected_seconds = serializers.IntegerField(
-        min_value=0, max_value=30 * DAY, help_text="nobody is preempted so early; doubled by each time before"
+        min_value=0,
+        max_value=30 * DAY,
+        help_text=(
+            "Minimum run time in seconds before a job can be preempted. It doubles with each preemption of the job."
+        ),
     )
 
     class Meta:
         model = AdmissionSettings
         fields = ("fair_share", "half_life_seconds", "age_step_seconds", "backfill", "preempt", "protected_seconds")
+        extra_kwargs: ClassVar[dict[str, dict[str, str]]] = {
+            "fair_share": {"help_text": "Whether teams are ranked by their share of past and present usage."},
+            "backfill": {"help_text": "Whether a job may start before an earlier one that it does not delay."},
+            "preempt": {"help_text": "Whether running jobs may be asked to checkpoint and wait for others."},
+        }
 
 
 class OverSerializer(serializers.Serializer[quotas.Over]):
-    node = serializers.CharField(help_text="its path")
-    what = serializers.CharField(help_text="an accelerator, or the name of a limit")
-    used = serializers.IntegerField()
-    allowed = serializers.IntegerField()
-    detail = serializers.CharField()
+    """A node that uses more than it would be allowed to."""
+
+    node = serializers.CharField(help_text="Path of the node.")
+    what = serializers.CharField(help_text="An accelerator, or the name of a limit.")
+    used = serializers.IntegerField(help_text="What is used: slots, jobs or bytes.")
+    allowed = serializers.IntegerField(help_text="What would be allowed, in the same unit.")
+    detail = serializers.CharField(help_text="The same as a sentence.")
 
 
 class TouchedJobSerializer(serializers.Serializer[quotas.TouchedJob]):
-    id = serializers.CharField()
-    team = serializers.CharField()
-    slots = serializers.IntegerField()
-    accelerator = serializers.CharField()
-    why = serializers.CharField(allow_blank=True)
+    """A job that a change would affect."""
+
+    id = serializers.CharField(help_text="Id of the job.")
+    team = serializers.CharField(help_text="Name of its team.")
+    slots = serializers.IntegerField(help_text="Number of its slots.")
+    accelerator = serializers.CharField(help_text="Accelerator of its pool.")
+    why = serializers.CharField(allow_blank=True, help_text="Reason, in words. May be empty.")
 
 
 class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
-    version = serializers.IntegerField()
-    differences = serializers.ListField(child=serializers.CharField(), help_text="a line each")
-    over = OverSerializer(many=True, help_text="who would use more than allowed; what runs goes on, nothing new starts")
-    preempted = TouchedJobSerializer(many=True, help_text="asked to save a checkpoint and wait, that now run on")
-    started = TouchedJobSerializer(many=True, help_text="would start at once, that now wait")
-    not_started = TouchedJobSerializer(many=True, help_text="would start now, and would then wait")
-    notes = serializers.ListField(child=serializers.CharField(), help_text="what is allowed and perhaps not meant")
+    """What a change of the quota tree would do now."""
+
+    version = serializers.IntegerField(help_text="Version of the tree that the preview started from.")
+    differences = serializers.ListField(
+        child=serializers.CharField(), help_text="What would change in the tree, a line each."
+    )
+    over = OverSerializer(
+        many=True, help_text="Nodes that use more than would be allowed. What runs continues; nothing new starts there."
+    )
+    preempted = TouchedJobSerializer(
+        many=True, help_text="Jobs that would be asked to checkpoint and wait, at most 100."
+    )
+    started = TouchedJobSerializer(many=True, help_text="Waiting jobs that would start now, at most 100.")
+    not_started = TouchedJobSerializer(
+        many=True, help_text="Jobs that are about to start and would wait instead, at most 100."
+    )
+    notes = serializers.ListField(
+        child=serializers.CharField(), help_text="What is allowed but perhaps not intended, a sentence each."
+    )
 
 
 class QuotaLineSerializer(serializers.Serializer[quota_history.Line]):
-    accelerator = serializers.CharField()
-    used = serializers.ListField(child=serializers.FloatField(), help_text="slots held on average, a number a day")
+    """Use of one accelerator by day."""
+
+    accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
+    used = serializers.ListField(
+        child=serializers.FloatField(), help_text="Average number of slots held, for each of `days`."
+    )
     nominal = serializers.ListField(
-        child=serializers.IntegerField(), help_text="the subtree's own at the end of each day, of today now"
+        child=serializers.IntegerField(),
+        help_text="Slots that the subtree had of its own at the end of each of `days`; for today, now.",
     )
 
 
 class QuotaHistorySerializer(serializers.Serializer[quota_history.History]):
-    id = serializers.CharField(source="node_id")
-    storage_bytes = serializers.IntegerField(help_text="kept by the subtree's teams now")
+    """Use of a node's subtree by day."""
+
+    id = serializers.CharField(source="node_id", help_text="Id of the node.")
+    storage_bytes = serializers.IntegerField(help_text="Bytes that the subtree's teams store now.")
     unreferenced_bytes = serializers.IntegerField(
-        help_text="of storage_bytes: objects that jobs stored and that belong to no checkpoint, artifact or data set; "
-        "deleted a day after their attempt"
+        help_text=(
+            "Part of `storage_bytes` in objects that belong to no checkpoint, artifact or data set. They "
+            "are deleted a day after their attempt."
+        )
     )
-    lines = QuotaLineSerializer(many=True)
+    lines = QuotaLineSerializer(many=True, help_text="Use by accelerator.")
 
 
 class QuotaUsageSerializer(serializers.Serializer[Any]):
-    days = serializers.ListField(child=serializers.DateField(), help_text="in UTC; today, which is not over, last")
-    nodes = QuotaHistorySerializer(many=True)
+    """Use of quotas by day."""
+
+    days = serializers.ListField(
+        child=serializers.DateField(), help_text="Days in UTC. Today, which is not over, is last."
+    )
+    nodes = QuotaHistorySerializer(many=True, help_text="The nodes that you can see.")
 
 
 class QuotasView(APIView):
@@ -152,6 +231,10 @@ class QuotasView(APIView):
 
     @extend_schema(operation_id="quotas_show", responses={200: QuotasSerializer, **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """Show the quota tree.
+
+        Returns nodes with their limits and current use. Members see the path of their teams; platform administrators
+        and auditors see the whole tree. The response has an `ETag`."""
         return _shown(request)
 
     @extend_schema(
@@ -159,9 +242,12 @@ class QuotasView(APIView):
         parameters=[IF_MATCH],
         request={"application/json": ChangesDocument, "application/yaml": ChangesDocument},
         responses={200: QuotasSerializer, **PROBLEMS},
-        description="Change some nodes, all of it or nothing. It holds at once; what runs above it is not stopped.",
     )
     def patch(self, request: Request) -> Response:
+        """Change nodes of the quota tree.
+
+        Applies the changes in order, all of them or none. They take effect immediately; running jobs above a new
+        limit are not stopped. For platform administrators."""
         who = manager(request)
         document = parsed(ChangesDocument, request.data, "invalid_quotas", "changes")
         services.change_tree(partial(changes.changed, changes=document.changes), who.user, _unchanged(request))
@@ -172,9 +258,12 @@ class QuotasView(APIView):
         parameters=[IF_MATCH],
         request={"application/json": TreeDocument, "application/yaml": TreeDocument},
         responses={200: QuotasSerializer, **PROBLEMS},
-        description="The whole tree. Groups that are left out are removed; teams that are left out stay as they are.",
     )
     def put(self, request: Request) -> Response:
+        """Replace the quota tree.
+
+        Makes the tree equal to the document. Groups that are left out are removed; teams that are left out stay as
+        they are. For platform administrators."""
         who = manager(request)
         document = parsed(TreeDocument, request.data, "invalid_quotas", "tree")
         services.change_tree(partial(changes.declared, document=document), who.user, _unchanged(request))
@@ -185,9 +274,11 @@ class QuotaDocumentView(APIView):
     @extend_schema(
         operation_id="quotas_document",
         responses={200: TreeDocument, **PROBLEMS},
-        description="The tree as PUT /quotas takes it.",
     )
     def get(self, request: Request) -> Response:
+        """Get the quota tree as a document.
+
+        Returns the tree as `PUT /quotas` accepts it. For platform administrators and auditors."""
         who = principal(request)
         if not sees_all(who):
             raise Forbidden(
@@ -206,15 +297,18 @@ class QuotaPreviewView(APIView):
         operation_id="quotas_preview",
         request={"application/json": ProposalDocument, "application/yaml": ProposalDocument},
         responses={200: QuotaPreviewSerializer, **PROBLEMS},
-        description="What changes, or a whole tree, would do now. Changes nothing.",
     )
     def post(self, request: Request) -> Response:
+        """Preview a change of the quota tree.
+
+        Returns what changes, or a replacement of the whole tree, would do now: differences, nodes above a limit, and
+        jobs that would be preempted, started or not started. Nothing is changed. For platform administrators."""
         manager(request)
         found = quotas.preview(proposed(request.data))
         return Response(QuotaPreviewSerializer(found).data)
 
 
-DAYS = WholeNumber("days", lowest=1, highest=MOST_DAYS, default=30)
+DAYS = WholeNumber("days", "Number of days, today included.", lowest=1, highest=MOST_DAYS, default=30)
 
 
 class QuotaUsageView(APIView):
@@ -222,9 +316,11 @@ class QuotaUsageView(APIView):
         operation_id="quotas_usage",
         parameters=[DAYS.documented],
         responses={200: QuotaUsageSerializer, **PROBLEMS},
-        description="Of the nodes that you see: slots held day by day, and bytes kept now.",
     )
     def get(self, request: Request) -> Response:
+        """Show the use of quotas by day.
+
+        Returns the average number of slots held per day, and the bytes stored now, of the nodes that you can see."""
         who, tree, now = principal(request), selectors.tree(), timezone.now()
         days = DAYS.read(request)
         seen = visible(who, tree)
@@ -235,6 +331,9 @@ class QuotaUsageView(APIView):
 class AdmissionSettingsView(APIView):
     @extend_schema(operation_id="quotas_settings", responses={200: AdmissionSettingsSerializer, **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """Show the admission settings.
+
+        Returns how admission orders jobs and whether it preempts. The response has an `ETag`."""
         principal(request)
         return tagged(request, AdmissionSettingsSerializer(services.settings()).data)
 
@@ -243,9 +342,12 @@ class AdmissionSettingsView(APIView):
         parameters=[IF_MATCH],
         request=AdmissionSettingsSerializer(partial=True),
         responses={200: AdmissionSettingsSerializer, **PROBLEMS},
-        description="How admission decides. What is not named stays.",
     )
     def put(self, request: Request) -> Response:
+        """Change the admission settings.
+
+        Changes the fields that are sent; the others stay. They apply from the next admission cycle. For platform
+        administrators."""
         who = manager(request)
         asked = read(AdmissionSettingsSerializer, request, partial=True)
         unchanged: Callable[[AdmissionSettings], None] = guard(

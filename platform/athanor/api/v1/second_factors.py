@@ -17,59 +17,85 @@ from athanor.api.v1.shapes import PROBLEMS
 
 
 class PasswordConfirmationSerializer(serializers.Serializer[Any]):
-    """Changes of second factors need the current password."""
+    """The current password, which changes of second factors require."""
 
-    current_password = serializers.CharField(max_length=LONGEST_PASSWORD, trim_whitespace=False)
+    current_password = serializers.CharField(
+        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
+    )
 
 
 class AppSetupSerializer(serializers.Serializer[Any]):
-    """What an authenticator app needs. It is not shown again."""
+    """What an authenticator app needs. It is shown only here."""
 
-    secret = serializers.CharField(help_text="Base32, for apps that scan no QR code.")
-    uri = serializers.CharField(help_text="otpauth://totp/...")
+    secret = serializers.CharField(help_text="The secret in Base32, for apps that cannot scan a QR code.")
+    uri = serializers.CharField(help_text="The secret as an `otpauth://totp/` URI.")
     qr_svg = serializers.CharField(help_text="The URI as a QR code, an SVG document.")
 
 
 class AppCodeSerializer(serializers.Serializer[Any]):
+    """A code of the authenticator app."""
+
     code = serializers.CharField(max_length=50, help_text="The code that the app shows now.")
 
 
 class NewRecoveryCodesSerializer(serializers.Serializer[Any]):
+    """New recovery codes."""
+
     recovery_codes = serializers.ListField(
         child=serializers.CharField(),
-        help_text="New codes, each of which works once. They are not shown again. Empty if there were some already.",
+        help_text=("New codes, each of which works once. They are shown only here. Empty if there were codes already."),
     )
 
 
 class PasskeySerializer(serializers.Serializer[Any]):
+    """A passkey of the user."""
+
     id = serializers.CharField(source="pk")
-    name = serializers.CharField(source="data.name")
+    name = serializers.CharField(source="data.name", help_text="Name by which to recognise it.")
     created_at = serializers.DateTimeField()
-    last_used_at = serializers.DateTimeField(allow_null=True)
+    last_used_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the last sign-in with it, ISO 8601 in UTC. Null if it was never used."
+    )
 
 
 class NewPasskeySerializer(serializers.Serializer[Any]):
-    name = serializers.CharField(max_length=100)
+    """A passkey to add."""
+
+    name = serializers.CharField(max_length=100, help_text="Name by which to recognise it.")
     credential = serializers.DictField(
-        help_text="The PublicKeyCredential that navigator.credentials.create returned, as JSON (base64url)."
+        help_text=(
+            "The PublicKeyCredential that `navigator.credentials.create` returned, as JSON with base64url values."
+        )
     )
 
 
 class PasskeyNameSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField(max_length=100)
+    """A name of a passkey."""
+
+    name = serializers.CharField(max_length=100, help_text="Name by which to recognise it.")
 
 
 class AddedPasskeySerializer(NewRecoveryCodesSerializer):
-    passkey = PasskeySerializer()
+    """The new passkey, and recovery codes if there were none."""
+
+    passkey = PasskeySerializer(help_text="The new passkey.")
 
 
 class SecondFactorsSerializer(serializers.Serializer[Any]):
-    """The second factors of the user who asks."""
+    """The second factors of the user."""
 
-    has_password = serializers.BooleanField(help_text="Second factors need a password; false with single sign-on only.")
-    authenticator_app_since = serializers.DateTimeField(allow_null=True)
-    recovery_codes_left = serializers.IntegerField(allow_null=True)
-    passkeys = PasskeySerializer(many=True)
+    has_password = serializers.BooleanField(
+        help_text=(
+            "Whether the user has a password. Second factors need one; users with single sign-on only have none."
+        )
+    )
+    authenticator_app_since = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which the authenticator app was added, ISO 8601 in UTC. Null without one."
+    )
+    recovery_codes_left = serializers.IntegerField(
+        allow_null=True, help_text="Number of unused recovery codes. Null without codes."
+    )
+    passkeys = PasskeySerializer(many=True, help_text="The user's passkeys.")
     passkeys_available = serializers.BooleanField(
         help_text="Whether browsers allow passkeys for the platform's address."
     )
@@ -78,6 +104,10 @@ class SecondFactorsSerializer(serializers.Serializer[Any]):
 class SecondFactorsView(AccountView):
     @extend_schema(operation_id="second_factors_show", responses={200: SecondFactorsSerializer, **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """Show your second factors.
+
+        Returns whether an authenticator app is set up, the recovery codes that are left, and the passkeys. Only a
+        dashboard session may call it, not a token."""
         user = _user(request)
         found = second_factors.overview(user)
         body = {
@@ -93,11 +123,14 @@ class SecondFactorsView(AccountView):
 class AppBeginView(AccountView):
     @extend_schema(
         operation_id="second_factors_app_begin",
-        description="Makes the secret of an authenticator app. It counts once a code of it is confirmed.",
         request=PasswordConfirmationSerializer,
         responses={200: AppSetupSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Begin the setup of an authenticator app.
+
+        Returns a new secret for the app. It takes effect when a code of it is confirmed within ten minutes. Only a
+        dashboard session may call it, not a token."""
         setup = second_factors.begin_app(request._request, _user(request), _password(request))
         return Response(AppSetupSerializer(setup).data)
 
@@ -105,11 +138,14 @@ class AppBeginView(AccountView):
 class AppConfirmView(AccountView):
     @extend_schema(
         operation_id="second_factors_app_confirm",
-        description="Adds the authenticator app whose setup was begun in this session. Other sessions end.",
         request=AppCodeSerializer,
         responses={200: NewRecoveryCodesSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Confirm the authenticator app.
+
+        Adds the authenticator app whose setup was begun in this session. Your other sessions end. Only a dashboard
+        session may call it, not a token."""
         code = read(AppCodeSerializer, request)["code"]
         return _codes(second_factors.confirm_app(request._request, _user(request), code))
 
@@ -117,11 +153,14 @@ class AppConfirmView(AccountView):
 class AppRemoveView(AccountView):
     @extend_schema(
         operation_id="second_factors_app_remove",
-        description="Removes the authenticator app; with the last factor, the recovery codes. Other sessions end.",
         request=PasswordConfirmationSerializer,
         responses={204: None, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Remove the authenticator app.
+
+        Removes the app. Recovery codes are removed with the last second factor. Your other sessions end. Only a
+        dashboard session may call it, not a token."""
         second_factors.remove_app(request._request, _user(request), _password(request))
         return Response(status=204)
 
@@ -129,34 +168,41 @@ class AppRemoveView(AccountView):
 class RecoveryCodesView(AccountView):
     @extend_schema(
         operation_id="second_factors_recovery_codes",
-        description="Replaces the recovery codes. The old ones stop working.",
         request=PasswordConfirmationSerializer,
         responses={200: NewRecoveryCodesSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Generate new recovery codes.
+
+        Replaces the recovery codes; the old ones stop working. Only a dashboard session may call it, not a token."""
         return _codes(second_factors.generate_recovery_codes(request._request, _user(request), _password(request)))
 
 
 class PasskeyBeginView(AccountView):
     @extend_schema(
         operation_id="second_factors_passkey_begin",
-        description="Returns the options for navigator.credentials.create.",
         request=PasswordConfirmationSerializer,
         responses={200: PasskeyOptionsSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Begin the registration of a passkey.
+
+        Returns the options for `navigator.credentials.create`. Only a dashboard session may call it, not a token."""
         return Response(passkeys.begin_registration(request._request, _user(request), _password(request)))
 
 
 class PasskeysView(AccountView):
     @extend_schema(
         operation_id="second_factors_passkey_add",
-        description="Adds the passkey whose registration was begun in this session. Other sessions end.",
         parameters=IDEMPOTENT,
         request=NewPasskeySerializer,
         responses={201: AddedPasskeySerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Add a passkey.
+
+        Adds the passkey whose registration was begun in this session. Your other sessions end. Only a dashboard
+        session may call it, not a token."""
         given = read(NewPasskeySerializer, request)
 
         def make() -> Response:
@@ -175,6 +221,9 @@ class PasskeyView(AccountView):
         responses={200: PasskeySerializer, **PROBLEMS},
     )
     def patch(self, request: Request, passkey_id: int) -> Response:
+        """Rename a passkey.
+
+        Changes the name by which you recognise the passkey. Only a dashboard session may call it, not a token."""
         row = passkeys.rename(_user(request), passkey_id, read(PasskeyNameSerializer, request)["name"])
         return Response(PasskeySerializer(row).data)
 
@@ -182,11 +231,14 @@ class PasskeyView(AccountView):
 class PasskeyRemoveView(AccountView):
     @extend_schema(
         operation_id="second_factors_passkey_remove",
-        description="Removes a passkey; with the last factor, the recovery codes. Other sessions end.",
         request=PasswordConfirmationSerializer,
         responses={204: None, **PROBLEMS},
     )
     def post(self, request: Request, passkey_id: int) -> Response:
+        """Remove a passkey.
+
+        Removes the passkey. Recovery codes are removed with the last second factor. Your other sessions end. Only a
+        dashboard session may call it, not a token."""
         passkeys.remove(request._request, _user(request), passkey_id, _password(request))
         return Response(status=204)
 

@@ -26,53 +26,75 @@ from athanor.core.errors import Unauthenticated
 
 
 class UserSerializer(serializers.Serializer[Any]):
+    """The signed-in user."""
+
     id = serializers.CharField()
-    username = serializers.CharField()
-    email = serializers.CharField(allow_blank=True)
-    is_staff = serializers.BooleanField()
-    platform_role = serializers.ChoiceField(choices=[role.value for role in PlatformRole])
+    username = serializers.CharField(help_text="Username.")
+    email = serializers.CharField(allow_blank=True, help_text="Email address. Empty if none is known.")
+    is_staff = serializers.BooleanField(help_text="Whether the user may open the admin site.")
+    platform_role = serializers.ChoiceField(
+        choices=[role.value for role in PlatformRole],
+        help_text=(
+            "Role on the whole platform: `none`, `auditor` (sees every team's queue, quotas, budgets, "
+            "costs and the audit trail) or `platform_admin`."
+        ),
+    )
 
 
 class TeamRoleSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField(source="team.id")
-    name = serializers.CharField(source="team.name")
-    role = serializers.CharField()
+    """A team of the user, with their role in it."""
+
+    id = serializers.CharField(source="team.id", help_text="Id of the team.")
+    name = serializers.CharField(source="team.name", help_text="Name of the team.")
+    role = serializers.CharField(help_text="The user's role in the team: `viewer`, `member` or `admin`.")
 
 
 class SignOnSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    url = serializers.CharField(help_text="to POST to, with the CSRF token")
+    """The organisation's sign-on provider."""
+
+    name = serializers.CharField(help_text="Name of the provider.")
+    url = serializers.CharField(help_text="Path to POST to, with the CSRF token, to sign in at the provider.")
 
 
 class PendingSecondFactorSerializer(serializers.Serializer[Any]):
     """A sign-in of this browser whose password was correct and that waits for its second factor."""
 
-    kinds = serializers.ListField(child=serializers.ChoiceField(choices=second_factors.KINDS))
+    kinds = serializers.ListField(
+        child=serializers.ChoiceField(choices=second_factors.KINDS),
+        help_text="Kinds of second factor that complete the sign-in.",
+    )
 
 
 class SessionSerializer(serializers.Serializer[Any]):
-    authenticated = serializers.BooleanField()
-    user = UserSerializer(allow_null=True)
-    teams = TeamRoleSerializer(many=True)
-    csrf_token = serializers.CharField()
-    sign_on = SignOnSerializer(allow_null=True, help_text="by the organisation's own provider; null without one")
+    """Who is signed in, and what the dashboard needs to send requests."""
+
+    authenticated = serializers.BooleanField(help_text="Whether somebody is signed in.")
+    user = UserSerializer(allow_null=True, help_text="The signed-in user. Null if nobody is.")
+    teams = TeamRoleSerializer(many=True, help_text="Teams of the user, by name. Empty if nobody is signed in.")
+    csrf_token = serializers.CharField(help_text="Value of `X-CSRFToken` for requests of this session.")
+    sign_on = SignOnSerializer(
+        allow_null=True, help_text="The organisation's sign-on provider. Null if none is configured."
+    )
     second_factor = PendingSecondFactorSerializer(
-        allow_null=True, help_text="Set while a sign-in waits for POST /session:second-factor."
+        allow_null=True, help_text="The sign-in that waits for its second factor. Null if none does."
     )
     second_factor_setup_required = serializers.BooleanField(
-        help_text="The platform demands a second factor and the user has none: only the account's endpoints answer."
+        help_text=(
+            "Whether the platform requires a second factor that the user does not have; until it is set "
+            "up only the endpoints of the account respond."
+        )
     )
 
 
 class SecondFactorSerializer(serializers.Serializer[Any]):
-    """One of the two."""
+    """A second factor: exactly one of the fields."""
 
     code = serializers.CharField(
-        max_length=50, required=False, help_text="Of the authenticator app, or a recovery code."
+        max_length=50, required=False, help_text="Code of the authenticator app, or a recovery code."
     )
     passkey = serializers.DictField(
         required=False,
-        help_text="The PublicKeyCredential that navigator.credentials.get returned, as JSON (base64url).",
+        help_text=("The PublicKeyCredential that `navigator.credentials.get` returned, as JSON with base64url values."),
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -82,14 +104,16 @@ class SecondFactorSerializer(serializers.Serializer[Any]):
 
 
 class PasskeyOptionsSerializer(serializers.Serializer[Any]):
-    """Options of WebAuthn as JSON; binary values are base64url."""
+    """Options of WebAuthn."""
 
-    publicKey = serializers.DictField()
+    publicKey = serializers.DictField(help_text="Options of WebAuthn as JSON; binary values are base64url.")
 
 
 class CredentialsSerializer(RequestSerializer):
-    username = serializers.CharField()
-    password = serializers.CharField(trim_whitespace=False)
+    """A username and a password."""
+
+    username = serializers.CharField(help_text="Username.")
+    password = serializers.CharField(trim_whitespace=False, help_text="Password.")
 
 
 class SessionView(APIView):
@@ -99,20 +123,25 @@ class SessionView(APIView):
 
     @extend_schema(operation_id="session_show", responses={200: SessionSerializer})
     def get(self, request: Request) -> Response:
+        """Show the session.
+
+        Returns who is signed in, their teams, and the CSRF token that requests of the dashboard send as
+        `X-CSRFToken`. Needs no authentication."""
         return _answer(request)
 
     # The session's own CSRF check is for those who are signed in; signing in needs one too.
     @extend_schema(
         operation_id="session_begin",
-        description=(
-            "Signs in. A user with a second factor gets 401 `second_factor_required` with the `kinds` that they have; "
-            "send one of them to POST /session:second-factor within five minutes."
-        ),
         request=CredentialsSerializer,
         responses={200: SessionSerializer, **PROBLEMS},
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:
+        """Sign in.
+
+        Starts a session with a username and a password. A user with a second factor gets 401
+        `second_factor_required` with the `kinds` available to them, and sends one of them to `POST
+        /session:second-factor` within five minutes."""
         given = read(CredentialsSerializer, request)
         user = authenticate(request._request, **given)
         if user is None:
@@ -127,6 +156,9 @@ class SessionView(APIView):
 
     @extend_schema(operation_id="session_end", responses={204: None})
     def delete(self, request: Request) -> Response:
+        """Sign out.
+
+        Ends the session of this browser. Without a session nothing happens."""
         logout(request._request)
         return Response(status=204)
 
@@ -140,12 +172,15 @@ class SecondFactorView(APIView):
 
     @extend_schema(
         operation_id="session_second_factor",
-        description="Completes a sign-in that waits for its second factor, in the browser session that began it.",
         request=SecondFactorSerializer,
         responses={200: SessionSerializer, **PROBLEMS},
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:
+        """Complete a sign-in with a second factor.
+
+        Completes a sign-in that waits for its second factor, in the browser session that started it. Five minutes
+        after the password the sign-in expires."""
         second_factors.require_pending_user(request._request)
         given = SecondFactorSerializer(data=request.data)
         given.is_valid(raise_exception=True)
@@ -170,6 +205,9 @@ class PasskeyChallengeView(APIView):
     )
     @method_decorator(csrf_protect)
     def post(self, request: Request) -> Response:
+        """Get the passkey challenge of a sign-in.
+
+        Returns the options for `navigator.credentials.get` of a sign-in that waits for its second factor."""
         return Response(passkeys.begin_sign_in(request._request))
 
 

@@ -19,136 +19,251 @@ def _values(members: Any) -> list[str]:
 
 
 def page_of(name: str, item: type[serializers.Serializer[Any]]) -> Any:
-    """The shape of one page of a list, as `api.pagination.listed` answers it; `name` is its OpenAPI component."""
-    fields = {"items": item(many=True), "next_cursor": serializers.CharField(allow_null=True)}
+    """Return the serializer of one page of a list (`api.pagination.listed`). `name` is its OpenAPI component."""
+    fields = {
+        "items": item(many=True, help_text="Objects of this page."),
+        "next_cursor": serializers.CharField(
+            allow_null=True, help_text="Send it as `cursor` for the next page. Null on the last page."
+        ),
+    }
     return inline_serializer(name, fields)
 
 
 class NamedSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField()
-    name = serializers.CharField()
+    """A reference to an object."""
+
+    id = serializers.CharField(help_text="Identifier of the object. It never changes.")
+    name = serializers.CharField(help_text="Name of the object, for people.")
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
-    code = serializers.CharField()
-    message = serializers.CharField()
-    remedy = serializers.CharField()
-    blame = serializers.CharField()
+    """Why a job waits or why a job or attempt ended."""
+
+    code = serializers.CharField(
+        help_text="Stable code of the reason, such as `waiting_for_capacity` or `out_of_memory`."
+    )
+    message = serializers.CharField(help_text="The reason in words, with details of this case.")
+    remedy = serializers.CharField(help_text="What to do about it.")
+    blame = serializers.CharField(
+        help_text="Where the cause lies: `user`, `platform`, `infrastructure`, `preemptor` or `nobody`."
+    )
 
 
 class FieldProblemSerializer(serializers.Serializer[Any]):
-    pointer = serializers.CharField(help_text="JSON pointer into what was sent")
-    code = serializers.CharField()
-    detail = serializers.CharField()
+    """What is wrong with one field of a request."""
+
+    pointer = serializers.CharField(
+        help_text=(
+            "JSON pointer to the field of the request, `/` for the request itself. A query parameter or "
+            "header is named `/NAME`."
+        )
+    )
+    code = serializers.CharField(help_text="Stable code of the problem.")
+    detail = serializers.CharField(help_text="What is wrong, for people.")
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """RFC 9457 problem+json."""
+    """An error: a problem document of RFC 9457."""
 
-    type = serializers.CharField()
-    title = serializers.CharField()
-    status = serializers.IntegerField()
-    code = serializers.CharField()
-    detail = serializers.CharField()
-    remedy = serializers.CharField(required=False)
-    request_id = serializers.CharField()
-    errors = FieldProblemSerializer(many=True, required=False)  # type: ignore[assignment] # a field, which DRF takes off the class
+    type = serializers.CharField(help_text="URN of the kind of error, `urn:athanor:error:` followed by the code.")
+    title = serializers.CharField(help_text="Short name of the kind of error.")
+    status = serializers.IntegerField(help_text="HTTP status of the response.")
+    code = serializers.CharField(help_text="Stable code of the error, for programs.")
+    detail = serializers.CharField(help_text="What is wrong in this case, for people.")
+    remedy = serializers.CharField(required=False, help_text="What to do about it. Absent if nothing is known to help.")
+    request_id = serializers.CharField(help_text="Id of the request. Logs and the audit trail have it too.")
+    errors = FieldProblemSerializer(  # type: ignore[assignment] # a field, which DRF takes off the class
+        many=True,
+        required=False,
+        help_text="Each problem of the request, with its field. Absent if the error is about no field.",
+    )
 
 
 def _problem(description: str) -> OpenApiResponse:
     return OpenApiResponse(ProblemSerializer, description=description)
 
 
-# What any endpoint may answer besides its own answers.
+# Responses that any operation may have besides its own.
 PROBLEMS: dict[Any, Any] = {
     (status, "application/problem+json"): _problem(description)
     for status, description in {
-        400: "the body is not what its Content-Type says",
-        401: "no valid token or session",
-        403: "your role, or your token's scopes, do not allow it",
-        404: "not there, or not yours to see",
-        406: "only JSON is answered here",
-        408: "the body did not arrive in time",
-        409: "not in the state that it is in, or the same request is in progress; see detail",
-        412: "it has changed since you read it (If-Match)",
-        413: "the body is larger than the limit of this address",
-        415: "a body of this Content-Type is not taken",
-        422: "the request cannot be used; see errors",
-        429: "too many requests; Retry-After says when to come back",
-        503: "a part of the platform is away; Retry-After says when to come back",
+        400: "The body is not what its Content-Type says.",
+        401: "There is no valid token or session.",
+        403: "Your role or your token's scopes do not allow it.",
+        404: "It does not exist, or you may not see it.",
+        406: "The Accept header allows none of the media types of this operation.",
+        408: "The body did not arrive in time.",
+        409: "Its present state does not allow it, or the same request is in progress; see `detail`.",
+        412: "It has changed since you read it (If-Match).",
+        413: "The body is larger than the limit of this address.",
+        415: "A body of this Content-Type is not accepted.",
+        422: "The request is not valid; see `errors`.",
+        429: "Too many requests. Retry-After says when to try again.",
+        503: "A part of the platform is unavailable. Retry-After says when to try again.",
     }.items()
 }
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
-    step = serializers.IntegerField(help_text="finished optimiser steps")
-    steps_total = serializers.IntegerField()
-    tokens_seen = serializers.IntegerField()
-    loss = serializers.FloatField(allow_null=True)
-    validation_loss = serializers.FloatField(allow_null=True)
-    tokens_per_second = serializers.FloatField(allow_null=True)
-    mfu = serializers.FloatField(allow_null=True, help_text="causal attention counted; null where no peak is known")
-    eta_seconds = serializers.FloatField(allow_null=True)
-    phase = serializers.CharField(allow_blank=True)
-    updated_at = serializers.DateTimeField()
+    """Newest figures of a job's training."""
+
+    step = serializers.IntegerField(help_text="Optimizer steps that were finished.")
+    steps_total = serializers.IntegerField(help_text="Optimizer steps of the whole run.")
+    tokens_seen = serializers.IntegerField(help_text="Tokens that the finished steps trained on.")
+    loss = serializers.FloatField(
+        allow_null=True, help_text="Training loss of the newest reported step. Null before the first."
+    )
+    validation_loss = serializers.FloatField(
+        allow_null=True, help_text="Newest validation loss. Null before the first evaluation."
+    )
+    tokens_per_second = serializers.FloatField(
+        allow_null=True,
+        help_text="Newest throughput of the whole job, in tokens per second. Null until it is reported.",
+    )
+    mfu = serializers.FloatField(
+        allow_null=True,
+        help_text=(
+            "Model FLOPs utilisation as a fraction, with causal attention counted. Null where the "
+            "accelerator's peak is not known."
+        ),
+    )
+    eta_seconds = serializers.FloatField(
+        allow_null=True,
+        help_text="Remaining steps times the newest step time, in seconds. Null until a step time is reported.",
+    )
+    phase = serializers.CharField(
+        allow_blank=True,
+        help_text=(
+            "What the trainer was doing at its last report, such as `training` or `evaluation`. Empty "
+            "before the first report."
+        ),
+    )
+    updated_at = serializers.DateTimeField(help_text="Time of the newest report, ISO 8601 in UTC.")
 
 
 class EventSerializer(serializers.Serializer[JobEvent]):
-    seq = serializers.IntegerField(help_text="within the job, from 1 without gaps")
-    type = serializers.CharField()
-    time = serializers.DateTimeField()
-    actor = serializers.CharField()
-    message = serializers.CharField(allow_blank=True)
-    data = serializers.JSONField()  # type: ignore[assignment] # a field, which DRF takes off the class
-    request_id = serializers.CharField(allow_blank=True)
-    job_id = serializers.CharField()
+    """Something that happened to a job."""
+
+    seq = serializers.IntegerField(help_text="Number within the job, from 1 without gaps.")
+    type = serializers.CharField(
+        help_text=("Type of the event, dotted from general to special, such as `job.status` or `checkpoint.saved`.")
+    )
+    time = serializers.DateTimeField(help_text="Time of the event, ISO 8601 in UTC.")
+    actor = serializers.CharField(
+        help_text=(
+            "Username of the person or service account that caused it, the part of the platform that "
+            "did, or the id of the attempt that reported it."
+        )
+    )
+    message = serializers.CharField(allow_blank=True, help_text="The event in words. May be empty.")
+    data = serializers.JSONField(  # type: ignore[assignment] # a field, which DRF takes off the class
+        help_text="Facts of the event as a JSON object; its fields depend on `type`."
+    )
+    request_id = serializers.CharField(
+        allow_blank=True, help_text="Id of the request that caused it. Empty if none did."
+    )
+    job_id = serializers.CharField(help_text="Id of the job.")
     team_seq = serializers.IntegerField(
-        allow_null=True, help_text="within the team, in the order of commits; null for a moment after the commit"
+        allow_null=True,
+        help_text="Number within the team, in the order of commits. Null for a moment after the commit.",
     )
 
 
 class BeforeAfterSerializer(serializers.Serializer[Any]):
-    before = serializers.FloatField()
-    after = serializers.FloatField()
+    """The first and the newest value of a measurement."""
+
+    before = serializers.FloatField(help_text="First value that was measured.")
+    after = serializers.FloatField(help_text="Newest value that was measured.")
 
 
 class TimingsSerializer(serializers.Serializer[Any]):
-    queued_seconds = serializers.FloatField()
-    startup = serializers.DictField(child=serializers.FloatField())
-    training_seconds = serializers.FloatField(allow_null=True)
-    evaluation_seconds = serializers.FloatField(allow_null=True)
-    checkpoint_seconds = serializers.FloatField(allow_null=True)
-    export_seconds = serializers.FloatField(allow_null=True)
+    """How long the parts of a run took."""
+
+    queued_seconds = serializers.FloatField(
+        help_text="Seconds from submission to the newest admission; while the job waits, to now or to its end."
+    )
+    startup = serializers.DictField(
+        child=serializers.FloatField(),
+        help_text="Seconds of each stage between launch and first step, by name of the stage.",
+    )
+    training_seconds = serializers.FloatField(
+        allow_null=True, help_text="Seconds from the first start to the end, or to now. Null before the first start."
+    )
+    evaluation_seconds = serializers.FloatField(
+        allow_null=True, help_text="Seconds of all evaluations together. Null if none was reported."
+    )
+    checkpoint_seconds = serializers.FloatField(
+        allow_null=True,
+        help_text=(
+            "Seconds of writing all checkpoints together; training may continue meanwhile. Null if none was reported."
+        ),
+    )
+    export_seconds = serializers.FloatField(
+        allow_null=True, help_text="Seconds of exporting the model. Null if none was reported."
+    )
 
 
 class LinksSerializer(serializers.Serializer[Any]):
-    self = serializers.CharField()
-    events = serializers.CharField()
-    metrics = serializers.CharField()
-    logs = serializers.CharField()
-    checkpoints = serializers.CharField()
-    artifacts = serializers.CharField()
+    """Paths of a job and of what belongs to it."""
+
+    self = serializers.CharField(help_text="Path of the job.")
+    events = serializers.CharField(help_text="Path of its events.")
+    metrics = serializers.CharField(help_text="Path of its metrics.")
+    logs = serializers.CharField(help_text="Path of its log.")
+    checkpoints = serializers.CharField(help_text="Path of its checkpoints.")
+    artifacts = serializers.CharField(help_text="Path of its artifacts.")
 
 
 class AttemptSerializer(serializers.Serializer[Attempt]):
+    """One submission of a job to its cluster."""
+
     id = serializers.CharField()
-    number = serializers.IntegerField()
-    status = serializers.ChoiceField(choices=_values(AttemptStatus))
-    reason = serializers.SerializerMethodField()
-    cluster = serializers.CharField(source="job.pool.cluster.name")
-    native_state = serializers.CharField(allow_blank=True)
-    native_reason = serializers.CharField(allow_blank=True)
-    phase = serializers.CharField(allow_blank=True, help_text="how far it is there: pending, starting, running, ending")
-    explanation = serializers.CharField(allow_blank=True, help_text="what that means, in a sentence")
-    expected_start_at = serializers.DateTimeField(allow_null=True, help_text="the cluster's own estimate")
-    nodes = serializers.ListField(
-        source="native_nodes", child=serializers.CharField(), help_text="where it runs or ran"
+    number = serializers.IntegerField(help_text="Number within the job, from 1.")
+    status = serializers.ChoiceField(
+        choices=_values(AttemptStatus),
+        help_text=(
+            "`prepared` before the cluster has it, `submitted` while the cluster starts it, `running`, or `ended`."
+        ),
     )
-    exit_status = serializers.IntegerField(allow_null=True)
-    launched_at = serializers.DateTimeField(allow_null=True, help_text="when its processes could begin")
-    started_at = serializers.DateTimeField(allow_null=True)
-    finished_at = serializers.DateTimeField(source="ended_at", allow_null=True)
-    last_step = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField(help_text="Why it ended. Null while it has not.")
+    cluster = serializers.CharField(source="job.pool.cluster.name", help_text="Name of the cluster.")
+    native_state = serializers.CharField(
+        allow_blank=True, help_text="State in the cluster's own terms. Empty if it has reported none."
+    )
+    native_reason = serializers.CharField(
+        allow_blank=True, help_text="Reason in the cluster's own terms. Empty if it has reported none."
+    )
+    phase = serializers.CharField(
+        allow_blank=True,
+        help_text=(
+            "Phase on the cluster: `pending` in its queue, `starting`, `running` or `ending`. Empty if it is not known."
+        ),
+    )
+    explanation = serializers.CharField(
+        allow_blank=True, help_text="What the cluster's state means, as a sentence. May be empty."
+    )
+    expected_start_at = serializers.DateTimeField(
+        allow_null=True, help_text="The cluster's own estimate of the start, ISO 8601 in UTC. Null if it gives none."
+    )
+    nodes = serializers.ListField(
+        source="native_nodes", child=serializers.CharField(), help_text="Names of the nodes that it runs or ran on."
+    )
+    exit_status = serializers.IntegerField(
+        allow_null=True, help_text="Exit status of its processes. Null if it is not known."
+    )
+    launched_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="Time at which its processes could start, after any queue of the cluster. Null before.",
+    )
+    started_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it began to run, ISO 8601 in UTC. Null before."
+    )
+    finished_at = serializers.DateTimeField(
+        source="ended_at", allow_null=True, help_text="Time of its end, ISO 8601 in UTC. Null before."
+    )
+    last_step = serializers.SerializerMethodField(
+        help_text="Last step that its final report names. Null without a final report."
+    )
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, attempt: Attempt) -> dict[str, str] | None:
@@ -159,30 +274,62 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
 
 
 class JobSummarySerializer(serializers.Serializer[Job]):
-    """A job as lists show it."""
+    """A job in the short form of lists."""
 
     id = serializers.CharField()
-    name = serializers.CharField()
-    team = NamedSerializer()
-    project = serializers.CharField()
-    labels = serializers.DictField(child=serializers.CharField())
-    priority = serializers.CharField(source="resolved_spec.priority")
-    status = serializers.ChoiceField(choices=_values(JobStatus))
-    desired = serializers.ChoiceField(choices=_values(Desired))
-    reason = serializers.SerializerMethodField()
-    health = serializers.ChoiceField(choices=_values(Health))
-    cluster = serializers.CharField(source="pool.cluster.name")
+    name = serializers.CharField(help_text="Name from the spec. Several jobs may have the same.")
+    team = NamedSerializer(help_text="Team that the job belongs to.")
+    project = serializers.CharField(help_text="Name of the project.")
+    labels = serializers.DictField(child=serializers.CharField(), help_text="Labels from the spec, by key.")
+    priority = serializers.CharField(source="resolved_spec.priority", help_text="Priority class from the spec.")
+    status = serializers.ChoiceField(
+        choices=_values(JobStatus),
+        help_text=(
+            "`queued` waits for admission; `admitted`, `dispatching` and `starting` lead to `running`; "
+            "`pausing` saves a checkpoint, after which the job is `paused`; `stopping` ends it. Final: "
+            "`succeeded`, `failed`, `cancelled`, and `expired` for a job that waited too long or missed "
+            "its deadline."
+        ),
+    )
+    desired = serializers.ChoiceField(
+        choices=_values(Desired), help_text="What users last asked for: `run`, `pause` or `stop`. The status follows."
+    )
+    reason = serializers.SerializerMethodField(help_text="Why the job waits or ended. Null if there is nothing to say.")
+    health = serializers.ChoiceField(
+        choices=_values(Health),
+        help_text=(
+            "`ok`, or `unknown` when a running job has not reported for too long. The other values are "
+            "not used at present."
+        ),
+    )
+    cluster = serializers.CharField(
+        source="pool.cluster.name", help_text="Name of the cluster that the job was submitted to."
+    )
     created_at = serializers.DateTimeField()
-    started_at = serializers.DateTimeField(allow_null=True)
-    finished_at = serializers.DateTimeField(allow_null=True)
+    started_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the first start, ISO 8601 in UTC. Null before."
+    )
+    finished_at = serializers.DateTimeField(allow_null=True, help_text="Time of the end, ISO 8601 in UTC. Null before.")
     updated_at = serializers.DateTimeField()
-    created_by = serializers.CharField(source="created_by.username")
-    forked_from = serializers.CharField(source="forked_from_id", allow_null=True)
-    attempt_count = serializers.SerializerMethodField()
-    progress = serializers.SerializerMethodField()
-    validation_loss = serializers.SerializerMethodField()
-    warnings = FieldProblemSerializer(many=True)
-    links = serializers.SerializerMethodField()
+    created_by = serializers.CharField(
+        source="created_by.username", help_text="Username of the person or service account that submitted it."
+    )
+    forked_from = serializers.CharField(
+        source="forked_from_id",
+        allow_null=True,
+        help_text="Id of the job that it was forked or retried from. Null for others.",
+    )
+    attempt_count = serializers.SerializerMethodField(help_text="Number of attempts, the present one included.")
+    progress = serializers.SerializerMethodField(
+        help_text=("Newest figures of the training. Null before the first report, and for jobs that only prepare data.")
+    )
+    validation_loss = serializers.SerializerMethodField(
+        help_text="First and newest validation loss. Null until there are both."
+    )
+    warnings = FieldProblemSerializer(
+        many=True, help_text="What was accepted at submission but is probably not intended."
+    )
+    links = serializers.SerializerMethodField(help_text="Paths of the job and what belongs to it.")
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, job: Job) -> dict[str, str] | None:
@@ -210,30 +357,69 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
 
 class HolderSerializer(serializers.Serializer[Any]):
-    team = serializers.CharField()
-    slots = serializers.IntegerField()
+    """Slots that the jobs of a team hold."""
+
+    team = serializers.CharField(help_text="Name of the team.")
+    slots = serializers.IntegerField(help_text="Slots that its jobs hold.")
 
 
 class BlockerSerializer(serializers.Serializer[Any]):
-    kind = serializers.CharField(help_text="pool, quota, limit, budget, turn or hold")
-    name = serializers.CharField(help_text="of the pool, node of the quota tree, or budget")
-    lacking = serializers.IntegerField(help_text="how much of it is missing")
-    held_by = HolderSerializer(many=True, help_text="whose jobs have what it lacks")
-    own_jobs = serializers.ListField(child=serializers.CharField(), help_text="jobs of its own team among those")
+    """What keeps a job from starting."""
+
+    kind = serializers.CharField(
+        help_text=(
+            "`pool` (no free slots), `quota`, `limit` (of a node of the quota tree), `budget`, `turn` "
+            "(another job is first) or `hold`."
+        )
+    )
+    name = serializers.CharField(
+        help_text="Name of the pool, quota node, budget or job. A job of another team is not named."
+    )
+    lacking = serializers.IntegerField(
+        help_text="How much is missing: slots, jobs, or slot-seconds or millionths of the currency of a budget."
+    )
+    held_by = HolderSerializer(many=True, help_text="Teams whose jobs hold what is missing, at most 20, largest first.")
+    own_jobs = serializers.ListField(
+        child=serializers.CharField(), help_text="Ids of jobs of its own team among those, at most 20."
+    )
 
 
 class WaitSerializer(serializers.Serializer[Any]):
-    """What admission last said of a waiting job."""
+    """What admission last found about a waiting job."""
 
-    blocker = BlockerSerializer(allow_null=True)
-    unblocks = serializers.CharField(allow_blank=True, help_text="what would let it start")
-    position = serializers.IntegerField(allow_null=True, help_text="among those that wait for its pool, from 1")
-    of = serializers.IntegerField(allow_null=True, help_text="how many wait for its pool")
-    starts_in_seconds = serializers.IntegerField(allow_null=True, help_text="from `at`: its reservation, at the latest")
-    p50_seconds = serializers.IntegerField(allow_null=True, help_text="from `estimated_at`: as likely sooner as later")
-    p90_seconds = serializers.IntegerField(allow_null=True, help_text="nine of ten such jobs start sooner")
-    at = serializers.DateTimeField(allow_null=True)
-    estimated_at = serializers.DateTimeField(allow_null=True)
+    blocker = BlockerSerializer(allow_null=True, help_text="What the job waits for. Null if it is not known.")
+    unblocks = serializers.CharField(
+        allow_blank=True, help_text="What would let it start, as a sentence. May be empty."
+    )
+    position = serializers.IntegerField(
+        allow_null=True, help_text="Position among the jobs that wait for its pool, from 1. Null if it has none."
+    )
+    of = serializers.IntegerField(
+        allow_null=True, help_text="Number of jobs that wait for its pool. Null if it is not known."
+    )
+    starts_in_seconds = serializers.IntegerField(
+        allow_null=True, help_text="Seconds from `at` until its reservation at the latest. Null without a reservation."
+    )
+    p50_seconds = serializers.IntegerField(
+        allow_null=True,
+        help_text=(
+            "Estimated seconds from `estimated_at` until it starts: half of such jobs start sooner. Null "
+            "if this cannot be estimated."
+        ),
+    )
+    p90_seconds = serializers.IntegerField(
+        allow_null=True,
+        help_text=(
+            "Estimated seconds from `estimated_at` until it starts: nine of ten such jobs start sooner. "
+            "Null if this cannot be estimated."
+        ),
+    )
+    at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the admission cycle, ISO 8601 in UTC. Null before the first."
+    )
+    estimated_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the estimate, ISO 8601 in UTC. Null without one."
+    )
 
 
 def wait_of(job: Job) -> dict[str, Any] | None:
@@ -256,15 +442,22 @@ def _moment(seconds: float | None) -> datetime | None:
 
 
 class JobSerializer(JobSummarySerializer):
-    """A job in full."""
+    """A job in its full form."""
 
-    attempts = AttemptSerializer(many=True)
-    preemptions = serializers.IntegerField(help_text="how often its slots were reclaimed")
-    timings = serializers.SerializerMethodField()
-    spec = serializers.JSONField(help_text="as written")
-    resolved_spec = serializers.JSONField(help_text="with every default filled in")
-    submission = serializers.SerializerMethodField()
-    wait = serializers.SerializerMethodField()
+    attempts = AttemptSerializer(many=True, help_text="Attempts in order. Each is one submission to a cluster.")
+    preemptions = serializers.IntegerField(help_text="How often its slots were reclaimed for other jobs.")
+    timings = serializers.SerializerMethodField(help_text="How long the parts of the run took.")
+    spec = serializers.JSONField(help_text="The spec as it was written.")
+    resolved_spec = serializers.JSONField(help_text="The spec with every default filled in.")
+    submission = serializers.SerializerMethodField(
+        help_text=("Script or manifest that was sent to the cluster for the newest attempt. Null before the first.")
+    )
+    wait = serializers.SerializerMethodField(
+        help_text=(
+            "What admission last found about a waiting job. Null if the job does not wait, or no cycle "
+            "has considered it."
+        )
+    )
 
     @extend_schema_field(WaitSerializer(allow_null=True))
     def get_wait(self, job: Job) -> Any:

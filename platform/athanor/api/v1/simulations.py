@@ -24,24 +24,42 @@ from trainer.contract.base import SpecModel
 
 
 class SimulationSummary(SpecModel):
+    """A simulation as lists contain it."""
+
     id: str
+    """Identifier. It never changes and is never reused."""
     name: str
+    """Name from the request. May be empty."""
     state: Literal["waiting", "running", "done", "failed"]
+    """`waiting` for a worker, `running`, `done` with a result, or `failed` with an error."""
     created_by: str
+    """Username of the person or service account that requested it."""
     created_at: datetime
+    """Time of creation, ISO 8601 in UTC."""
     started_at: datetime | None
+    """Time at which a worker started it, ISO 8601 in UTC. Null before."""
     ended_at: datetime | None
+    """Time at which it was done or failed, ISO 8601 in UTC. Null before."""
     error: str
+    """Why it failed. Empty otherwise."""
 
 
 class SimulationDocument(SimulationSummary):
+    """A simulation with its request and result."""
+
     request: SimulationRequest
+    """What was requested."""
     result: SimulationResult | None
+    """The outcome. Null until the simulation is done."""
 
 
 class SimulationPage(SpecModel):
+    """One page of the list of simulations."""
+
     items: list[SimulationSummary]
+    """Objects of this page."""
     next_cursor: str | None
+    """Send it as `cursor` for the next page. Null on the last page."""
 
 
 class SimulationsView(APIView):
@@ -49,6 +67,9 @@ class SimulationsView(APIView):
 
     @extend_schema(operation_id="simulations_list", parameters=PAGED, responses={200: SimulationPage, **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """List simulations.
+
+        Returns simulations, newest first, without their results. For platform administrators and auditors."""
         overseer(request)
         rows, next_cursor = page(request, Simulation.objects.select_related("created_by").defer("result"))
         items = [SimulationSummary(**summary(row)) for row in rows]
@@ -59,9 +80,13 @@ class SimulationsView(APIView):
         parameters=IDEMPOTENT,
         request={"application/json": SimulationRequest, "application/yaml": SimulationRequest},
         responses={202: SimulationDocument, **PROBLEMS},
-        description="Carried out by a worker; ask for it by its id until its state is done or failed.",
     )
     def post(self, request: Request) -> Response:
+        """Start a simulation.
+
+        Replays jobs against the present quota tree and, if anything is proposed, against the proposed one. A
+        background worker runs it: read it by its id until its state is `done` or `failed`. For platform
+        administrators and auditors."""
         who = overseer(request)
         asked = parsed(SimulationRequest, request.data, "invalid_simulation", "simulation")
         return once(request, lambda: Response(shown(simulations.ask(asked, who.user)), status=202))
@@ -70,6 +95,10 @@ class SimulationsView(APIView):
 class SimulationView(APIView):
     @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **PROBLEMS})
     def get(self, request: Request, simulation_id: str) -> Response:
+        """Show a simulation.
+
+        Returns the simulation with its request and, once it is done, its result. For platform administrators and
+        auditors."""
         overseer(request)
         row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
         if row is None:

@@ -50,7 +50,7 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
         problems += error.problems
     if problems or pool is None:
         raise Invalid(
-            "invalid_spec", problems[0].detail, remedy="mend the fields listed in errors", problems=tuple(problems)
+            "invalid_spec", problems[0].detail, remedy="correct the fields listed in errors", problems=tuple(problems)
         )
     return Request(
         user=who.user,

@@ -22,12 +22,22 @@ MOST_DESTINATIONS = 20
 
 
 class SecretSerializer(serializers.Serializer[TeamSecret]):
+    """A secret without its value."""
+
     id = serializers.CharField()
-    name = serializers.CharField()
+    name = serializers.CharField(help_text="Name within the team.")
     destinations = serializers.ListField(
-        child=serializers.CharField(), help_text="origins of the servers that it may be sent to, such as MLflow's"
+        child=serializers.CharField(),
+        help_text=(
+            "Origins, `scheme://host[:port]`, of the servers that the platform's clients may send the value to."
+        ),
     )
-    updated_by = serializers.CharField(source="updated_by.username", allow_null=True, default=None)
+    updated_by = serializers.CharField(
+        source="updated_by.username",
+        allow_null=True,
+        default=None,
+        help_text=("Username of the person who last set the value or the destinations. Null if the account is gone."),
+    )
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
@@ -42,22 +52,43 @@ class DestinationsField(serializers.ListField):
 
 
 class NewSecretSerializer(RequestSerializer):
-    name = serializers.RegexField(r"^[a-z][a-z0-9-]*$", max_length=63)
+    """A secret to set."""
+
+    name = serializers.RegexField(
+        r"^[a-z][a-z0-9-]*$", max_length=63, help_text="Name within the team: lower-case letters, digits and `-`."
+    )
     value = serializers.CharField(
-        max_length=LONGEST_VALUE, trim_whitespace=False, write_only=True, help_text="never shown again"
+        max_length=LONGEST_VALUE,
+        trim_whitespace=False,
+        write_only=True,
+        help_text="The value. No response contains it.",
     )
     destinations = DestinationsField(
-        required=False, help_text="scheme://host[:port] of servers it may be sent to; left out: those that are set"
+        required=False,
+        help_text=(
+            "Origins, `scheme://host[:port]`, of the servers that the platform's clients may send the "
+            "value to. Without it those of an existing secret stay, and a new one has none."
+        ),
     )
 
 
 class SecretChangesSerializer(RequestSerializer):
-    destinations = DestinationsField(help_text="replaces those that are set; empty: may be sent to no server")
+    """Changes of a secret, without its value."""
+
+    destinations = DestinationsField(
+        help_text=(
+            "Origins, `scheme://host[:port]`. They replace the present ones; with an empty list the "
+            "value is sent to no server."
+        )
+    )
 
 
 class SecretsView(APIView):
     @extend_schema(operation_id="secrets_list", responses={200: page_of("SecretPage", SecretSerializer), **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
+        """List the secrets of a team.
+
+        Returns names and destinations. No response contains a value."""
         team = team_for(principal(request), Permission.VIEW, team_id)
         return Response(listed(serialize_many(SecretSerializer, team_secrets.secrets_of(team))))
 
@@ -66,10 +97,13 @@ class SecretsView(APIView):
         parameters=IDEMPOTENT,
         request=NewSecretSerializer,
         responses={200: SecretSerializer, 201: SecretSerializer, **PROBLEMS},
-        description="Sets a new secret (201) or replaces one (200). Jobs name it in `secrets`. MLflow's credentials "
-        "are only sent to a server whose origin is among `destinations`.",
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Set a secret.
+
+        Creates a secret (201), or replaces the value of the one with this name (200). Jobs name secrets in
+        `secrets`; running attempts keep the value that they were given. MLflow credentials are sent only to servers
+        whose origin is in `destinations`. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewSecretSerializer, request)
@@ -86,6 +120,9 @@ class SecretView(APIView):
         operation_id="secrets_change", request=SecretChangesSerializer, responses={200: SecretSerializer, **PROBLEMS}
     )
     def patch(self, request: Request, secret_id: str) -> Response:
+        """Change the destinations of a secret.
+
+        Replaces the destinations; the value stays. For administrators of the team."""
         who = principal(request)
         row = team_secrets.secret_of(who, secret_id)
         check(who, Permission.MANAGE, row.team_id)
@@ -94,6 +131,10 @@ class SecretView(APIView):
 
     @extend_schema(operation_id="secrets_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, secret_id: str) -> Response:
+        """Delete a secret.
+
+        Deletes the value. Running attempts keep it; attempts that start later run without it. For administrators of
+        the team."""
         who = principal(request)
         row = team_secrets.secret_of(who, secret_id)
         check(who, Permission.MANAGE, row.team_id)

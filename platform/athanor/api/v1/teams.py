@@ -5,14 +5,13 @@ from typing import Any
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts import members, services
-from athanor.accounts.models import Invitation, Membership, Team, User
+from athanor.accounts.models import Membership, User
 from athanor.accounts.roles import Permission, Role, Scope
 from athanor.accounts.selectors import (
     Principal,
@@ -25,118 +24,40 @@ from athanor.accounts.selectors import (
     teams_of,
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
-from athanor.api.bodies import RequestSerializer, read
+from athanor.api.bodies import read
 from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
 from athanor.api.idempotency import IDEMPOTENT, once
 from athanor.api.pagination import listed, serialize_many
 from athanor.api.v1 import deletions
 from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.team_serializers import (
+    AcceptSerializer,
+    InvitationSerializer,
+    LimitsSerializer,
+    MadeInvitationSerializer,
+    MemberSerializer,
+    NewInvitationSerializer,
+    NewMemberSerializer,
+    NewServiceAccountSerializer,
+    NewTeamSerializer,
+    NewUserSerializer,
+    OfferSerializer,
+    RoleSerializer,
+    ServiceAccountSerializer,
+    TeamSerializer,
+)
 from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
 
-LIMITS = ("max_running_jobs", "max_slots")
-ROLES = [role.value for role in Role]
-LONGEST_INVITATION_HOURS = 24 * 30
-
-
-class LimitsSerializer(RequestSerializer):
-    max_running_jobs = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
-    max_slots = serializers.IntegerField(allow_null=True, required=False, min_value=0, max_value=2**31 - 1)
-
-
-class NewTeamSerializer(LimitsSerializer):
-    name = serializers.SlugField(max_length=63)
-
-
-class TeamSerializer(serializers.Serializer[Team]):
-    max_running_jobs = serializers.IntegerField(allow_null=True)
-    max_slots = serializers.IntegerField(allow_null=True)
-    id = serializers.CharField()
-    name = serializers.CharField()
-    created_at = serializers.DateTimeField()
-
-    def to_representation(self, instance: Team) -> dict[str, Any]:
-        leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
-        shown = {name: getattr(instance, name) for name in ("id", "name", "created_at")}
-        facts: Any = {**shown, **{name: getattr(leaf, name) for name in LIMITS}}  # read like a Team
-        return dict(super().to_representation(facts))
-
-
-class MemberSerializer(serializers.Serializer[Membership]):
-    user_id = serializers.CharField()
-    username = serializers.CharField(source="user.username")
-    email = serializers.CharField(source="user.email", allow_blank=True)
-    role = serializers.ChoiceField(choices=ROLES)
-    is_service_account = serializers.SerializerMethodField()
-
-    def get_is_service_account(self, row: Membership) -> bool:
-        return row.user.service_team_id is not None
-
-
-class RoleSerializer(RequestSerializer):
-    role = serializers.ChoiceField(choices=ROLES)
-
-
-class NewMemberSerializer(RoleSerializer):
-    username = serializers.CharField(max_length=150)
-
-
-class NewInvitationSerializer(RoleSerializer):
-    note = serializers.CharField(max_length=200, required=False, allow_blank=True, help_text="for whom")
-    expires_in_hours = serializers.IntegerField(required=False, min_value=1, max_value=LONGEST_INVITATION_HOURS)
-
-
-class InvitationSerializer(serializers.Serializer[Invitation]):
-    id = serializers.CharField()
-    role = serializers.ChoiceField(choices=ROLES)
-    note = serializers.CharField(allow_blank=True)
-    created_by = serializers.CharField(source="created_by.username")
-    created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField()
-    accepted_by = serializers.CharField(source="accepted_by.username", allow_null=True, default=None)
-    accepted_at = serializers.DateTimeField(allow_null=True)
-    revoked_at = serializers.DateTimeField(allow_null=True)
-    declined_at = serializers.DateTimeField(allow_null=True)
-    username = serializers.CharField(allow_blank=True, help_text="whom it is offered to; empty for a link")
-
-
-class OfferSerializer(serializers.Serializer[Invitation]):
-    """An invitation as the invited user sees it."""
-
-    id = serializers.CharField()
-    team = serializers.CharField(source="team.name")
-    role = serializers.ChoiceField(choices=ROLES)
-    created_by = serializers.CharField(source="created_by.username")
-    created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField()
-
-
-class MadeInvitationSerializer(InvitationSerializer):
-    token = serializers.CharField(help_text="shown this once")
-    url = serializers.CharField(help_text="for the invited; good once")
-
-
-class AcceptSerializer(RequestSerializer):
-    token = serializers.CharField(max_length=200)
-    username = serializers.CharField(required=False, max_length=150, help_text="of a new user; not when signed in")
-    password = serializers.CharField(required=False, trim_whitespace=False, max_length=200)
-
-
-class NewServiceAccountSerializer(RoleSerializer):
-    name = serializers.SlugField(max_length=40)
-
-
-class ServiceAccountSerializer(serializers.Serializer[User]):
-    id = serializers.CharField()
-    username = serializers.CharField()
-    created_at = serializers.DateTimeField(source="date_joined")
-
 
 class TeamsView(APIView):
     @extend_schema(operation_id="teams_list", responses={200: page_of("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """List your teams.
+
+        Returns the teams that you belong to, or all teams to platform administrators."""
         rows = teams_of(principal(request)).select_related("quota_node")
         return Response(listed(serialize_many(TeamSerializer, rows)))
 
@@ -147,6 +68,9 @@ class TeamsView(APIView):
         responses={201: TeamSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Create a team.
+
+        Creates a team with you as its first administrator. For platform administrators."""
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
         asked = read(NewTeamSerializer, request)
@@ -162,6 +86,9 @@ class TeamsView(APIView):
 class TeamView(APIView):
     @extend_schema(operation_id="teams_show", responses={200: TeamSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
+        """Show a team.
+
+        Returns the team with its limits. The response has an `ETag`."""
         return tagged(request, TeamSerializer(_seen(principal(request), team_id)).data)
 
     @extend_schema(
@@ -171,6 +98,9 @@ class TeamView(APIView):
         responses={200: TeamSerializer, **PROBLEMS},
     )
     def patch(self, request: Request, team_id: str) -> Response:
+        """Change the limits of a team.
+
+        Changes the limits that are sent; the others stay. Running jobs are not stopped. For platform administrators."""
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_QUOTAS)
@@ -184,15 +114,21 @@ class TeamView(APIView):
         operation_id="teams_delete",
         parameters=[deletions.PERMANENTLY],
         responses={200: deletions.DeletionSerializer, **PROBLEMS},
-        description="For platform administrators. Ends all access to the team, which is erased after the undo window.",
     )
     def delete(self, request: Request, team_id: str) -> Response:
+        """Delete a team.
+
+        Ends all access to the team immediately. The team's data is erased after the undo window. For platform
+        administrators."""
         return deletions.delete_team(request, team_id)
 
 
 class MembersView(APIView):
     @extend_schema(operation_id="members_list", responses={200: page_of("MemberPage", MemberSerializer), **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
+        """List the members of a team.
+
+        Returns people and service accounts with their role in the team."""
         return Response(listed(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id)))))
 
     @extend_schema(
@@ -200,12 +136,12 @@ class MembersView(APIView):
         parameters=IDEMPOTENT,
         request=NewMemberSerializer,
         responses={202: InvitationSerializer, **PROBLEMS},
-        description=(
-            "Offers membership. The user becomes a member by accepting it (GET /invitations, POST "
-            "/invitations/{id}:accept). The answer does not say whether there is a user of that name."
-        ),
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Offer membership in a team.
+
+        Offers membership to the user with this name, who accepts or declines it at `/invitations`. The response is
+        the same whether there is such a user or not. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewMemberSerializer, request)
@@ -222,6 +158,9 @@ class MembersView(APIView):
 class MemberView(APIView):
     @extend_schema(operation_id="members_show", responses={200: MemberSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Show a member of a team.
+
+        Returns the member with their role. The response has an `ETag`."""
         return tagged(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
 
     @extend_schema(
@@ -231,6 +170,9 @@ class MemberView(APIView):
         responses={200: MemberSerializer, **PROBLEMS},
     )
     def patch(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Change the role of a member.
+
+        Sets the role. A team's last administrator cannot lose that role. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
@@ -243,9 +185,12 @@ class MemberView(APIView):
     @extend_schema(
         operation_id="members_remove",
         responses={204: None, **PROBLEMS},
-        description="Everybody may leave a team themselves, signed in to the dashboard.",
     )
     def delete(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Remove a member from a team.
+
+        Ends the membership and revokes the member's tokens for the team. A service account is retired. For
+        administrators of the team; anyone may leave a team themselves, signed in to the dashboard."""
         who = principal(request)
         leaves = user_id == who.user.id and who.scopes is None
         team = team_for(who, Permission.VIEW if leaves else Permission.MANAGE, team_id)
@@ -258,9 +203,12 @@ class MemberTokensView(APIView):
         operation_id="members_revoke_tokens",
         request=None,
         responses={200: RevokedSerializer, **PROBLEMS},
-        description="All of a member's tokens for this team, and what those have made.",
     )
     def post(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Revoke the tokens of a member.
+
+        Revokes all of the member's tokens for this team, and the tokens that those created. For administrators of
+        the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         user = member_of(team, user_id).user
@@ -272,6 +220,10 @@ class InvitationsView(APIView):
         operation_id="invitations_list", responses={200: page_of("InvitationPage", InvitationSerializer), **PROBLEMS}
     )
     def get(self, request: Request, team_id: str) -> Response:
+        """List the invitations of a team.
+
+        Returns all invitations, newest first, including answered, expired and revoked ones. For administrators of
+        the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
         rows = team.invitations.select_related("created_by", "accepted_by").order_by("-id")
         return Response(listed(serialize_many(InvitationSerializer, rows)))
@@ -283,6 +235,10 @@ class InvitationsView(APIView):
         responses={201: MadeInvitationSerializer, **PROBLEMS},
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Create an invitation link.
+
+        Creates a link that one person can use once to join the team. The link is in the response and is not shown
+        again. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewInvitationSerializer, request)
@@ -302,6 +258,10 @@ class InvitationsView(APIView):
 class InvitationView(APIView):
     @extend_schema(operation_id="invitations_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, invitation_id: str) -> Response:
+        """Revoke an invitation.
+
+        Ends an invitation that was not answered. One that was accepted stays as it is. For administrators of the
+        team."""
         who = principal(request)
         row = invitation_of(who, invitation_id)
         check(who, Permission.MANAGE, row.team_id)
@@ -312,7 +272,9 @@ class InvitationView(APIView):
 class OffersView(APIView):
     @extend_schema(operation_id="offers_list", responses={200: page_of("OfferPage", OfferSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
-        """Invitations that are offered to you by name."""
+        """List the invitations offered to you.
+
+        Returns open invitations that name you. Accept or decline each by its id."""
         return Response(listed(serialize_many(OfferSerializer, offers_to(principal(request).user))))
 
 
@@ -324,6 +286,10 @@ class OfferAcceptView(APIView):
         responses={201: MemberSerializer, **PROBLEMS},
     )
     def post(self, request: Request, invitation_id: str) -> Response:
+        """Accept an invitation offered to you.
+
+        Makes you a member of the team, in the role of the invitation. Called with a token, the token needs the scope
+        `admin`."""
         user = _consenting(principal(request))
         return once(request, lambda: _joined(members.accept_offer(invitation_id, user)))
 
@@ -331,6 +297,10 @@ class OfferAcceptView(APIView):
 class OfferDeclineView(APIView):
     @extend_schema(operation_id="offers_decline", request=None, responses={204: None, **PROBLEMS})
     def post(self, request: Request, invitation_id: str) -> Response:
+        """Decline an invitation offered to you.
+
+        Closes the invitation; the team's administrators can see that you declined. Called with a token, the token
+        needs the scope `admin`."""
         members.decline_offer(invitation_id, _consenting(principal(request)))
         return Response(status=204)
 
@@ -347,6 +317,10 @@ class AcceptView(APIView):
         responses={201: MemberSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Accept an invitation link.
+
+        Joins the team by the token of an invitation link. A signed-in user joins as themselves; anyone else sends a
+        username and a password and gets an account. Needs no authentication."""
         given = request.data if isinstance(request.data, dict) else {}
         if not given.get("token"):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
@@ -354,7 +328,7 @@ class AcceptView(APIView):
         if isinstance(request.auth, Principal):
             user = _consenting(request.auth)
             return once(request, lambda: _joined(members.accept(asked["token"], user)))
-        new = read(_NewUserSerializer, request)
+        new = read(NewUserSerializer, request)
         return once(
             request,
             lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
@@ -368,6 +342,9 @@ class ServiceAccountsView(APIView):
         responses={200: page_of("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
     )
     def get(self, request: Request, team_id: str) -> Response:
+        """List the service accounts of a team.
+
+        Returns the accounts that programs of the team use. For administrators of the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
         return Response(listed(serialize_many(ServiceAccountSerializer, service_accounts_of(team))))
 
@@ -378,6 +355,10 @@ class ServiceAccountsView(APIView):
         responses={201: ServiceAccountSerializer, **PROBLEMS},
     )
     def post(self, request: Request, team_id: str) -> Response:
+        """Create a service account.
+
+        Creates an account without a password, which acts by tokens only. Its username is `NAME@TEAM`. For
+        administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
         asked = read(NewServiceAccountSerializer, request)
@@ -394,6 +375,10 @@ class ServiceAccountsView(APIView):
 class ServiceAccountView(APIView):
     @extend_schema(operation_id="service_accounts_retire", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, account_id: str) -> Response:
+        """Retire a service account.
+
+        Revokes its tokens and ends its membership. Its jobs continue, and its name becomes free. For administrators
+        of the team."""
         who = principal(request)
         members.retire_service_account(_managed(who, account_id), who.user)
         return Response(status=204)
@@ -407,6 +392,10 @@ class ServiceAccountTokensView(APIView):
         responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request, account_id: str) -> Response:
+        """Create a token for a service account.
+
+        Creates a bearer token. The token is in the response and is not shown again. A request by a token gets at
+        most that token's scopes and lifetime. For administrators of the team."""
         who = principal(request)
         account = _managed(who, account_id)
         team = account.service_team
@@ -421,11 +410,6 @@ class ServiceAccountTokensView(APIView):
             return issued(*made)
 
         return once(request, make)
-
-
-class _NewUserSerializer(AcceptSerializer):
-    username = serializers.CharField(max_length=150)
-    password = serializers.CharField(trim_whitespace=False, max_length=200)
 
 
 def _joined(row: Membership) -> Response:

@@ -22,19 +22,23 @@ LARGEST_PAGE = 1000
 
 
 class LogLineSerializer(serializers.Serializer[Any]):
-    cursor = serializers.IntegerField()
-    time = serializers.DateTimeField()
-    attempt = serializers.IntegerField()
-    rank = serializers.IntegerField()
-    stream = serializers.CharField()
-    text = serializers.CharField(allow_blank=True)
+    """A line of a job's log."""
+
+    cursor = serializers.IntegerField(
+        help_text="Position in the job's log, ascending. Send it as `after` to read what follows."
+    )
+    time = serializers.DateTimeField(help_text="Time of the line, ISO 8601 in UTC.")
+    attempt = serializers.IntegerField(help_text="Number of the attempt.")
+    rank = serializers.IntegerField(help_text="Rank of the process that wrote the line; -1 is the agent of a node.")
+    stream = serializers.CharField(help_text="`stdout`, `stderr` or `agent`.")
+    text = serializers.CharField(allow_blank=True, help_text="The line, without its end.")
 
 
-AFTER = WholeNumber("after", "a cursor: what comes after it", lowest=-1, default=-1)
-TAIL = WholeNumber("tail", "only the last so many", lowest=1, highest=LARGEST_PAGE)
-LIMIT = WholeNumber("limit", lowest=1, highest=LARGEST_PAGE, default=500)
-ATTEMPT = WholeNumber("attempt", "of one attempt, by its number; of all without it", lowest=1, highest=LARGEST_32)
-RANK = WholeNumber("rank", "of one rank; -1 is the agent", lowest=-1, highest=LARGEST_32)
+AFTER = WholeNumber("after", "Only lines after this position.", lowest=-1, default=-1)
+TAIL = WholeNumber("tail", "Only the last lines, at most this many.", lowest=1, highest=LARGEST_PAGE)
+LIMIT = WholeNumber("limit", "Most lines of a page.", lowest=1, highest=LARGEST_PAGE, default=500)
+ATTEMPT = WholeNumber("attempt", "Only lines of the attempt with this number.", lowest=1, highest=LARGEST_32)
+RANK = WholeNumber("rank", "Only lines of this rank; -1 is the agent of a node.", lowest=-1, highest=LARGEST_32)
 
 
 class LogsView(APIView):
@@ -45,19 +49,27 @@ class LogsView(APIView):
             TAIL.documented,
             ATTEMPT.documented,
             RANK.documented,
-            OpenApiParameter("grep", str, description="lines that contain this"),
+            OpenApiParameter("grep", str, description="Only lines that contain this text."),
             LIMIT.documented,
         ],
         responses={
             200: inline_serializer(
-                "LogPage", {"items": LogLineSerializer(many=True), "next_after": serializers.IntegerField()}
+                "LogPage",
+                {
+                    "items": LogLineSerializer(many=True, help_text="Lines in order."),
+                    "next_after": serializers.IntegerField(
+                        help_text="Position up to which the log was searched. Send it as `after` for the next page."
+                    ),
+                },
             ),
             **PROBLEMS,
         },
-        description="`next_after` is where the search has come to: a page may hold few lines, or none, and yet not be "
-        "the last. At the end of what there is, it stays the same.",
     )
     def get(self, request: Request, job_id: str) -> Response:
+        """Read the log of a job.
+
+        Returns lines in order, or the last ones with `tail`. A page may contain few lines or none and still not be
+        the last, because a search stops after a while: continue with `next_after` until it no longer changes."""
         job = selectors.job_of(principal(request), job_id)
         sought = logs.Sought(
             attempt=ATTEMPT.given(request),
@@ -84,19 +96,27 @@ class LogsView(APIView):
 
 
 class OutputSerializer(serializers.Serializer[Any]):
-    text = serializers.CharField(allow_blank=True)
-    cursor = serializers.CharField(allow_blank=True, help_text="asks for what comes after")
+    """A part of an attempt's output, as its cluster recorded it."""
+
+    text = serializers.CharField(allow_blank=True, help_text="The output from the cursor on. May be empty.")
+    cursor = serializers.CharField(allow_blank=True, help_text="Send it as `cursor` to read what follows.")
 
 
 class OutputView(APIView):
     @extend_schema(
         operation_id="jobs_attempt_output",
-        parameters=[OpenApiParameter("cursor", str, description="from an earlier answer; without it: the beginning")],
+        parameters=[
+            OpenApiParameter(
+                "cursor", str, description="The `cursor` of an earlier response. Without it, from the beginning."
+            )
+        ],
         responses={200: OutputSerializer, **PROBLEMS},
-        description="What the cluster itself kept of an attempt's output, asked for now: why it did not begin, when "
-        "its agent could not say so. The log of a run is at /jobs/{job_id}/logs.",
     )
     def get(self, request: Request, job_id: str, attempt_number: int) -> Response:
+        """Read a cluster's output of an attempt.
+
+        Asks the cluster now for the output that it recorded of the attempt. It shows why an attempt did not start,
+        when its agent could not report that. The log of the run is at `/jobs/{job_id}/logs`."""
         job = selectors.job_of(principal(request), job_id)
         attempt = Attempt.objects.select_related("job__pool__cluster").filter(job=job, number=attempt_number).first()
         if attempt is None:

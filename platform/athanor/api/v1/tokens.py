@@ -27,57 +27,94 @@ DEFAULT_OVERLAP_SECONDS = 3600
 
 
 class TokenSerializer(serializers.Serializer[Any]):
+    """Metadata of a token."""
+
     id = serializers.CharField()
-    name = serializers.CharField()
-    prefix = serializers.CharField()
-    team = serializers.CharField(source="team.name")
-    scopes = serializers.ListField(child=serializers.ChoiceField(choices=[scope.value for scope in Scope]))
+    name = serializers.CharField(help_text="Name that its owner gave it.")
+    prefix = serializers.CharField(help_text="First 12 characters of the token, to recognise it.")
+    team = serializers.CharField(source="team.name", help_text="Name of the team that the token is for.")
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=[scope.value for scope in Scope]),
+        help_text=(
+            "What the token may do, within its user's roles. `platform` is deprecated and stands for all "
+            "scopes that begin with `platform:`."
+        ),
+    )
     created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(allow_null=True)
-    last_used_at = serializers.DateTimeField(allow_null=True)
-    revoked_at = serializers.DateTimeField(allow_null=True)
+    expires_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time from which it no longer works, ISO 8601 in UTC. Null: it does not expire."
+    )
+    last_used_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text=(
+            "Time of a recent use, ISO 8601 in UTC; it is not updated by every request. Null if it was never used."
+        ),
+    )
+    revoked_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was revoked, ISO 8601 in UTC. Null if it was not."
+    )
     parent = serializers.CharField(  # type: ignore[assignment] # a field, which DRF takes off the class
         source="parent_id",
         allow_null=True,
-        help_text="the token that asked for this one and ends it when it is revoked",
+        help_text=(
+            "Id of the token that created this one; revoking it revokes this one too. Null if a person created it."
+        ),
     )
 
 
 class NewTokenSerializer(TokenSerializer):
-    token = serializers.CharField(help_text="shown this once")
+    """A new token with its metadata."""
+
+    token = serializers.CharField(help_text="The token. It is shown only here.")
 
 
 class ScopedSerializer(RequestSerializer):
-    name = serializers.CharField(max_length=100)
+    """A token to create."""
+
+    name = serializers.CharField(max_length=100, help_text="Name by which to recognise the token.")
     expires_in_days = serializers.IntegerField(
         required=False,
         allow_null=True,
         min_value=1,
         max_value=3650,
-        help_text="without it, and at most, as many as ATHANOR_TOKEN_MAX_DAYS allows (365)",
+        help_text=(
+            "Lifetime in days, at most ATHANOR_TOKEN_MAX_DAYS (365 unless it is configured). Without it, "
+            "or null, the longest lifetime."
+        ),
     )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=[scope.value for scope in Scope]),
         required=False,
         allow_empty=False,
-        help_text="all but platform without it; asked for by a token: at most its own",
+        help_text=(
+            "What the token may do. Without it: `read`, `submit`, `artifacts` and `admin`. A token may "
+            "request only scopes that it has."
+        ),
     )
 
 
 class RevokedSerializer(serializers.Serializer[Any]):
-    revoked = serializers.IntegerField(min_value=0, help_text="how many of them were valid")
+    """Result of revoking tokens."""
+
+    revoked = serializers.IntegerField(min_value=0, help_text="Number of revoked tokens that were valid.")
 
 
 class TokenRequestSerializer(ScopedSerializer):
-    team = serializers.CharField(required=False)
+    """A token to create for one team."""
+
+    team = serializers.CharField(
+        required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
+    )
 
 
 class TokenRotationSerializer(RequestSerializer):
+    """How long the old token continues to work."""
+
     overlap_seconds = serializers.IntegerField(
         default=DEFAULT_OVERLAP_SECONDS,
         min_value=0,
         max_value=LONGEST_OVERLAP_SECONDS,
-        help_text="for which the old one still works",
+        help_text="Seconds for which the old token continues to work.",
     )
 
 
@@ -91,6 +128,10 @@ class TokensView(APIView):
         },
     )
     def get(self, request: Request) -> Response:
+        """List your tokens.
+
+        Returns the metadata of your tokens, newest first, including expired and revoked ones; a token sees those for
+        its own team. The token itself is shown only when it is created."""
         rows, next_cursor = page(request, tokens_of(principal(request)))
         return Response(listed(serialize_many(TokenSerializer, rows), next_cursor))
 
@@ -101,6 +142,10 @@ class TokensView(APIView):
         responses={201: NewTokenSerializer, **PROBLEMS},
     )
     def post(self, request: Request) -> Response:
+        """Create a token.
+
+        Creates a bearer token for one team. The token is in the response and is not shown again. A request by a
+        token gets at most that token's scopes and lifetime, and the new token is revoked with it."""
         asked = read(TokenRequestSerializer, request)
         who = principal(request)
         team = team_named(who, Permission.VIEW, asked.get("team"))
@@ -120,9 +165,11 @@ class TokensRevokeAllView(APIView):
         operation_id="tokens_revoke_all",
         request=None,
         responses={200: RevokedSerializer, **PROBLEMS},
-        description="All of yours, in all teams. Asked by a token: that token and all that it has made.",
     )
     def post(self, request: Request) -> Response:
+        """Revoke all your tokens.
+
+        Revokes your tokens in all teams. Called with a token, it revokes that token and every token that it created."""
         who = principal(request)
         return Response({"revoked": services.revoke_tokens_of(who.user, who.user, by_token=who.token_id)})
 
@@ -130,6 +177,10 @@ class TokensRevokeAllView(APIView):
 class TokenView(APIView):
     @extend_schema(operation_id="tokens_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, token_id: str) -> Response:
+        """Revoke a token.
+
+        Ends the token immediately, and every token that it created. A token may revoke itself and tokens that can do
+        no more than it can."""
         who = principal(request)
         services.revoke_token(who.user, own_token(who, token_id).id)
         return Response(status=204)
@@ -141,13 +192,13 @@ class TokenRotateView(APIView):
         parameters=IDEMPOTENT,
         request=TokenRotationSerializer,
         responses={201: NewTokenSerializer, **PROBLEMS},
-        description=(
-            "A successor with the same name and scopes; what else the old one has made ends with it. A person renews a "
-            "token that they made for as long again. A token may rotate itself and what it has made, and the successor "
-            "ends when the old one would have."
-        ),
     )
     def post(self, request: Request, token_id: str) -> Response:
+        """Rotate a token.
+
+        Creates a successor with the same name and scopes. The old token continues to work for `overlap_seconds`;
+        what else it created ends with it. A person renews a token that they created for another lifetime of the same
+        length. A token may rotate itself and what it created, and the successor expires when the old one would have."""
         who = principal(request)
         row = own_token(who, token_id)
         overlap = read(TokenRotationSerializer, request)["overlap_seconds"]

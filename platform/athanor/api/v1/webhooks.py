@@ -27,88 +27,173 @@ TYPES_HELP = "themselves and what lies below them: job, job.status, job.status.f
 
 
 class WebhookSecretSerializer(serializers.Serializer[WebhookSecret]):
-    id = serializers.CharField()
+    """Metadata of a signing secret."""
+
+    id = serializers.CharField(help_text="Identifier of the signing secret.")
     created_at = serializers.DateTimeField()
-    retires_at = serializers.DateTimeField(allow_null=True, help_text="until when it signs beside its successor")
+    retires_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text=("Time until which it signs beside its successor, ISO 8601 in UTC. Null for the current secret."),
+    )
 
 
 class WebhookChangesSerializer(RequestSerializer):
-    url = serializers.CharField(max_length=500, required=False)
-    name = serializers.CharField(max_length=100, required=False, allow_blank=True)
-    types = serializers.ListField(
-        child=serializers.RegexField(TYPE, max_length=60), max_length=20, required=False, help_text=TYPES_HELP
+    """Changes of a webhook."""
+
+    url = serializers.CharField(
+        max_length=500,
+        required=False,
+        help_text=(
+            "Address that events are sent to: https and public, unless the operator of the platform allows another."
+        ),
     )
-    enabled = serializers.BooleanField(required=False)
+    name = serializers.CharField(
+        max_length=100, required=False, allow_blank=True, help_text="Name by which to recognise it."
+    )
+    types = serializers.ListField(
+        child=serializers.RegexField(TYPE, max_length=60),
+        max_length=20,
+        required=False,
+        help_text=(
+            "Types of events, each with those below it, such as `job.status.failed` or `checkpoint`. An "
+            "empty list stands for all."
+        ),
+    )
+    enabled = serializers.BooleanField(required=False, help_text="Whether events are sent.")
 
 
 class NewWebhookSerializer(RequestSerializer):
-    url = serializers.CharField(max_length=500, help_text="https, and public, unless an administrator allows another")
-    name = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
-    types = serializers.ListField(
-        child=serializers.RegexField(TYPE, max_length=60), max_length=20, required=False, help_text=TYPES_HELP
+    """A webhook to create."""
+
+    url = serializers.CharField(
+        max_length=500,
+        help_text=(
+            "Address that events are sent to: https and public, unless the operator of the platform allows another."
+        ),
     )
-    team = serializers.CharField(required=False)
+    name = serializers.CharField(
+        max_length=100, required=False, allow_blank=True, default="", help_text="Name by which to recognise it."
+    )
+    types = serializers.ListField(
+        child=serializers.RegexField(TYPE, max_length=60),
+        max_length=20,
+        required=False,
+        help_text=(
+            "Types of events, each with those below it, such as `job.status.failed` or `checkpoint`. "
+            "Without it, or with an empty list, all."
+        ),
+    )
+    team = serializers.CharField(
+        required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
+    )
 
 
 class WebhookSerializer(serializers.Serializer[Webhook]):
+    """An address that events of a team are sent to."""
+
     id = serializers.CharField()
-    team = serializers.CharField(source="team.name")
-    name = serializers.CharField(allow_blank=True)
-    url = serializers.CharField()
-    types = serializers.ListField(child=serializers.CharField())
-    enabled = serializers.BooleanField()
-    disabled_reason = serializers.CharField(allow_blank=True, help_text="why it was switched off, and by whom")
-    disabled_at = serializers.DateTimeField(allow_null=True)
-    consecutive_failures = serializers.IntegerField()
-    failing_since = serializers.DateTimeField(allow_null=True)
-    last_success_at = serializers.DateTimeField(allow_null=True)
-    last_failure_at = serializers.DateTimeField(allow_null=True)
-    secrets = WebhookSecretSerializer(many=True, source="secrets.all")
-    created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
+    team = serializers.CharField(source="team.name", help_text="Name of the team.")
+    name = serializers.CharField(allow_blank=True, help_text="Name by which to recognise it. May be empty.")
+    url = serializers.CharField(help_text="Address that events are sent to.")
+    types = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Types of events, each with those below it. An empty list stands for all.",
+    )
+    enabled = serializers.BooleanField(help_text="Whether events are sent.")
+    disabled_reason = serializers.CharField(
+        allow_blank=True, help_text="Why it was disabled and by whom. Empty while it is enabled."
+    )
+    disabled_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was disabled, ISO 8601 in UTC. Null while it is enabled."
+    )
+    consecutive_failures = serializers.IntegerField(help_text="Number of failed tries since the last success.")
+    failing_since = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the first of those, ISO 8601 in UTC. Null without one."
+    )
+    last_success_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the last successful try, ISO 8601 in UTC. Null without one."
+    )
+    last_failure_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the last failed try, ISO 8601 in UTC. Null without one."
+    )
+    secrets = WebhookSecretSerializer(
+        many=True,
+        source="secrets.all",
+        help_text=(
+            "Signing secrets: the current one and, after a rotation, the one before it. Their values are not shown."
+        ),
+    )
+    created_by = serializers.CharField(
+        source="created_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the person who created it. Null if the account is gone.",
+    )
     created_at = serializers.DateTimeField()
 
 
 class MadeWebhookSerializer(WebhookSerializer):
-    secret = serializers.CharField(help_text="shown this once")
+    """A webhook with its new signing secret."""
+
+    secret = serializers.CharField(help_text="The signing secret. It is shown only here.")
 
 
 class TrySerializer(serializers.Serializer[Any]):
-    at = serializers.DateTimeField()
-    status = serializers.IntegerField(allow_null=True, help_text="of the answer; null when there was none")
-    seconds = serializers.FloatField()
-    error = serializers.CharField(allow_blank=True)
-    answer = serializers.CharField(allow_blank=True, help_text="its first characters")
+    """One try of a delivery."""
+
+    at = serializers.DateTimeField(help_text="Time of the try, ISO 8601 in UTC.")
+    status = serializers.IntegerField(allow_null=True, help_text="HTTP status of the response. Null if there was none.")
+    seconds = serializers.FloatField(help_text="Duration in seconds.")
+    error = serializers.CharField(allow_blank=True, help_text="Why it failed. Empty if it did not.")
+    answer = serializers.CharField(allow_blank=True, help_text="First characters of the response's body.")
 
 
 class DeliverySerializer(serializers.Serializer[Delivery]):
+    """An event for a webhook, and its tries."""
+
     id = serializers.CharField()
-    webhook_id = serializers.CharField()
-    event_type = serializers.CharField()
-    state = serializers.ChoiceField(choices=Delivery.State.values)
-    tries = serializers.IntegerField(help_text="since it was made, or last asked for again")
-    next_try_at = serializers.DateTimeField(allow_null=True)
-    gives_up_at = serializers.DateTimeField()
+    webhook_id = serializers.CharField(help_text="Id of the webhook.")
+    event_type = serializers.CharField(help_text="Type of the event, such as `job.status.failed`.")
+    state = serializers.ChoiceField(
+        choices=Delivery.State.values,
+        help_text="`pending` while it is tried, `delivered`, or `failed` when it was given up.",
+    )
+    tries = serializers.IntegerField(help_text="Number of tries since it was created or last sent again.")
+    next_try_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time of the next try, ISO 8601 in UTC. Null when it is completed."
+    )
+    gives_up_at = serializers.DateTimeField(help_text="Time after which it is not tried again, ISO 8601 in UTC.")
     created_at = serializers.DateTimeField()
-    finished_at = serializers.DateTimeField(allow_null=True)
-    log = TrySerializer(many=True, help_text="the newest tries, oldest first")
+    finished_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="Time at which it was delivered or given up, ISO 8601 in UTC. Null while it is pending.",
+    )
+    log = TrySerializer(many=True, help_text="Newest tries, oldest first.")
 
 
 class FullDeliverySerializer(DeliverySerializer):
-    body = serializers.CharField(help_text="as it is sent")
+    """A delivery with the body that is sent."""
+
+    body = serializers.CharField(help_text="Body that is sent, as text.")
 
 
 class WebhookSecretRotationSerializer(RequestSerializer):
+    """How long the old secret signs as well."""
+
     overlap_seconds = serializers.IntegerField(
         default=DEFAULT_OVERLAP_SECONDS,
         min_value=0,
         max_value=LONGEST_OVERLAP_SECONDS,
-        help_text="for which the old one signs too",
+        help_text="Seconds for which the old secret signs as well.",
     )
 
 
 class WebhooksView(APIView):
     @extend_schema(operation_id="webhooks_list", responses={200: page_of("WebhookPage", WebhookSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
+        """List webhooks.
+
+        Returns the webhooks of the teams in which you may manage them."""
         rows = selectors.webhooks_of(principal(request))
         return Response(listed(serialize_many(WebhookSerializer, rows)))
 
@@ -117,10 +202,14 @@ class WebhooksView(APIView):
         parameters=IDEMPOTENT,
         request=NewWebhookSerializer,
         responses={201: MadeWebhookSerializer, **PROBLEMS},
-        description="Told of what happens from now on: a CloudEvents 1.0 envelope, signed in `Athanor-Signature: "
-        't=TIME,v1=HEX` by HMAC-SHA256 over "TIME.BODY". An answer other than 2xx is tried again for 72 hours.',
     )
     def post(self, request: Request) -> Response:
+        """Create a webhook.
+
+        Sends events from now on to an address, as CloudEvents 1.0 envelopes. Each is signed in `Athanor-Signature:
+        t=TIME,v1=HEX` by HMAC-SHA256 over `TIME.BODY`. Delivery is at least once: a response other than 2xx is
+        retried for 72 hours. The signing secret is in the response and is not shown again. For administrators of the
+        team."""
         who = principal(request)
         asked = read(NewWebhookSerializer, request)
         team = team_named(who, Permission.MANAGE, asked.get("team"))
@@ -137,15 +226,21 @@ class WebhooksView(APIView):
 class WebhookView(APIView):
     @extend_schema(operation_id="webhooks_show", responses={200: WebhookSerializer, **PROBLEMS})
     def get(self, request: Request, webhook_id: str) -> Response:
+        """Show a webhook.
+
+        Returns the webhook and how its deliveries have been going. For administrators of the team."""
         return Response(WebhookSerializer(_managed(principal(request), webhook_id)).data)
 
     @extend_schema(
         operation_id="webhooks_change",
         request=WebhookChangesSerializer,
         responses={200: WebhookSerializer, **PROBLEMS},
-        description="Switched on again, it is told of what happens from then on.",
     )
     def patch(self, request: Request, webhook_id: str) -> Response:
+        """Change a webhook.
+
+        Changes the fields that are sent; the others stay. A webhook that is enabled again receives events from then
+        on. For administrators of the team."""
         who = principal(request)
         webhook = _managed(who, webhook_id)
         services.change(webhook, read(WebhookChangesSerializer, request), who.user)
@@ -153,6 +248,10 @@ class WebhookView(APIView):
 
     @extend_schema(operation_id="webhooks_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, webhook_id: str) -> Response:
+        """Delete a webhook.
+
+        Deletes the webhook with its deliveries. A delivery that is being sent may still arrive. For administrators
+        of the team."""
         who = principal(request)
         services.delete(_managed(who, webhook_id), who.user)
         return Response(status=204)
@@ -164,10 +263,12 @@ class WebhookTestView(APIView):
         parameters=IDEMPOTENT,
         request=None,
         responses={202: DeliverySerializer, **PROBLEMS},
-        description="Sends an event of type `webhook.test`, once; how it went is read from the delivery. A team has "
-        "six a minute.",
     )
     def post(self, request: Request, webhook_id: str) -> Response:
+        """Send a test event.
+
+        Sends an event of type `webhook.test` once; the delivery shows the result. A team may send six a minute. For
+        administrators of the team."""
         who = principal(request)
         webhook = _managed(who, webhook_id)
         return once(request, lambda: Response(DeliverySerializer(services.test(webhook, who.user)).data, status=202))
@@ -181,6 +282,10 @@ class WebhookSecretView(APIView):
         responses={201: MadeWebhookSerializer, **PROBLEMS},
     )
     def post(self, request: Request, webhook_id: str) -> Response:
+        """Rotate the signing secret of a webhook.
+
+        Creates a new secret, which is in the response and is not shown again. For `overlap_seconds` deliveries are
+        signed with the old one as well. For administrators of the team."""
         who = principal(request)
         webhook = _managed(who, webhook_id)
         overlap = read(WebhookSecretRotationSerializer, request)["overlap_seconds"]
@@ -197,9 +302,11 @@ class DeliveriesView(APIView):
         parameters=PAGED,
         operation_id="deliveries_list",
         responses={200: page_of("DeliveryPage", DeliverySerializer), **PROBLEMS},
-        description="Newest first; those that are over are kept for 30 days.",
     )
     def get(self, request: Request, webhook_id: str) -> Response:
+        """List the deliveries of a webhook.
+
+        Returns deliveries, newest first. Completed ones are deleted after 30 days. For administrators of the team."""
         webhook = _managed(principal(request), webhook_id)
         rows, next_cursor = page(request, Delivery.objects.filter(webhook=webhook).defer("body"))
         return Response(listed(serialize_many(DeliverySerializer, rows), next_cursor))
@@ -208,6 +315,9 @@ class DeliveriesView(APIView):
 class DeliveryView(APIView):
     @extend_schema(operation_id="deliveries_show", responses={200: FullDeliverySerializer, **PROBLEMS})
     def get(self, request: Request, delivery_id: str) -> Response:
+        """Show a delivery.
+
+        Returns the delivery with the body that is sent. For administrators of the team."""
         return Response(FullDeliverySerializer(_delivery(principal(request), delivery_id)).data)
 
 
@@ -219,6 +329,10 @@ class RedeliverView(APIView):
         responses={202: DeliverySerializer, **PROBLEMS},
     )
     def post(self, request: Request, delivery_id: str) -> Response:
+        """Send a delivery again.
+
+        Queues the same body once more, whether it was delivered or not. Receivers recognise it by the event's id.
+        For administrators of the team."""
         who = principal(request)
         row = _delivery(who, delivery_id)
         return once(request, lambda: Response(DeliverySerializer(services.redeliver(row, who.user)).data, status=202))

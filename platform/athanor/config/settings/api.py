@@ -1,5 +1,6 @@
 """Django REST framework and the OpenAPI document."""
 
+from athanor.api.resources import TAGS
 from athanor.backends.facts import NodeState
 from athanor.jobs.states import AttemptStatus, JobStatus
 
@@ -12,14 +13,27 @@ REST_FRAMEWORK = {
     "DEFAULT_THROTTLE_CLASSES": ["athanor.api.throttling.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["athanor.api.renderers.FastJSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["athanor.api.parsers.JSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "athanor.api.schema.DocumentedSchema",
     "EXCEPTION_HANDLER": "athanor.api.errors.handle",
     "UNAUTHENTICATED_USER": None,
     "URL_FORMAT_OVERRIDE": None,  # `format` is a parameter of ours: the format of an upload
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Athanor",
-    "DESCRIPTION": "Training as a service. Errors are RFC 9457 problems with a stable `code`.",
+    "DESCRIPTION": (
+        "Training as a service: submit a job spec, follow the run, download the model.\n\n"
+        "Send `Authorization: Bearer TOKEN`, or the dashboard's session cookie with an `X-CSRFToken` header. Times are "
+        "ISO 8601 in UTC, sizes are bytes, durations are seconds. Amounts of money are decimal numbers in a pool's "
+        "currency where a field is a price, and whole millionths of the currency where a field adds them up; each "
+        "field says which. A list returns `items` and, where it has pages, `next_cursor`: send it as `cursor` for the "
+        "next page. Errors are RFC 9457 problems (`application/problem+json`) with a stable `code`, what is wrong in "
+        "`detail` and, where there is one, what to do in `remedy`."
+    ),
+    "TAGS": TAGS,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "athanor.api.schema.add_examples",
+    ],
     "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": r"/api/v1",

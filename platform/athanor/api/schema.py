@@ -1,0 +1,94 @@
+"""How views become operations of the OpenAPI document, and where texts that many of them share are defined once.
+
+An operation's summary is the first line of its view method's docstring, its description is the rest. Fields are
+described by `help_text`; a field without one takes the text that COMMON_FIELDS has for its name.
+"""
+
+import inspect
+import textwrap
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from rest_framework import serializers
+
+from athanor.api.examples import OF_COMPONENTS
+from athanor.api.resources import resource_of
+
+COMMON_FIELDS = {
+    "id": "Identifier. It never changes and is never reused.",
+    "created_at": "Time of creation, ISO 8601 in UTC.",
+    "updated_at": "Time of the last change, ISO 8601 in UTC.",
+    "team": "The team that it belongs to.",
+}
+PATH_PARAMETERS = {
+    "account_id": "Id of the service account.",
+    "artifact_id": "Id of the artifact.",
+    "attempt_number": "Number of the attempt within its job, from 1.",
+    "budget_id": "Id of the budget.",
+    "checkpoint_id": "Id of the checkpoint.",
+    "cluster_id": "Id of the cluster.",
+    "dataset_id": "Id of the data set.",
+    "decision_id": "Id of the admission decision.",
+    "deletion_id": "Id of the deletion.",
+    "delivery_id": "Id of the delivery.",
+    "invitation_id": "Id of the invitation.",
+    "job_id": "Id of the job.",
+    "node_name": "Name of the node within its cluster.",
+    "passkey_id": "Id of the passkey.",
+    "pool_id": "Id of the pool, as `GET /prices` lists it.",
+    "pool_name": "Name of the pool within its cluster.",
+    "project_id": "Id of the project.",
+    "secret_id": "Id of the secret.",
+    "series_id": "Id of the series.",
+    "session_id": "Id of the session, as `GET /sessions` lists it.",
+    "simulation_id": "Id of the simulation.",
+    "team_id": "Id of the team.",
+    "token_id": "Id of the token. It is not the token itself.",
+    "user_id": "Id of the user.",
+    "webhook_id": "Id of the webhook.",
+}
+
+
+class DocumentedSchema(AutoSchema):
+    """Takes summaries and descriptions from docstrings, and tags from the address."""
+
+    def get_tags(self) -> list[str]:
+        found = resource_of(self.path)
+        return [found.name] if found else []
+
+    def get_summary(self) -> str | None:
+        return self._docstring()[0].rstrip(".") or None
+
+    def get_description(self) -> str:  # type: ignore[override] # as drf-spectacular's AutoSchema has it
+        return self._docstring()[1] or inspect.getdoc(type(self.view)) or ""
+
+    def _docstring(self) -> tuple[str, str]:
+        """Return the first paragraph of the method's docstring and the rest, each paragraph as one line."""
+        text = inspect.getdoc(getattr(self.view, self.method.lower())) or ""
+        first, *rest = (" ".join(textwrap.dedent(part).split()) for part in text.split("\n\n"))
+        return first, "\n\n".join(rest)
+
+    def _resolve_path_parameters(self, variables: list[str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = super()._resolve_path_parameters(variables)  # type: ignore[no-untyped-call]
+        for parameter in found:
+            if text := PATH_PARAMETERS.get(parameter["name"]):
+                parameter["description"] = text
+        return found
+
+    def _get_serializer_field_meta(self, field: Any, direction: Any) -> dict[str, Any]:
+        meta: dict[str, Any] = super()._get_serializer_field_meta(  # type: ignore[no-untyped-call]
+            field, direction
+        )
+        if isinstance(field, serializers.Field) and field.field_name in COMMON_FIELDS:
+            meta.setdefault("description", COMMON_FIELDS[field.field_name])
+        return meta
+
+
+def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Give components their examples: a hook of drf-spectacular, which calls it with the finished document.
+
+    A component has its example once; a response's own would be repeated in each of the operations.
+    """
+    for name, example in OF_COMPONENTS.items():
+        result["components"]["schemas"][name]["examples"] = [example]
+    return result
