@@ -42,12 +42,13 @@ def _types_in(annotation: Any) -> set[Any]:
 
 
 class SpecModel(BaseModel):
-    """Written by people: an unknown name is an error, so that a typing mistake is never ignored.
+    """A document that a person writes: an unknown field is an error, so that a typing mistake is never ignored.
 
-    `true` and `false` are no numbers, though Python counts them as 1 and 0.
+    `true` and `false` are not accepted as numbers, although Python counts them as 1 and 0. The string below a field
+    is its description in the OpenAPI document and in the generated reference.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod
