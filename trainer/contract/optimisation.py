@@ -35,7 +35,7 @@ class ParameterGroup(SpecModel):
 
     pattern: Annotated[str, Field(min_length=1, max_length=200, examples=["blocks.*.attention.*"])]
     """Pattern of the complete parameter names of the group, with `*`, `?` and `[...]`. The job fails with the reason
-    `bad_spec` if no parameter matches. Patterns of adapters under `lora` name adapter parameters."""
+    `bad_spec` if no parameter matches. With `lora` these are the names of adapter parameters."""
     learning_rate_factor: Factor = 1.0
     """Factor of the learning rate of these parameters. 0 freezes them."""
     weight_decay_factor: Annotated[Factor | None, Field(examples=[0.0])] = None

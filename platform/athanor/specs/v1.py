@@ -115,7 +115,8 @@ class JobSpec(OneTask, SpecModel):
         dict[LabelKey, LabelValue],
         Field(max_length=64, json_schema_extra={"additionalProperties": False}, examples=[{"sweep": "lr"}]),
     ] = {}
-    """Up to 64 labels by which lists of jobs can be filtered. They do not affect the run."""
+    """Labels by which lists of jobs can be filtered. They do not affect the run. A key has up to 63 letters, digits and
+    `._/-`, and begins with a letter or digit; a value has up to 200 characters."""
     priority: Literal["low", "normal", "high"] = "normal"
     """Priority class. Jobs that stay within their team's own quota are considered first, then those of a higher class.
     A job may preempt jobs of a lower class of its own team. The class of a waiting job can rise with time, if the
