@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.reference.cli import cli_page
+from deploy.reference.errors import errors_page
 from deploy.reference.spec import spec_page
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "spec.md": spec_page,
     "cli.md": cli_page,
+    "errors.md": errors_page,
 }
 
 
