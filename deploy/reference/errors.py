@@ -18,10 +18,10 @@ MEMBERS = (
     ("status", "HTTP status, as a number."),
     ("code", "Stable name of the error, for programs. The table below lists all of them."),
     ("detail", "What is wrong, with the values concerned."),
-    ("remedy", "What to do. Left out if there is nothing to add."),
-    ("errors", "Problems of single fields, each with `pointer` (a JSON pointer), `code` and `detail`. May be left out."),
-    ("request_id", "Id of the request, also in the header `X-Request-Id`. Name it when you report a problem."),
-)  # fmt: skip
+    ("remedy", "What to do. May be left out."),
+    ("errors", "Problems of single fields: `pointer` (a JSON pointer), `code` and `detail`. May be left out."),
+    ("request_id", "Id of the request, also in the header `X-Request-ID`."),
+)
 AFTER_MEMBERS = """
 Some codes add members of their own. Answers with status 429 and 503, and some with 409, carry `Retry-After` in seconds.
 """

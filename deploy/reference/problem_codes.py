@@ -38,6 +38,7 @@ class Maker:
     """What makes a problem of its arguments: names of parameters, in order; `status` if it is fixed.
 
     `module` is the last part of the name of the module that defines it. `fixes_code`: a class that takes no code.
+    The last two are texts that a function gives itself.
     """
 
     code: str | None
@@ -48,6 +49,8 @@ class Maker:
     status: int | None = None
     fixes_code: bool = False
     module: str = ""
+    own_message: str = ""
+    own_remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def _raised() -> Iterator[tuple[str, int, str, str]]:
         if not codes or status is None:
             raise ValueError(f"{call.path}:{call.node.lineno}: the code of this problem cannot be read; write it out")
         for code in codes:
-            yield code, status, _text(call, call.maker.message), _text(call, call.maker.remedy)
+            yield code, status, _message(call), _remedy(call)
 
 
 def _first_makers(trees: dict[str, ast.Module]) -> dict[str, list[Maker]]:
@@ -194,8 +197,18 @@ def _passes_on(call: Call) -> Maker | None:
         return value.id if isinstance(value, ast.Name) and value.id in names else None
 
     status = call.maker.status or _integer(call.argument(call.maker.status_parameter))
-    return Maker(code.id, positional, passed(call.maker.message), passed(call.maker.remedy),
-                 passed(call.maker.status_parameter), status, module=Path(call.path).stem)  # fmt: skip
+    message, remedy = passed(call.maker.message), passed(call.maker.remedy)
+    return Maker(
+        code.id,
+        positional,
+        message,
+        remedy,
+        passed(call.maker.status_parameter),
+        status,
+        module=Path(call.path).stem,
+        own_message="" if message else _message(call),
+        own_remedy="" if remedy else _remedy(call),
+    )
 
 
 def _strings(node: ast.expr | None, call: Call) -> list[str]:
@@ -222,6 +235,14 @@ def _assigned(name: str, call: Call) -> Iterator[ast.expr]:
 
 def _integer(node: ast.expr | None) -> int | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+
+
+def _message(call: Call) -> str:
+    return _text(call, call.maker.message) or call.maker.own_message
+
+
+def _remedy(call: Call) -> str:
+    return _text(call, call.maker.remedy) or call.maker.own_remedy
 
 
 def _text(call: Call, parameter: str | None) -> str:
