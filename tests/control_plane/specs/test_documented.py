@@ -4,6 +4,7 @@ The rule for examples: a default that is neither null nor empty is one. Booleans
 none. Every other field lists at least one under `examples`.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from types import NoneType
@@ -14,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from athanor.api.document import PATH as OPENAPI
 from tests.spec_models import MODELS
 from trainer.contract.base import SpecModel
 
@@ -108,3 +110,14 @@ def test_what_a_description_names_is_there(model: type[BaseModel]) -> None:
         for quoted in re.findall(r"`([a-z_]+(?:\.[a-z_]+)*)`", field.description or ""):
             missing = [part for part in quoted.split(".") if part not in known | OTHER_WORDS]
             assert not missing, f"{model.__name__}.{name} names {quoted!r}, which is neither a field nor a value"
+
+
+def test_the_api_document_has_the_descriptions() -> None:
+    schemas = json.loads(OPENAPI.read_text())["components"]["schemas"]
+    for model in MODELS.values():
+        component = schemas.get(model.__name__) or schemas[f"{model.__name__}Request"]
+        for name, field in model.model_fields.items():
+            described = component["properties"][name]
+            place = f"{model.__name__}.{name}"
+            assert described.get("description") == field.description, f"{place}: run `make gen`"
+            assert described.get("examples") == field.examples, f"{place}: run `make gen`"
