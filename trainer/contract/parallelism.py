@@ -40,9 +40,9 @@ class ParallelismSpec(SpecModel):
     `data` with `zero` 0."""
     zero: Annotated[int, Field(ge=0, le=3)] | Literal["auto"] = "auto"
     """What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
-    also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank, else 3,
-    or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and
-    `dualpipe_v`."""
+    also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank (unless
+    `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules
+    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
     tensor: PositiveInt = 1
     """Number of tensor-parallel ranks, which divide each matrix. Must divide the numbers of heads and the feed-forward
     sizes of the model, and on several nodes `processes_per_node`. `sequence_length` must be a multiple of `context` x
@@ -60,7 +60,8 @@ class ParallelismSpec(SpecModel):
     """Number of pipeline ranks, which divide the layers."""
     pipeline_schedule: Schedule = "1f1b"
     """Order of the forward and backward passes of micro-batches. `1f1b` needs at least as many micro-batches as ranks,
-    and `dualpipe_v` as stages. Ignored with `pipeline` 1."""
+    and `dualpipe_v` as stages; a multiple of the ranks suits the interleaved schedules and `looped_bfs`. Ignored with
+    `pipeline` 1."""
     stages_per_rank: PositiveInt | Literal["auto"] = "auto"
     """Number of stages of the model on each pipeline rank. `auto` is 2 for the interleaved, V-shaped and breadth-first
     schedules, which are `interleaved_1f1b`, `interleaved_zero_bubble`, `looped_bfs`, `zbv_zero_bubble` and

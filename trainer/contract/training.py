@@ -109,8 +109,8 @@ class TrainingSpec(SpecModel):
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
     """Number format of the forward and backward pass. Weights and optimizer state are always fp32. `fp8` applies to the
     matrix products of attention and of dense feed-forward layers whose dimensions are multiples of 16; everything else
-    is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on GPUs below compute capability
-    8.9."""
+    is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on CPUs and on GPUs below compute
+    capability 8.9."""
     gradient_reduction: Literal["fp32", "bf16"] = "fp32"
     """Number format in which gradients are summed over data ranks. `bf16` halves the traffic and rounds the sums."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"

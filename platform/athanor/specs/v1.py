@@ -136,8 +136,9 @@ class JobSpec(OneTask, SpecModel):
     wait_limit_seconds: Annotated[
         Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None, Field(examples=[SECONDS_PER_DAY])
     ] = None
-    """Longest time that the job may wait, stay paused, or be in the cluster's own queue, in seconds each time; then it
-    expires with the reason `waited_too_long`. Without it there is no limit."""
+    """Longest time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
+    counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
+    there is no limit."""
     schedule: Schedule = Schedule()
     """Earliest start, deadline, and ceilings for price and carbon intensity."""
     retry: RetryPolicy = RetryPolicy()
