@@ -1,6 +1,7 @@
 """The generated pages of docs/reference are what the source says, and their example is valid."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from athanor.specs.validation import parse_spec
 from deploy.reference import problem_codes
 from deploy.reference.__main__ import FOLDER, PAGES
 from tests.pages import EXAMPLES
+from tests.pages import PAGES as DOCUMENTS
 from tests.spec_models import MODELS
 
 
@@ -48,6 +50,25 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 def test_the_page_of_errors_has_every_reason() -> None:
     text = (FOLDER / "errors.md").read_text()
     assert all(f"| `{reason.value}` |" in text for reason in Reason)
+
+
+def anchors_of(text: str) -> set[str]:
+    """The anchors that GitHub gives to headings: lower case, spaces as hyphens, no other punctuation."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_and_between_the_pages_lead_somewhere() -> None:
+    count = 0
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)\s:]*)\)", path.read_text(encoding="utf-8")):
+            name, _, anchor = target.partition("#")
+            page = (path.parent / name).resolve() if name else path
+            if FOLDER in (page.parent, path.parent):
+                assert page.exists(), f"{path.name}: {target}"
+                assert not anchor or anchor in anchors_of(page.read_text(encoding="utf-8")), f"{path.name}: {target}"
+                count += 1
+    assert count > 30
 
 
 PLANTED = """
