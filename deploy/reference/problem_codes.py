@@ -20,6 +20,8 @@ LEFT_OUT = {"cli", "config", "migrations"}
 # Where the error of somebody else is answered: its code was found where it was raised.
 PASSED_ON = {("api/errors.py", "_from_athanor"), ("api/errors.py", "_from_framework"),
              ("api/gateway/application.py", "_refusal")}  # fmt: skip
+# Exceptions of the framework that no request causes: the base class, and what `CallerThrottle` replaces by its own.
+NEVER_RAISED = {"APIException", "Throttled"}
 VALIDATION_STATUS = HTTPStatus.UNPROCESSABLE_ENTITY  # of the framework's `invalid`, as `_from_framework` answers it
 
 
@@ -268,7 +270,7 @@ def _of_the_framework() -> Iterator[tuple[str, int, str, str]]:
     assert place is not None and place.origin is not None
     tree = ast.parse(Path(place.origin).with_name("exceptions.py").read_text(encoding="utf-8"))
     for kind in tree.body:
-        if not isinstance(kind, ast.ClassDef) or kind.name == "APIException":
+        if not isinstance(kind, ast.ClassDef) or kind.name in NEVER_RAISED:
             continue
         facts = {ast.unparse(each.targets[0]): each.value for each in kind.body if isinstance(each, ast.Assign)}
         if "default_code" not in facts:

@@ -12,10 +12,6 @@ from trainer.contract.events import AGENT_EVENTS
 PLATFORM = Path(next(iter(athanor.__path__)))
 # Functions that write an event of a type they are given: the positions of the type and of the data.
 WRITERS = {"append": (1, 5), "append_same": (1, 3), "first": (1, 5)}
-# Functions of one file that pass type and data on.
-PASSING = {"artifacts/profiles.py": {"_tell": (1, 3)}, "jobs/services.py": {"_want": (2, 9)}}
-# Moves of a job, whose data becomes that of a `job.status` event.
-MOVES = {"move", "give_back", "admit_all"}
 FROM_AN_AGENT = "telemetry/ingest.py"  # passes on what AGENT_EVENT_TYPES allows
 
 
@@ -39,7 +35,7 @@ def written() -> Iterator[Written]:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
             and isinstance(each.value, ast.Constant)
         }  # fmt: skip
-        own = PASSING.get(path, {})
+        own = passing_on(tree)
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
                 found = type_and_data(call, own)
@@ -51,10 +47,23 @@ def written() -> Iterator[Written]:
                 yield Written(place, str(name), frozenset(keys_of(data, function)))
 
 
+def passing_on(tree: ast.Module) -> dict[str, tuple[int, int]]:
+    """Functions of a file that write an event of a type they are given: the positions of their type and data."""
+    found = {}
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        names = [each.arg for each in function.args.args]
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            kind, data = type_and_data(call, {}) or (None, None)
+            if isinstance(kind, ast.Name) and kind.id in names:
+                position = names.index(data.id) if isinstance(data, ast.Name) and data.id in names else len(names)
+                found[function.name] = (names.index(kind.id), position)
+    return found
+
+
 def type_and_data(call: ast.Call, own: dict[str, tuple[int, int]]) -> tuple[ast.expr, ast.expr | None] | None:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     keywords = {each.arg: each.value for each in call.keywords}
-    if name in MOVES and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "transitions":
+    if ast.unparse(call.func).startswith("transitions.") and "data" in keywords:  # a move of a job
         return ast.Constant("job.status"), keywords.get("data")
     if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "events" and name in WRITERS:
         kind, data = WRITERS[name]
