@@ -34,7 +34,7 @@ help:
 	@echo '              before that, a thousand random histories of admission (CHAOS_SEEDS=1000)'
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
-	@echo 'make gen      regenerate the OpenAPI document and the TypeScript types'
+	@echo 'make gen      regenerate the OpenAPI document, the types and docs/reference'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
 	@echo

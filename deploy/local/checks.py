@@ -53,6 +53,7 @@ def gen_commands() -> list[tuple[str, list[str], Path]]:
         ("OpenAPI document", [sys.executable, *spectacular], REPOSITORY),
         ("TypeScript types", ["npm", "run", "--silent", "gen"], FRONTEND),
         ("Python types", python_types(REPOSITORY / "platform" / "athanor" / "cli" / "schema_gen.py"), REPOSITORY),
+        ("reference pages", [sys.executable, "-m", "deploy.reference"], REPOSITORY),
     ]
 
 

@@ -20,37 +20,62 @@ MEBIBYTE = 2**20
 
 
 class MixturePart(SpecModel):
-    """One source of several. Of the samples it gives `weight` divided by the sum of all weights."""
+    """One of several sources."""
 
-    source: Source
+    source: Annotated[Source, Field(examples=["dataset:my-corpus"])]
+    """`builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
+    that an administrator has granted to the team. Each source may occur once."""
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    """Share of the training samples that come from this source, relative to the sum of all weights."""
     format: Format = "auto"
+    """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
+    `parquet`, and all others `text`. `chat` needs packing `documents`."""
     text_field: TextField = "text"
+    """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
+    of messages, and its default is `messages`. Ignored for plain text."""
     validation_fraction: ValidationFraction = 0.02
+    """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
+    rounded. A single document is cut in two."""
 
 
 class DataSpec(SpecModel):
-    """Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`; either
-    one `source` or a `mixture` of several.
+    """The text to train on, from one `source` or a `mixture` of several, and how it becomes sequences."""
 
-    `format` chat: lines of JSON whose `messages` are a conversation, made text by the chat template of `model.base` or
-    one of ours; a loss is counted for what the assistant says.
-    `packing`: `none` cuts the documents' stream into sequences, and attention crosses documents; `documents` fills
-    each sequence with whole documents (longer ones are cut), and attention stays inside each.
-    `on_corrupt`: whether a shard that is damaged in the store ends the run or is skipped; its samples are then
-    taken from the next shard that is whole.
-    Samples are shuffled over `shuffle_shards` shards (32 MiB of tokens each) at a time, so that a node needs to hold
-    no more than twice as many; it keeps up to `cache_bytes` of them on its disk."""
-
-    source: Source | None = None
+    source: Annotated[Source | None, Field(examples=["builtin:python-stdlib"])] = None
+    """`builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
+    that an administrator has granted to the team. Give either `source` or `mixture`."""
     format: Format = "auto"
+    """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
+    `parquet`, and all others `text`. `chat` reads JSON lines whose `messages` are a conversation, with a `role` and a
+    `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
+    says counts in the loss. It needs packing `documents`. With `mixture`, set it in each part."""
     text_field: TextField = "text"
+    """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
+    of messages, and its default is `messages`. Ignored for plain text. With `mixture`, set it in each part."""
     validation_fraction: ValidationFraction = 0.02
-    mixture: Annotated[list[MixturePart], Field(max_length=64)] = []
+    """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
+    rounded. A single document is cut in two. With `mixture`, set it in each part."""
+    mixture: Annotated[
+        list[MixturePart],
+        Field(
+            max_length=64,
+            examples=[[{"source": "builtin:python-stdlib"}, {"source": "dataset:my-corpus", "weight": 3.0}]],
+        ),
+    ] = []
+    """Up to 64 sources, mixed by their weights. Give either `source` or `mixture`."""
     packing: Literal["none", "documents"] = "none"
+    """How documents become sequences. `none` concatenates them and cuts the stream, and attention crosses documents.
+    `documents` fills each sequence with complete documents, cuts only those that are longer, pads the rest, and keeps
+    attention inside each document. Ignored in `prepare`."""
     on_corrupt: Literal["fail", "skip"] = "fail"
+    """What to do when a shard of prepared data is damaged in the store: `fail` ends the run with the reason
+    `data_error`, `skip` takes the samples from the next intact shard and records an event. Ignored in `prepare`."""
     shuffle_shards: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
+    twice as many at once. Ignored in `prepare`."""
     cache_bytes: Annotated[int, Field(ge=64 * MEBIBYTE)] = 16 * 1024 * MEBIBYTE
+    """Disk space for shards that a node downloads, in bytes, divided equally among the sources. Ignored in
+    `prepare`."""
 
     @model_validator(mode="after")
     def _source_or_mixture(self) -> "DataSpec":
@@ -83,15 +108,19 @@ class DataSpec(SpecModel):
 
 
 class TokenizerSpec(SpecModel):
-    """A byte-level BPE trained on the data itself; every text is representable, so there is no unknown token.
-
-    All parts of a mixture share it. It is trained on the text of `trained_on`, a source of the mixture, by default
-    the first. `kind` model: that of `model.base`, filled in with `digest` by whoever looks the model up."""
+    """How text becomes tokens. All parts of a mixture share one tokenizer."""
 
     kind: Literal["bpe", "model"] = "bpe"
+    """`bpe` trains a byte-level BPE on the data itself, which can represent every text. `model` is the tokenizer of
+    `model.base`; the platform sets it for every job with a base model."""
     vocab_size: Annotated[int, Field(ge=258, le=262_144)] = 2048
-    trained_on: Source | None = None
-    digest: str = ""
+    """Largest number of entries in the vocabulary. With kind `model` the platform sets it to that of the base model."""
+    trained_on: Annotated[Source | None, Field(examples=["dataset:my-corpus"])] = None
+    """Source of the mixture whose text the tokenizer is trained on. Without it, the first source. Ignored with kind
+    `model`."""
+    digest: Annotated[str, Field(examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"])] = ""
+    """Identity of the base model's tokenizer. The platform sets it when a job with `model.base` is submitted; leave it
+    out."""
 
     def trainer_among(self, parts: list[MixturePart]) -> int:
         """Which of `parts` the tokenizer is trained on. Raises ValueError when it is none of them."""
@@ -104,11 +133,13 @@ class TokenizerSpec(SpecModel):
 
 
 class PrepareSpec(SpecModel):
-    """Data that is tokenised, sealed, stored and registered ahead of the runs that train on it: they find it by the
-    same `data` (of which `packing` and what follows it play no part) and `tokenizer`."""
+    """Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
+    same sources with the same format, text field and validation fraction, and their `tokenizer` is the same."""
 
     data: DataSpec
+    """The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored."""
     tokenizer: TokenizerSpec = TokenizerSpec()
+    """How text becomes tokens. Kind `model` is refused: the job that trains the model prepares its data."""
 
     @model_validator(mode="after")
     def _one_trains(self) -> "PrepareSpec":

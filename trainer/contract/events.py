@@ -1,25 +1,111 @@
-"""The event types that a compute node may put on its job's timeline.
+"""The event types that a compute node may put on its job's timeline, with the fields of their `data`.
 
-The platform drops every other type that an attempt's token sends: `job.*`, `budget.*`, `checkpoint.registered`,
-`artifact.*` and `profile.*` are the platform's own words, and webhooks sign them. A type that the trainer emits must be
-listed here; `tests/trainer/test_event_types.py` fails for one that is not.
+The platform drops every other type that an attempt's token sends: the types in `athanor.jobs.event_types` are the
+platform's own, and webhooks sign them. A type that the trainer emits must be listed here;
+`tests/trainer/test_event_types.py` fails for one that is not, and for fields that differ.
 """
 
-AGENT_EVENT_TYPES = frozenset({
-    "checkpoint.saved",
-    "cuda_graphs.unused",
-    "data.shard_skipped",
-    "dataset.prepared",
-    "evaluation",
-    "evaluation.sample",
-    "export.finished",
-    "generation.started",
-    "memory.micro_batch_halved",
-    "nodes.placed",
-    "phase.finished",
-    "rank.slow",
-    "sink.failed",
-    "sink.incomplete",
-    "step.skipped",
-    "tensor_overlap.unused",
-})  # fmt: skip
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EventType:
+    """What an event reports. `fields`: the meaning of each field of its `data`."""
+
+    meaning: str
+    fields: Mapping[str, str]
+
+
+_STEP = "Steps done so far, from 1 for the first step."
+_BECAUSE = "The cause, as text."
+
+AGENT_EVENTS: Mapping[str, EventType] = {
+    "checkpoint.saved": EventType(
+        "A checkpoint is complete in the object store.",
+        {
+            "step": "Steps done at the checkpoint.",
+            "seconds": "Time to write it, in seconds.",
+            "bytes": "Its size, in bytes.",
+        },
+    ),
+    "cuda_graphs.unused": EventType(
+        "`cuda_graphs` has no effect on the device of this run.",
+        {"because": _BECAUSE},
+    ),
+    "data.shard_skipped": EventType(
+        "A damaged shard of data was skipped, as `on_corrupt` allows. Once per node and shard.",
+        {"source": "The source of the data.", "shard": "Name of the shard.", "because": "What is wrong with it."},
+    ),
+    "dataset.prepared": EventType(
+        "A job that only prepares data has stored one source.",
+        {
+            "source": "The source of the data.",
+            "documents": "Number of documents.",
+            "train_tokens": "Tokens to train on.",
+            "validation_tokens": "Tokens held out.",
+            "shards": "Number of shards.",
+        },
+    ),
+    "evaluation": EventType(
+        "The model was evaluated on held-out data.",
+        {
+            "step": "Steps done; 0 before the first.",
+            "loss": "Mean loss per token over all data sets.",
+            "seconds": "Time of the evaluation, in seconds.",
+        },
+    ),
+    "evaluation.sample": EventType(
+        "The model continued one of `evaluation.prompts`.",
+        {"step": "Steps done; 0 before the first.", "prompt": "The prompt.", "text": "The generated text."},
+    ),
+    "export.finished": EventType(
+        "The trained model was exported.",
+        {"seconds": "Time of the export, in seconds."},
+    ),
+    "generation.started": EventType(
+        "The worker processes restart in place, within the same attempt.",
+        {"generation": "Number of the new group of workers; the first is 0.", "because": _BECAUSE},
+    ),
+    "memory.micro_batch_halved": EventType(
+        "Memory ran out, and the workers restart with smaller micro-batches.",
+        {
+            "before": "Sequences of a micro-batch before.",
+            "after": "Sequences of a micro-batch now.",
+            "step": "Last step that was done; -1 before the first.",
+        },
+    ),
+    "nodes.placed": EventType(
+        "The nodes of a run of several were given their ranks.",
+        {
+            "round": "Number of the round in which nodes meet, from 1.",
+            "nodes": "Names of the nodes, in the order of their ranks.",
+            "switches": "Most switches between two nodes with neighbouring ranks.",
+        },
+    ),
+    "phase.finished": EventType(
+        "A phase of the start-up ended.",
+        {"phase": "Name of the phase.", "seconds": "Its duration, in seconds."},
+    ),
+    "rank.slow": EventType(
+        "One rank took more than 1.5 times the mean in 20 steps in a row.",
+        {"step": _STEP, "rank": "The rank.", "times_the_mean": "Its time as a multiple of the mean of all ranks."},
+    ),
+    "sink.failed": EventType(
+        "A further destination of metrics, such as MLflow, failed.",
+        {"sink": "Name of the destination.", "because": "The error of its client."},
+    ),
+    "sink.incomplete": EventType(
+        "Points were dropped because a further destination of metrics was too slow or unreachable.",
+        {"sink": "Name of the destination.", "points_lost": "Number of points that were dropped."},
+    ),
+    "step.skipped": EventType(
+        "A step changed no weights, because its loss or gradient was not finite.",
+        {"step": _STEP, "because": _BECAUSE},
+    ),
+    "tensor_overlap.unused": EventType(
+        "`tensor_overlap` has no effect on the devices of this run.",
+        {"because": _BECAUSE},
+    ),
+}
+AGENT_EVENT_TYPES = frozenset(AGENT_EVENTS)

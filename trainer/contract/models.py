@@ -11,22 +11,32 @@ Dimension = Annotated[int, Field(ge=1)]
 
 
 class MoEShape(SpecModel):
-    """Mixture of experts in place of the feed-forward of every layer but the first `first_dense_layers`.
+    """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
+    Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
+    with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
+    nor a scale, and Mixtral no dense layers and only normalized weights."""
 
-    Each token goes to `experts_per_token` of `num_experts` experts of width `expert_size`, and through
-    `shared_experts` more that see every token. `balance_rate` steps a per-expert bias that only the choice of experts
-    sees, towards equal load (Wang et al. 2024, auxiliary-loss-free balancing); 0 leaves the choice to the scores.
-    """
-
-    num_experts: Annotated[int, Field(ge=2, le=4096)]
-    experts_per_token: Dimension
-    expert_size: Dimension
+    num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
+    """Number of routed experts in a layer."""
+    experts_per_token: Annotated[Dimension, Field(examples=[8])]
+    """Number of routed experts that each token is sent to. At most `num_experts`."""
+    expert_size: Annotated[Dimension, Field(examples=[1408])]
+    """Intermediate size of an expert's feed-forward network."""
     shared_experts: Annotated[int, Field(ge=0)] = 0
+    """Number of additional experts that process every token, computed as one network of `shared_experts` x
+    `expert_size`."""
     first_dense_layers: Annotated[int, Field(ge=0)] = 0
+    """Number of layers at the start of the model that have a dense feed-forward network instead of experts. Less than
+    `num_layers`."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
+    """Function that turns the router's logits into the scores of the experts."""
     normalise_weights: bool = True
+    """Whether the weights of the chosen experts of a token are divided by their sum."""
     weight_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Multiplier of the weights of the chosen experts, after normalization."""
     balance_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Amount by which each expert's bias moves per step towards equal load (Wang et al. 2024, auxiliary-loss-free
+    balancing). The bias affects the choice of experts, but not their weights. 0 disables it."""
 
     @model_validator(mode="after")
     def _enough_experts(self) -> "MoEShape":
@@ -36,13 +46,18 @@ class MoEShape(SpecModel):
 
 
 class RopeScaling(SpecModel):
-    """Rotary positions stretched as Llama 3.1 does: waves longer than `original_length / low_frequency_factor` by
-    `factor`, those shorter than `original_length / high_frequency_factor` not at all, smoothly in between."""
+    """Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
+    changes smoothly."""
 
-    factor: Annotated[float, Field(ge=1)]
+    factor: Annotated[float, Field(ge=1, examples=[8.0])]
+    """Factor by which long wavelengths are stretched."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
+    `high_frequency_factor`."""
     high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
-    original_length: Dimension
+    """Wavelengths shorter than `original_length` divided by this factor are not stretched."""
+    original_length: Annotated[Dimension, Field(examples=[8192])]
+    """Sequence length that the model was trained on before scaling, in tokens."""
 
     @model_validator(mode="after")
     def _in_order(self) -> "RopeScaling":
@@ -55,21 +70,32 @@ class RopeScaling(SpecModel):
 
 
 class ModelShape(SpecModel):
-    """A Llama-style decoder. `num_heads` is a multiple of `num_kv_heads`; without `head_dim`, `hidden_size` is a
-    multiple of `num_heads`. `qk_norm`: queries and keys are normalised per head, as Qwen3 does."""
+    """Dimensions of a Llama-style decoder: RMSNorm, rotary position embeddings, grouped-query attention, SwiGLU."""
 
-    hidden_size: Dimension
-    num_layers: Dimension
-    num_heads: Dimension
-    num_kv_heads: Dimension
-    intermediate_size: Dimension
-    head_dim: Dimension | None = None
+    hidden_size: Annotated[Dimension, Field(examples=[2048])]
+    """Width of the residual stream. Without `head_dim`, a multiple of `num_heads`."""
+    num_layers: Annotated[Dimension, Field(examples=[16])]
+    """Number of decoder blocks of the model."""
+    num_heads: Annotated[Dimension, Field(examples=[32])]
+    """Number of query heads in a layer. A multiple of `num_kv_heads`."""
+    num_kv_heads: Annotated[Dimension, Field(examples=[8])]
+    """Number of key and value heads in a layer."""
+    intermediate_size: Annotated[Dimension, Field(examples=[8192])]
+    """Width of the dense feed-forward network. Experts have `moe.expert_size` instead."""
+    head_dim: Annotated[Dimension | None, Field(examples=[128])] = None
+    """Width of an attention head, an even number. Without it, `hidden_size` divided by `num_heads`."""
     rope_theta: Annotated[float, Field(gt=0)] = 10_000.0
+    """Base of the rotary position embeddings."""
     rope_scaling: RopeScaling | None = None
+    """Scaling of the rotary position embeddings to longer sequences. Without it there is none."""
     norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    """Number that RMSNorm adds to the mean square to avoid division by zero."""
     tie_embeddings: bool = False
+    """Whether the token embedding and the output head share their weights."""
     qk_norm: bool = False
+    """Whether queries and keys are normalized per head with RMSNorm, as in Qwen3."""
     moe: MoEShape | None = None
+    """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 
     @model_validator(mode="after")
     def _divisible(self) -> "ModelShape":

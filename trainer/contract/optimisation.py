@@ -14,59 +14,78 @@ LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class MuonSpec(SpecModel):
-    """Muon's part of an optimizer, for the weight matrices of the blocks. Without `learning_rate` it has AdamW's.
+    """Settings of Muon (Jordan et al. 2024), which updates the weight matrices of the blocks."""
 
-    `scale` is the factor of an orthogonal update of R rows and C columns. `rms`: 0.2 sqrt(max(R, C)), as large as
-    AdamW's update, so that AdamW's rate and decay fit (Liu et al. 2025, "Muon is scalable for LLM training").
-    `spectral`: sqrt(max(1, R / C)), with rates of its own, about 0.02 (Jordan et al. 2024).
-    """
-
-    learning_rate: LearningRate | None = None
+    learning_rate: Annotated[LearningRate | None, Field(examples=[0.02])] = None
+    """Peak learning rate of the matrices that Muon updates. Without it, `optimizer.learning_rate`."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
+    """Decay rate of the running mean of gradients."""
     nesterov: bool = True
+    """Whether to use Nesterov momentum."""
     iterations: Annotated[int, Field(ge=1, le=20)] = 5
+    """Number of Newton-Schulz iterations that make an update orthogonal."""
     scale: Literal["rms", "spectral"] = "rms"
+    """Multiplier of an orthogonal update of R rows and C columns. `rms` is 0.2 sqrt(max(R, C)), the size of AdamW's
+    updates, so that AdamW's learning rate and weight decay fit (Liu et al. 2025, "Muon is scalable for LLM training").
+    `spectral` is sqrt(max(1, R / C)), which needs a learning rate of its own, about 0.02 (Jordan et al. 2024)."""
 
 
 class ParameterGroup(SpecModel):
-    """Factors of the learning rate and of the weight decay for parameters whose whole name matches `pattern`
-    (`*`, `?`, `[...]`). Without `weight_decay_factor`: 1 for matrices, 0 for norms and whatever else has one dimension.
-    """
+    """Parameters with a learning rate and weight decay of their own."""
 
-    pattern: Annotated[str, Field(min_length=1, max_length=200)]
+    pattern: Annotated[str, Field(min_length=1, max_length=200, examples=["blocks.*.attention.*"])]
+    """Pattern of the complete parameter names of the group, with `*`, `?` and `[...]`. The job fails with the reason
+    `bad_spec` if no parameter matches. With `lora` these are the names of adapter parameters."""
     learning_rate_factor: Factor = 1.0
-    weight_decay_factor: Factor | None = None
+    """Factor of the learning rate of these parameters. 0 freezes them."""
+    weight_decay_factor: Annotated[Factor | None, Field(examples=[0.0])] = None
+    """Factor of `weight_decay` for these parameters. Without it, a factor of 1 for matrices and 0 for norms and other
+    one-dimensional parameters."""
 
 
 class OptimizerSpec(SpecModel):
-    """`adamw` for all parameters, or `muon` for the matrices of the blocks and AdamW for the rest: embedding, head,
-    norms, routers. Of several `groups` that match a name, the first holds. With `offload` moments and momentum lie in
-    host memory and come to the device bucket by bucket in each step: less memory, a longer step, the same numbers."""
+    """How parameters are updated."""
 
     name: Literal["adamw", "muon"] = "adamw"
+    """`adamw` updates all parameters. `muon` updates the matrices of the blocks, and AdamW the rest: embedding, head,
+    norms and routers."""
     learning_rate: LearningRate = 3e-3
+    """Peak learning rate, which `schedule` multiplies in each step."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """Decay rate of AdamW's running mean of gradients."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
+    """Decay rate of AdamW's running mean of squared gradients."""
     epsilon: Annotated[float, Field(gt=0.0)] = 1e-8
+    """Number that AdamW adds to the denominator of an update to avoid division by zero."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    """Decoupled weight decay: each step shrinks weights by the fraction learning rate x weight decay. Norms and other
+    one-dimensional parameters are not decayed unless a group says so; embeddings are. 0 disables it."""
     gradient_clip: Annotated[float, Field(gt=0.0)] | None = 1.0
+    """Largest norm of the gradient over all parameters and ranks; longer gradients are scaled down to it. null disables
+    clipping."""
     offload: bool = False
+    """Whether the optimizer state stays in host memory and is copied to the device in buckets during each step. Uses
+    less device memory and makes steps longer; the results are the same."""
     muon: MuonSpec = MuonSpec()
-    groups: Annotated[list[ParameterGroup], Field(max_length=64)] = []
+    """Settings of Muon. Ignored with the optimizer `adamw`."""
+    groups: Annotated[
+        list[ParameterGroup],
+        Field(max_length=64, examples=[[{"pattern": "embedding.*", "learning_rate_factor": 0.5}]]),
+    ] = []
+    """Up to 64 groups of parameters with a learning rate or weight decay of their own. A parameter belongs to the first
+    group whose pattern matches its name."""
 
 
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
 class LoraSpec(SpecModel):
-    """Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests.
-    What an adapter adds is scaled by `alpha / rank`. Routed experts have none.
-
-    The export is both `merged`, a model like any other, or the `adapter` alone in PEFT's layout, to be put on the base.
-    """
+    """Low-rank adapters (LoRA, Hu et al. 2021). Only the adapters are trained; the base model is frozen."""
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Rank of the adapter matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
+    """Scale of the adapters: their output is multiplied by alpha / `rank`."""
     targets: Annotated[list[LoraTarget], Field(min_length=1)] = [
         "query",
         "key",
@@ -76,7 +95,11 @@ class LoraSpec(SpecModel):
         "up",
         "down",
     ]
+    """Matrices of each block that get an adapter. Routed experts get none."""
     export: Literal["merged", "adapter"] = "merged"
+    """What the job exports: `merged` is a complete model with the adapters added to its weights, `adapter` the adapters
+    alone in PEFT's layout. `adapter` is refused for a mixture of experts with `gate`, `up` or `down` among the targets
+    if its layers are dense or have shared experts."""
 
     @property
     def scale(self) -> float:
@@ -94,39 +117,48 @@ class LoraSpec(SpecModel):
 
 
 class ScheduleSpec(SpecModel):
-    """Factor of the learning rate: linear up over `warmup_steps`, then flat, then down to `final_fraction`.
-
-    `wsd` goes down over the last `decay_fraction` of the steps, in the shape of `decay_shape` (`sqrt` is steep first:
-    1 - sqrt of the part done, Haegele et al. 2024). `cosine` goes down from the end of the warm-up on, in half a
-    cosine. `constant` stays up.
-    """
+    """Learning rate over the run: a linear warm-up, a constant phase, and a decay. Where warm-up and decay overlap, the
+    lower rate applies."""
 
     name: Literal["wsd", "cosine", "constant"] = "wsd"
+    """`wsd` (warmup, stable, decay) is constant until the last `decay_fraction` of the steps. `cosine` decays from the
+    end of the warm-up in half a cosine. `constant` does not decay."""
     warmup_steps: CountOrZero = 20
+    """Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
+    warm-up."""
     decay_fraction: Fraction = 0.2
+    """Last part of the run in which `wsd` decays, as a fraction of the steps, from 0 to 1. Ignored by `cosine` and
+    `constant`."""
     decay_shape: Literal["linear", "sqrt", "cosine"] = "linear"
+    """Shape of the decay of `wsd`. `sqrt` is steep first: 1 - sqrt of the part done (Haegele et al. 2024). Ignored by
+    `cosine` and `constant`."""
     final_fraction: Fraction = 0.05
+    """Learning rate of the last step, as a fraction of the peak, from 0 to 1. Ignored by `constant`."""
 
 
 class BatchRamp(SpecModel):
-    """Small batches first: from `start_tokens_per_step` in equal stages, one a step, of whole sequences, up to
-    `tokens_per_step` at step `steps`."""
+    """A batch size that grows linearly, rounded down to complete sequences, to `tokens_per_step`."""
 
-    start_tokens_per_step: PositiveInt
-    steps: PositiveInt
+    start_tokens_per_step: Annotated[PositiveInt, Field(examples=[4096])]
+    """Batch size of the first step, in tokens. A multiple of `sequence_length`, at most `tokens_per_step`, and at least
+    one sequence for each data rank."""
+    steps: Annotated[PositiveInt, Field(examples=[200])]
+    """Number of steps until the batch size reaches `tokens_per_step`."""
 
 
 class CompressionSpec(SpecModel):
-    """What gradients look like on the wire between replicas; within a replica they are never compressed.
-
-    `powersgd` sends two factors of `rank` columns for each matrix of a block (Vogels et al. 2019), and the rest as
-    `int8`; `int8` and `fp8` send a byte for a number and a scale for each block of them. Norms are sent whole, and so
-    is everything in the first `start_step` steps. What is lost in a step is added to the gradients of the next.
-    """
+    """Compression of gradients that are exchanged between replicas. Within a replica they are never compressed. The
+    error of a step is added to the gradients of the next."""
 
     kind: Literal["none", "powersgd", "int8", "fp8"] = "none"
+    """`int8` and `fp8` send one byte for each number, and a scale for each block of numbers. `powersgd` sends two
+    low-rank factors for each matrix of a block (Vogels et al. 2019), and as `int8` the embedding, the head and what
+    factors would not make smaller. Norms and other one-dimensional parameters are not compressed. Without replicas it
+    has no effect."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Rank of the factors that `powersgd` sends. Ignored by the other kinds."""
     start_step: CountOrZero = 0
+    """Number of steps at the start of the run whose gradients are not compressed."""
 
 
 @dataclass(frozen=True)

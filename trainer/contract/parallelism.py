@@ -30,28 +30,54 @@ SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
 
 
 class ParallelismSpec(SpecModel):
-    """Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
-
-    `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
-    3 the parameters too; `auto` is 0 for a small state, else 3, or 1 in a pipeline. With `replicate` the sharing
-    happens inside groups of data / replicate ranks, and only sums cross between them (HSDP). With `tensor_overlap` the
-    products of dense layers go on while the tensor ranks exchange what they multiply, where their devices can.
-    """
+    """How the processes divide the work. `data` x `tensor` x `context` x `pipeline` is the number of processes."""
 
     data: PositiveInt | Literal["auto"] = "auto"
+    """Number of data-parallel ranks, which train on different sequences. `auto` is what the other axes leave over."""
     replicate: PositiveInt | Literal["auto"] = "auto"
+    """Number of replicas of the sharded state (HSDP): sharding happens in groups of `data` / `replicate` ranks, and
+    only sums of gradients cross between groups. Must divide `data`; with `zero` 0 it equals `data`. `auto` is 1, or
+    `data` with `zero` 0."""
     zero: Annotated[int, Field(ge=0, le=3)] | Literal["auto"] = "auto"
+    """What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
+    also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank (unless
+    `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules
+    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
     tensor: PositiveInt = 1
+    """Number of tensor-parallel ranks, which divide each matrix. Must divide the numbers of heads and the feed-forward
+    sizes of the model, and on several nodes `processes_per_node`. `sequence_length` must be a multiple of `context` x
+    `tensor`."""
     tensor_overlap: bool = False
+    """Whether the matrix products of dense layers overlap with the exchange between tensor ranks, where the GPUs can
+    reach each other's memory; elsewhere it has no effect. Refused with `tensor` 1, `lora` or precision `fp8`."""
     context: PositiveInt = 1
+    """Number of context-parallel ranks, which divide each sequence."""
     context_attention: Literal["ring", "ulysses"] = "ring"
+    """How context ranks compute attention. `ring` passes keys and values around, and needs a `sequence_length` that is
+    a multiple of 2 x `context`. `ulysses` exchanges heads, and needs numbers of heads that are multiples of `context` x
+    `tensor`. Ignored with `context` 1."""
     pipeline: PositiveInt = 1
+    """Number of pipeline ranks, which divide the layers."""
     pipeline_schedule: Schedule = "1f1b"
+    """Order of the forward and backward passes of micro-batches. `1f1b` needs at least as many micro-batches as ranks,
+    and `dualpipe_v` as stages; a multiple of the ranks suits the interleaved schedules and `looped_bfs`. Ignored with
+    `pipeline` 1."""
     stages_per_rank: PositiveInt | Literal["auto"] = "auto"
-    stage_layers: list[PositiveInt] | None = None
+    """Number of stages of the model on each pipeline rank. `auto` is 2 for the interleaved, V-shaped and breadth-first
+    schedules, which are `interleaved_1f1b`, `interleaved_zero_bubble`, `looped_bfs`, `zbv_zero_bubble` and
+    `dualpipe_v`, and 1 for the others. The V-shaped schedules take 2 only, `gpipe` and `1f1b` 1 only."""
+    stage_layers: Annotated[list[PositiveInt] | None, Field(examples=[[7, 9]])] = None
+    """Number of layers of each stage, in the order of the model. Must add up to `num_layers`. Without it the layers are
+    divided so that the slowest stage is as fast as possible. Needs `pipeline` 2 or more."""
     expert: PositiveInt = 1
+    """Number of ranks that the experts of a layer are divided over. They are taken from the shard and context ranks
+    (replicate and context ranks with `zero` 0), so they do not add to the number of processes. Must divide the number
+    of experts and the product of these axes."""
     compression: CompressionSpec = CompressionSpec()
+    """Compression of gradients that are exchanged between replicas."""
     micro_batch_sequences: PositiveInt | Literal["auto"] = "auto"
+    """Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as keep the fp32
+    logits of a micro-batch within 256 MiB (fewer in a pipeline), and halves the number when memory runs out."""
 
     @model_validator(mode="before")
     @classmethod

@@ -21,15 +21,20 @@ PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8
 
 
 class ModelSpec(SpecModel):
-    """A named shape (`preset`), a shape of one's own (`shape`), or a trained model to go on from (`base`).
-
-    `base` is `model:NAME` (the team's newest of that name) or `model:art_...`, or `s3://bucket/prefix` with a model in
-    Hugging Face's layout; in a standalone run a folder. Its shape and its tokenizer come with it.
-    """
+    """The model to train: give one of `preset`, `shape` and `base`."""
 
     preset: PresetName | None = None
+    """Name of a built-in model shape. Its weights start from random values."""
     shape: ModelShape | None = None
-    base: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    """Dimensions of a model that is no preset. Its weights start from random values. With `base` it can be left out; if
+    given, it must equal the shape of the base model."""
+    base: Annotated[
+        Annotated[str, Field(min_length=1, max_length=1000)] | None, Field(examples=["model:llama-1m-baseline"])
+    ] = None
+    """Trained model to start from: `model:NAME` (the newest model of the team with this name), `model:art_...` (one
+    model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket that an administrator
+    has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What it refers to is fixed
+    when the job is submitted."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "ModelSpec":
@@ -48,53 +53,85 @@ class ModelSpec(SpecModel):
 
 
 class EvaluationSpec(SpecModel):
-    """Held-out loss over `sequences` validation sequences of each data set: before the first step, every `every_steps`,
-    at the end. Each time the model also goes on from `prompts`, by up to `sample_tokens` tokens, drawn with the same
-    random numbers; not where pipeline, tensor or context parallelism spread it."""
+    """Evaluation on held-out data, before the first step, at an interval, and after the last step."""
 
     every_steps: PositiveInt = 100
+    """Interval between evaluations, in steps."""
     sequences: PositiveInt = 64
-    prompts: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=16)] = []
+    """Number of validation sequences of each data set that the loss is computed on. Fewer if the data set has fewer."""
+    prompts: Annotated[
+        list[Annotated[str, Field(max_length=2000)]], Field(max_length=16, examples=[["def main("]])
+    ] = []
+    """Up to 16 texts of at most 2,000 characters that the model continues at each evaluation, as a sample of its
+    output. Sampling uses the same seed each time, and a temperature of 0.8. If all data has the format `chat`, each is
+    put to the model as a message of the user."""
     sample_tokens: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Largest number of tokens to generate for each of `prompts`; never more than `sequence_length` - 1 tokens.
+    Generation ends earlier at the end of the text."""
 
 
 class CheckpointPolicy(SpecModel):
-    """When state becomes durable. A checkpoint is always written on a stop request and at the end."""
+    """When checkpoints are saved. One is also saved after the last step, and when the job is asked to pause or stop."""
 
     every_steps: PositiveInt = 100
+    """Interval between checkpoints, in steps. A job that fails resumes from the newest one."""
     keep_last: PositiveInt = 2
+    """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
 
 
 class TrainingSpec(SpecModel):
-    """What is trained, on what, how.
-
-    `precision` is what the model computes in; weights and moments are fp32 always. `gradient_reduction`: in what
-    gradients are summed over data ranks. `activation_checkpointing`: `full` keeps each layer's input and computes the
-    layer again in the backward pass, `selective` keeps its matrix products and attention too; with `recompute_layers`
-    only so many layers, evenly spread, do that. `cuda_graphs` records compiled blocks and replays them, which saves the
-    time in which a CPU starts kernels one by one; without a CUDA device it does nothing.
-    """
+    """What to train, on which data, and how."""
 
     model: ModelSpec
+    """The model to train: a preset, a shape or a base model."""
     data: DataSpec
+    """The text to train on, and how it becomes sequences."""
     tokenizer: TokenizerSpec = TokenizerSpec()
-    steps: PositiveInt
-    tokens_per_step: PositiveInt
-    sequence_length: Annotated[int, Field(ge=8, le=1_048_576)]
+    """How text becomes tokens. Leave it out with `model.base`, which brings its own tokenizer."""
+    steps: Annotated[PositiveInt, Field(examples=[1000])]
+    """Number of optimizer steps of the whole run, including the steps before a resume."""
+    tokens_per_step: Annotated[PositiveInt, Field(examples=[16_384])]
+    """Global batch size: tokens of one step over all data ranks and micro-batches. Must be a multiple of
+    `sequence_length`, and give every data rank at least one sequence."""
+    sequence_length: Annotated[int, Field(ge=8, le=1_048_576, examples=[256])]
+    """Length of a training sequence, in tokens."""
     optimizer: OptimizerSpec = OptimizerSpec()
+    """Optimizer, learning rate and weight decay."""
     schedule: ScheduleSpec = ScheduleSpec()
+    """How the learning rate changes over the run."""
     lora: LoraSpec | None = None
+    """Train low-rank adapters instead of all weights. Needs `model.base`."""
     batch_ramp: BatchRamp | None = None
+    """Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size."""
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Weight of the z-loss, which adds the squared logarithm of the softmax denominator to the training loss (Chowdhery
+    et al. 2022, section 5). 0 disables it. Evaluation does not include it."""
     precision: Literal["fp32", "bf16", "fp8"] = "fp32"
+    """Number format of the forward and backward pass. Weights and optimizer state are always fp32. `fp8` applies to the
+    matrix products of attention and of dense feed-forward layers whose dimensions are multiples of 16; everything else
+    is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on CPUs and on GPUs below compute
+    capability 8.9."""
     gradient_reduction: Literal["fp32", "bf16"] = "fp32"
+    """Number format in which gradients are summed over data ranks. `bf16` halves the traffic and rounds the sums."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    recompute_layers: PositiveInt | None = None
+    """Which activations are recomputed in the backward pass to save memory: `none`; `selective`, all but matrix
+    products, attention and what came over the network; or `full`, everything but the input of each layer."""
+    recompute_layers: Annotated[PositiveInt | None, Field(examples=[8])] = None
+    """Number of layers, evenly distributed over the model, that `activation_checkpointing` applies to. Without it, all
+    layers. Refused with `activation_checkpointing` `none`."""
     parallelism: ParallelismSpec = ParallelismSpec()
+    """How the processes divide the work."""
     evaluation: EvaluationSpec = EvaluationSpec()
+    """Held-out loss and sample output during training."""
     compile: bool = False
+    """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. Refused with the
+    pipeline schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
     cuda_graphs: bool = False
+    """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
+    `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
+    or `evaluation.prompts`. Without a CUDA device it has no effect."""
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 1
+    """Seed of the initial weights and of the order of the data."""
 
     @model_validator(mode="after")
     def _whole_sequences(self) -> "TrainingSpec":
@@ -180,10 +217,13 @@ class OneTask:
 
 
 class ProcessLayout(SpecModel):
-    """How many trainer processes a run has. One process drives one accelerator, or shares the CPU."""
+    """The number of trainer processes of a run. One process drives one accelerator, or shares the CPU."""
 
     nodes: PositiveInt = 1
+    """Number of nodes to train on. A cluster of kind `local` has 1."""
     processes_per_node: PositiveInt = 1
+    """Number of trainer processes, and so of slots, on each node. On a pool with accelerators each process uses one.
+    More processes than the nodes have slots share them, with a warning."""
 
     @property
     def world_size(self) -> int:

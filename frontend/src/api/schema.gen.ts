@@ -3082,13 +3082,21 @@ export interface components {
         };
         /**
          * BatchRamp
-         * @description Small batches first: from `start_tokens_per_step` in equal stages, one a step, of whole sequences, up to
-         *     `tokens_per_step` at step `steps`.
+         * @description A batch size that grows linearly, rounded down to complete sequences, to `tokens_per_step`.
          */
         BatchRamp: {
-            /** Start Tokens Per Step */
+            /**
+             * Start Tokens Per Step
+             * @description Batch size of the first step, in tokens. A multiple of `sequence_length`, at most `tokens_per_step`, and at least
+             *     one sequence for each data rank.
+             * @example 4096
+             */
             start_tokens_per_step: number;
-            /** Steps */
+            /**
+             * Steps
+             * @description Number of steps until the batch size reaches `tokens_per_step`.
+             * @example 200
+             */
             steps: number;
         };
         /** @description The first and the newest value of a measurement. */
@@ -3410,16 +3418,18 @@ export interface components {
         };
         /**
          * CheckpointPolicy
-         * @description When state becomes durable. A checkpoint is always written on a stop request and at the end.
+         * @description When checkpoints are saved. One is also saved after the last step, and when the job is asked to pause or stop.
          */
         CheckpointPolicy: {
             /**
              * Every Steps
+             * @description Interval between checkpoints, in steps. A job that fails resumes from the newest one.
              * @default 100
              */
             every_steps: number;
             /**
              * Keep Last
+             * @description Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted.
              * @default 2
              */
             keep_last: number;
@@ -3469,25 +3479,28 @@ export interface components {
         };
         /**
          * CompressionSpec
-         * @description What gradients look like on the wire between replicas; within a replica they are never compressed.
-         *
-         *     `powersgd` sends two factors of `rank` columns for each matrix of a block (Vogels et al. 2019), and the rest as
-         *     `int8`; `int8` and `fp8` send a byte for a number and a scale for each block of them. Norms are sent whole, and so
-         *     is everything in the first `start_step` steps. What is lost in a step is added to the gradients of the next.
+         * @description Compression of gradients that are exchanged between replicas. Within a replica they are never compressed. The
+         *     error of a step is added to the gradients of the next.
          */
         CompressionSpec: {
             /**
              * Kind
+             * @description `int8` and `fp8` send one byte for each number, and a scale for each block of numbers. `powersgd` sends two
+             *     low-rank factors for each matrix of a block (Vogels et al. 2019), and as `int8` the embedding, the head and what
+             *     factors would not make smaller. Norms and other one-dimensional parameters are not compressed. Without replicas it
+             *     has no effect.
              * @default none
              */
             kind: components["schemas"]["CompressionSpecKindEnum"];
             /**
              * Rank
+             * @description Rank of the factors that `powersgd` sends. Ignored by the other kinds.
              * @default 8
              */
             rank: number;
             /**
              * Start Step
+             * @description Number of steps at the start of the run whose gradients are not compressed.
              * @default 0
              */
             start_step: number;
@@ -3589,61 +3602,81 @@ export interface components {
         };
         /**
          * DataSpec
-         * @description Where the text comes from: `builtin:python-stdlib`, `dataset:NAME` (uploaded) or `s3://bucket/prefix`; either
-         *     one `source` or a `mixture` of several.
-         *
-         *     `format` chat: lines of JSON whose `messages` are a conversation, made text by the chat template of `model.base` or
-         *     one of ours; a loss is counted for what the assistant says.
-         *     `packing`: `none` cuts the documents' stream into sequences, and attention crosses documents; `documents` fills
-         *     each sequence with whole documents (longer ones are cut), and attention stays inside each.
-         *     `on_corrupt`: whether a shard that is damaged in the store ends the run or is skipped; its samples are then
-         *     taken from the next shard that is whole.
-         *     Samples are shuffled over `shuffle_shards` shards (32 MiB of tokens each) at a time, so that a node needs to hold
-         *     no more than twice as many; it keeps up to `cache_bytes` of them on its disk.
+         * @description The text to train on, from one `source` or a `mixture` of several, and how it becomes sequences.
          */
         DataSpec: {
             /**
              * Source
+             * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
+             *     that an administrator has granted to the team. Give either `source` or `mixture`.
              * @default null
+             * @example builtin:python-stdlib
              */
             source: string | null;
             /**
              * Format
+             * @description Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
+             *     `parquet`, and all others `text`. `chat` reads JSON lines whose `messages` are a conversation, with a `role` and a
+             *     `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
+             *     says counts in the loss. It needs packing `documents`. With `mixture`, set it in each part.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];
             /**
              * Text Field
+             * @description Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
+             *     of messages, and its default is `messages`. Ignored for plain text. With `mixture`, set it in each part.
              * @default text
              */
             text_field: string;
             /**
              * Validation Fraction
+             * @description Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
+             *     rounded. A single document is cut in two. With `mixture`, set it in each part.
              * @default 0.02
              */
             validation_fraction: number;
             /**
              * Mixture
+             * @description Up to 64 sources, mixed by their weights. Give either `source` or `mixture`.
              * @default []
+             * @example [
+             *       {
+             *         "source": "builtin:python-stdlib"
+             *       },
+             *       {
+             *         "source": "dataset:my-corpus",
+             *         "weight": 3
+             *       }
+             *     ]
              */
             mixture: components["schemas"]["MixturePart"][];
             /**
              * Packing
+             * @description How documents become sequences. `none` concatenates them and cuts the stream, and attention crosses documents.
+             *     `documents` fills each sequence with complete documents, cuts only those that are longer, pads the rest, and keeps
+             *     attention inside each document. Ignored in `prepare`.
              * @default none
              */
             packing: components["schemas"]["PackingEnum"];
             /**
              * On Corrupt
+             * @description What to do when a shard of prepared data is damaged in the store: `fail` ends the run with the reason
+             *     `data_error`, `skip` takes the samples from the next intact shard and records an event. Ignored in `prepare`.
              * @default fail
              */
             on_corrupt: components["schemas"]["OnCorruptEnum"];
             /**
              * Shuffle Shards
+             * @description Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
+             *     twice as many at once. Ignored in `prepare`.
              * @default 8
              */
             shuffle_shards: number;
             /**
              * Cache Bytes
+             * @description Disk space for shards that a node downloads, in bytes, divided equally among the sources. Ignored in
+             *     `prepare`.
              * @default 17179869184
              */
             cache_bytes: number;
@@ -3883,28 +3916,36 @@ export interface components {
         };
         /**
          * EvaluationSpec
-         * @description Held-out loss over `sequences` validation sequences of each data set: before the first step, every `every_steps`,
-         *     at the end. Each time the model also goes on from `prompts`, by up to `sample_tokens` tokens, drawn with the same
-         *     random numbers; not where pipeline, tensor or context parallelism spread it.
+         * @description Evaluation on held-out data, before the first step, at an interval, and after the last step.
          */
         EvaluationSpec: {
             /**
              * Every Steps
+             * @description Interval between evaluations, in steps.
              * @default 100
              */
             every_steps: number;
             /**
              * Sequences
+             * @description Number of validation sequences of each data set that the loss is computed on. Fewer if the data set has fewer.
              * @default 64
              */
             sequences: number;
             /**
              * Prompts
+             * @description Up to 16 texts of at most 2,000 characters that the model continues at each evaluation, as a sample of its
+             *     output. Sampling uses the same seed each time, and a temperature of 0.8. If all data has the format `chat`, each is
+             *     put to the model as a message of the user.
              * @default []
+             * @example [
+             *       "def main("
+             *     ]
              */
             prompts: string[];
             /**
              * Sample Tokens
+             * @description Largest number of tokens to generate for each of `prompts`; never more than `sequence_length` - 1 tokens.
+             *     Generation ends earlier at the end of the text.
              * @default 64
              */
             sample_tokens: number;
@@ -4687,43 +4728,60 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description One run: it trains a model, or only prepares data for others to train on. It waits for the jobs in `after` to
-         *     succeed; a job that waits, or stays paused, for longer than `wait_limit_seconds` expires.
-         *     `time_limit_seconds` counts from the launch of each attempt.
-         *     `secrets` of its team reach its processes as environment variables: hf-token as ATHANOR_JOB_SECRET_HF_TOKEN.
+         * @description A job: it either trains a model or prepares data that other jobs train on.
          */
         JobSpecRequest: {
             /**
              * Version
+             * @description Version of this format. There is only version 1.
              * @default 1
              * @constant
              */
             version: 1;
-            /** Name */
+            /**
+             * Name
+             * @description Name of the job in lists and exports. Several jobs may have the same name; the id tells them apart.
+             * @example llama-1m-baseline
+             */
             name: string;
             /**
              * Team
+             * @description Name or id of the team that owns the job and whose quota and budget it uses. Can be left out by a user or token
+             *     of a single team.
              * @default null
+             * @example research
              */
             team: string | null;
             /**
              * Project
+             * @description Project of the team under which the job is listed and its costs are reported. It is created if the team has no
+             *     project of that name; an archived project is refused.
              * @default default
              */
             project: string;
             /**
              * Labels
+             * @description Labels by which lists of jobs can be filtered. They do not affect the run. A key has up to 63 letters, digits and
+             *     `._/-`, and begins with a letter or digit; a value has up to 200 characters.
              * @default {}
+             * @example {
+             *       "sweep": "lr"
+             *     }
              */
             labels: {
                 [key: string]: string;
             };
             /**
              * Priority
+             * @description Priority class. Jobs that stay within their team's own quota are considered first, then those of a higher class.
+             *     A job may preempt jobs of a lower class of its own team. The class of a waiting job can rise with time, if the
+             *     administrator configures it. Slurm and Kubernetes get it as QOS and priority class where the cluster's configuration
+             *     names them.
              * @default normal
              */
             priority: components["schemas"]["PriorityEnum"];
             /**
+             * @description Cluster, accelerator and number of nodes and processes.
              * @default {
              *       "nodes": 1,
              *       "processes_per_node": 1,
@@ -4739,25 +4797,42 @@ export interface components {
             resources: components["schemas"]["Resources"];
             /**
              * After
+             * @description Ids of jobs of the same team that must succeed before this one starts. If one of them ends in another way, this
+             *     job fails with the reason `dependency_failed`.
              * @default []
+             * @example [
+             *       "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"
+             *     ]
              */
             after: string[];
             /**
              * Secrets
+             * @description Names of secrets of the team to pass to the job's processes as environment variables: `hf-token` becomes
+             *     `ATHANOR_JOB_SECRET_HF_TOKEN`.
              * @default []
+             * @example [
+             *       "hf-token"
+             *     ]
              */
             secrets: string[];
             /**
              * Time Limit Seconds
+             * @description Longest run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
+             *     checkpoint and ends with the reason `deadline`. A quota's `max_run_seconds` may demand less.
              * @default 86400
              */
             time_limit_seconds: number;
             /**
              * Wait Limit Seconds
+             * @description Longest time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
+             *     counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
+             *     there is no limit.
              * @default null
+             * @example 86400
              */
             wait_limit_seconds: number | null;
             /**
+             * @description Earliest start, deadline, and ceilings for price and carbon intensity.
              * @default {
              *       "not_before": null,
              *       "deadline": null,
@@ -4768,6 +4843,7 @@ export interface components {
              */
             schedule: components["schemas"]["Schedule"];
             /**
+             * @description How often the job is retried after a failure.
              * @default {
              *       "max_charged": 1,
              *       "max_free": 10,
@@ -4777,6 +4853,7 @@ export interface components {
              */
             retry: components["schemas"]["RetryPolicy"];
             /**
+             * @description How often checkpoints are saved and how many are retained. Ignored with `prepare`.
              * @default {
              *       "every_steps": 100,
              *       "keep_last": 2
@@ -4784,14 +4861,22 @@ export interface components {
              */
             checkpoint: components["schemas"]["CheckpointPolicy"];
             /**
+             * @description Further destinations of the run's metrics. Ignored with `prepare`.
              * @default {
              *       "mlflow": null
              *     }
              */
             telemetry: components["schemas"]["TelemetrySpec"];
-            /** @default null */
+            /**
+             * @description What to train, on which data, and how. Give either `training` or `prepare`.
+             * @default null
+             */
             training: components["schemas"]["TrainingSpec"] | null;
-            /** @default null */
+            /**
+             * @description Data to tokenize and store, without training. Takes one process on one node. Give either `training` or
+             *     `prepare`.
+             * @default null
+             */
             prepare: components["schemas"]["PrepareSpec"] | null;
         };
         /** @enum {string} */
@@ -4960,24 +5045,24 @@ export interface components {
         };
         /**
          * LoraSpec
-         * @description Only low-rank adapters of the blocks' matrices in `targets` are trained (Hu et al. 2021); the base model rests.
-         *     What an adapter adds is scaled by `alpha / rank`. Routed experts have none.
-         *
-         *     The export is both `merged`, a model like any other, or the `adapter` alone in PEFT's layout, to be put on the base.
+         * @description Low-rank adapters (LoRA, Hu et al. 2021). Only the adapters are trained; the base model is frozen.
          */
         LoraSpec: {
             /**
              * Rank
+             * @description Rank of the adapter matrices.
              * @default 16
              */
             rank: number;
             /**
              * Alpha
+             * @description Scale of the adapters: their output is multiplied by alpha / `rank`.
              * @default 32
              */
             alpha: number;
             /**
              * Targets
+             * @description Matrices of each block that get an adapter. Routed experts get none.
              * @default [
              *       "query",
              *       "key",
@@ -4991,6 +5076,9 @@ export interface components {
             targets: components["schemas"]["TargetsEnum"][];
             /**
              * Export
+             * @description What the job exports: `merged` is a complete model with the adapters added to its weights, `adapter` the adapters
+             *     alone in PEFT's layout. `adapter` is refused for a mixture of experts with `gate`, `up` or `down` among the targets
+             *     if its layers are dense or have shared experts.
              * @default merged
              */
             export: components["schemas"]["ExportEnum"];
@@ -5197,197 +5285,279 @@ export interface components {
         };
         /**
          * MixturePart
-         * @description One source of several. Of the samples it gives `weight` divided by the sum of all weights.
+         * @description One of several sources.
          */
         MixturePart: {
-            /** Source */
+            /**
+             * Source
+             * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
+             *     that an administrator has granted to the team. Each source may occur once.
+             * @example dataset:my-corpus
+             */
             source: string;
             /**
              * Weight
+             * @description Share of the training samples that come from this source, relative to the sum of all weights.
              * @default 1
              */
             weight: number;
             /**
              * Format
+             * @description Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
+             *     `parquet`, and all others `text`. `chat` needs packing `documents`.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];
             /**
              * Text Field
+             * @description Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
+             *     of messages, and its default is `messages`. Ignored for plain text.
              * @default text
              */
             text_field: string;
             /**
              * Validation Fraction
+             * @description Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
+             *     rounded. A single document is cut in two.
              * @default 0.02
              */
             validation_fraction: number;
         };
         /**
          * MlflowSpec
-         * @description One run of an MLflow experiment for the whole job, over all its restarts. Needs the extra `mlflow` on the nodes.
+         * @description One run of an MLflow experiment for the whole job, all retries included. Needs the extra `mlflow` on the nodes.
          *
-         *     Credentials are secrets of the team that the job names in `secrets`: mlflow-tracking-token, or
-         *     mlflow-tracking-username and mlflow-tracking-password.
+         *     Credentials are secrets of the team that the job lists in `secrets`: `mlflow-tracking-token`, or
+         *     `mlflow-tracking-username` and `mlflow-tracking-password`. Their destinations must include the server.
          */
         MlflowSpec: {
-            /** Tracking Uri */
+            /**
+             * Tracking Uri
+             * @description Address of the tracking server. On the platform it begins with `http://` or `https://`, contains no credentials,
+             *     and is a public https address or one that the administrator allows.
+             * @example https://mlflow.example.org
+             */
             tracking_uri: string;
             /**
              * Experiment
+             * @description Name of the experiment. It is created if it does not exist.
              * @default athanor
              */
             experiment: string;
             /**
              * Run Name
+             * @description Name of the run in MLflow. Without it, the name of the job.
              * @default null
+             * @example llama-1m-baseline
              */
             run_name: string | null;
         };
         /**
          * MoEShape
-         * @description Mixture of experts in place of the feed-forward of every layer but the first `first_dense_layers`.
-         *
-         *     Each token goes to `experts_per_token` of `num_experts` experts of width `expert_size`, and through
-         *     `shared_experts` more that see every token. `balance_rate` steps a per-expert bias that only the choice of experts
-         *     sees, towards equal load (Wang et al. 2024, auxiliary-loss-free balancing); 0 leaves the choice to the scores.
+         * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
+         *     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
+         *     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
+         *     nor a scale, and Mixtral no dense layers and only normalized weights.
          */
         MoEShape: {
-            /** Num Experts */
+            /**
+             * Num Experts
+             * @description Number of routed experts in a layer.
+             * @example 64
+             */
             num_experts: number;
-            /** Experts Per Token */
+            /**
+             * Experts Per Token
+             * @description Number of routed experts that each token is sent to. At most `num_experts`.
+             * @example 8
+             */
             experts_per_token: number;
-            /** Expert Size */
+            /**
+             * Expert Size
+             * @description Intermediate size of an expert's feed-forward network.
+             * @example 1408
+             */
             expert_size: number;
             /**
              * Shared Experts
+             * @description Number of additional experts that process every token, computed as one network of `shared_experts` x
+             *     `expert_size`.
              * @default 0
              */
             shared_experts: number;
             /**
              * First Dense Layers
+             * @description Number of layers at the start of the model that have a dense feed-forward network instead of experts. Less than
+             *     `num_layers`.
              * @default 0
              */
             first_dense_layers: number;
             /**
              * Scoring
+             * @description Function that turns the router's logits into the scores of the experts.
              * @default softmax
              */
             scoring: components["schemas"]["ScoringEnum"];
             /**
              * Normalise Weights
+             * @description Whether the weights of the chosen experts of a token are divided by their sum.
              * @default true
              */
             normalise_weights: boolean;
             /**
              * Weight Scale
+             * @description Multiplier of the weights of the chosen experts, after normalization.
              * @default 1
              */
             weight_scale: number;
             /**
              * Balance Rate
+             * @description Amount by which each expert's bias moves per step towards equal load (Wang et al. 2024, auxiliary-loss-free
+             *     balancing). The bias affects the choice of experts, but not their weights. 0 disables it.
              * @default 0
              */
             balance_rate: number;
         };
         /**
          * ModelShape
-         * @description A Llama-style decoder. `num_heads` is a multiple of `num_kv_heads`; without `head_dim`, `hidden_size` is a
-         *     multiple of `num_heads`. `qk_norm`: queries and keys are normalised per head, as Qwen3 does.
+         * @description Dimensions of a Llama-style decoder: RMSNorm, rotary position embeddings, grouped-query attention, SwiGLU.
          */
         ModelShape: {
-            /** Hidden Size */
+            /**
+             * Hidden Size
+             * @description Width of the residual stream. Without `head_dim`, a multiple of `num_heads`.
+             * @example 2048
+             */
             hidden_size: number;
-            /** Num Layers */
+            /**
+             * Num Layers
+             * @description Number of decoder blocks of the model.
+             * @example 16
+             */
             num_layers: number;
-            /** Num Heads */
+            /**
+             * Num Heads
+             * @description Number of query heads in a layer. A multiple of `num_kv_heads`.
+             * @example 32
+             */
             num_heads: number;
-            /** Num Kv Heads */
+            /**
+             * Num Kv Heads
+             * @description Number of key and value heads in a layer.
+             * @example 8
+             */
             num_kv_heads: number;
-            /** Intermediate Size */
+            /**
+             * Intermediate Size
+             * @description Width of the dense feed-forward network. Experts have `moe.expert_size` instead.
+             * @example 8192
+             */
             intermediate_size: number;
             /**
              * Head Dim
+             * @description Width of an attention head, an even number. Without it, `hidden_size` divided by `num_heads`.
              * @default null
+             * @example 128
              */
             head_dim: number | null;
             /**
              * Rope Theta
+             * @description Base of the rotary position embeddings.
              * @default 10000
              */
             rope_theta: number;
-            /** @default null */
+            /**
+             * @description Scaling of the rotary position embeddings to longer sequences. Without it there is none.
+             * @default null
+             */
             rope_scaling: components["schemas"]["RopeScaling"] | null;
             /**
              * Norm Epsilon
+             * @description Number that RMSNorm adds to the mean square to avoid division by zero.
              * @default 0.00001
              */
             norm_epsilon: number;
             /**
              * Tie Embeddings
+             * @description Whether the token embedding and the output head share their weights.
              * @default false
              */
             tie_embeddings: boolean;
             /**
              * Qk Norm
+             * @description Whether queries and keys are normalized per head with RMSNorm, as in Qwen3.
              * @default false
              */
             qk_norm: boolean;
-            /** @default null */
+            /**
+             * @description Mixture of experts in place of dense feed-forward networks. Without it all layers are dense.
+             * @default null
+             */
             moe: components["schemas"]["MoEShape"] | null;
         };
         /**
          * ModelSpec
-         * @description A named shape (`preset`), a shape of one's own (`shape`), or a trained model to go on from (`base`).
-         *
-         *     `base` is `model:NAME` (the team's newest of that name) or `model:art_...`, or `s3://bucket/prefix` with a model in
-         *     Hugging Face's layout; in a standalone run a folder. Its shape and its tokenizer come with it.
+         * @description The model to train: give one of `preset`, `shape` and `base`.
          */
         ModelSpec: {
             /**
              * Preset
+             * @description Name of a built-in model shape. Its weights start from random values.
              * @default null
              */
             preset: ("llama-1m" | "llama-10m" | "llama-100m" | "llama-1b" | "llama-8b" | "llama-70b" | "llama-405b" | "moe-1m") | null;
-            /** @default null */
+            /**
+             * @description Dimensions of a model that is no preset. Its weights start from random values. With `base` it can be left out; if
+             *     given, it must equal the shape of the base model.
+             * @default null
+             */
             shape: components["schemas"]["ModelShape"] | null;
             /**
              * Base
+             * @description Trained model to start from: `model:NAME` (the newest model of the team with this name), `model:art_...` (one
+             *     model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket that an administrator
+             *     has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What it refers to is fixed
+             *     when the job is submitted.
              * @default null
+             * @example model:llama-1m-baseline
              */
             base: string | null;
         };
         /**
          * MuonSpec
-         * @description Muon's part of an optimizer, for the weight matrices of the blocks. Without `learning_rate` it has AdamW's.
-         *
-         *     `scale` is the factor of an orthogonal update of R rows and C columns. `rms`: 0.2 sqrt(max(R, C)), as large as
-         *     AdamW's update, so that AdamW's rate and decay fit (Liu et al. 2025, "Muon is scalable for LLM training").
-         *     `spectral`: sqrt(max(1, R / C)), with rates of its own, about 0.02 (Jordan et al. 2024).
+         * @description Settings of Muon (Jordan et al. 2024), which updates the weight matrices of the blocks.
          */
         MuonSpec: {
             /**
              * Learning Rate
+             * @description Peak learning rate of the matrices that Muon updates. Without it, `optimizer.learning_rate`.
              * @default null
+             * @example 0.02
              */
             learning_rate: number | null;
             /**
              * Momentum
+             * @description Decay rate of the running mean of gradients.
              * @default 0.95
              */
             momentum: number;
             /**
              * Nesterov
+             * @description Whether to use Nesterov momentum.
              * @default true
              */
             nesterov: boolean;
             /**
              * Iterations
+             * @description Number of Newton-Schulz iterations that make an update orthogonal.
              * @default 5
              */
             iterations: number;
             /**
              * Scale
+             * @description Multiplier of an orthogonal update of R rows and C columns. `rms` is 0.2 sqrt(max(R, C)), the size of AdamW's
+             *     updates, so that AdamW's learning rate and weight decay fit (Liu et al. 2025, "Muon is scalable for LLM training").
+             *     `spectral` is sqrt(max(1, R / C)), which needs a learning rate of its own, about 0.02 (Jordan et al. 2024).
              * @default rms
              */
             scale: components["schemas"]["ScaleEnum"];
@@ -5781,52 +5951,63 @@ export interface components {
         OnCorruptEnum: "fail" | "skip";
         /**
          * OptimizerSpec
-         * @description `adamw` for all parameters, or `muon` for the matrices of the blocks and AdamW for the rest: embedding, head,
-         *     norms, routers. Of several `groups` that match a name, the first holds. With `offload` moments and momentum lie in
-         *     host memory and come to the device bucket by bucket in each step: less memory, a longer step, the same numbers.
+         * @description How parameters are updated.
          */
         OptimizerSpec: {
             /**
              * Name
+             * @description `adamw` updates all parameters. `muon` updates the matrices of the blocks, and AdamW the rest: embedding, head,
+             *     norms and routers.
              * @default adamw
              */
             name: components["schemas"]["OptimizerSpecNameEnum"];
             /**
              * Learning Rate
+             * @description Peak learning rate, which `schedule` multiplies in each step.
              * @default 0.003
              */
             learning_rate: number;
             /**
              * Beta1
+             * @description Decay rate of AdamW's running mean of gradients.
              * @default 0.9
              */
             beta1: number;
             /**
              * Beta2
+             * @description Decay rate of AdamW's running mean of squared gradients.
              * @default 0.95
              */
             beta2: number;
             /**
              * Epsilon
+             * @description Number that AdamW adds to the denominator of an update to avoid division by zero.
              * @default 1e-8
              */
             epsilon: number;
             /**
              * Weight Decay
+             * @description Decoupled weight decay: each step shrinks weights by the fraction learning rate x weight decay. Norms and other
+             *     one-dimensional parameters are not decayed unless a group says so; embeddings are. 0 disables it.
              * @default 0.1
              */
             weight_decay: number;
             /**
              * Gradient Clip
+             * @description Largest norm of the gradient over all parameters and ranks; longer gradients are scaled down to it. null disables
+             *     clipping.
              * @default 1
              */
             gradient_clip: number | null;
             /**
              * Offload
+             * @description Whether the optimizer state stays in host memory and is copied to the device in buckets during each step. Uses
+             *     less device memory and makes steps longer; the results are the same.
              * @default false
              */
             offload: boolean;
             /**
+             * @description Settings of Muon. Ignored with the optimizer `adamw`.
              * @default {
              *       "learning_rate": null,
              *       "momentum": 0.95,
@@ -5838,7 +6019,15 @@ export interface components {
             muon: components["schemas"]["MuonSpec"];
             /**
              * Groups
+             * @description Up to 64 groups of parameters with a learning rate or weight decay of their own. A parameter belongs to the first
+             *     group whose pattern matches its name.
              * @default []
+             * @example [
+             *       {
+             *         "learning_rate_factor": 0.5,
+             *         "pattern": "embedding.*"
+             *       }
+             *     ]
              */
             groups: components["schemas"]["ParameterGroup"][];
         };
@@ -5884,75 +6073,104 @@ export interface components {
         PackingEnum: "none" | "documents";
         /**
          * ParallelismSpec
-         * @description Sizes of the axes. `data` (auto: what the others leave over) counts the ranks with different sequences.
-         *
-         *     `zero` says what these share out: 0 nothing (plain data parallel), 1 the optimiser's state, 2 its gradients too,
-         *     3 the parameters too; `auto` is 0 for a small state, else 3, or 1 in a pipeline. With `replicate` the sharing
-         *     happens inside groups of data / replicate ranks, and only sums cross between them (HSDP). With `tensor_overlap` the
-         *     products of dense layers go on while the tensor ranks exchange what they multiply, where their devices can.
+         * @description How the processes divide the work. `data` x `tensor` x `context` x `pipeline` is the number of processes.
          */
         ParallelismSpec: {
             /**
              * Data
+             * @description Number of data-parallel ranks, which train on different sequences. `auto` is what the other axes leave over.
              * @default auto
              */
             data: number | "auto";
             /**
              * Replicate
+             * @description Number of replicas of the sharded state (HSDP): sharding happens in groups of `data` / `replicate` ranks, and
+             *     only sums of gradients cross between groups. Must divide `data`; with `zero` 0 it equals `data`. `auto` is 1, or
+             *     `data` with `zero` 0.
              * @default auto
              */
             replicate: number | "auto";
             /**
              * Zero
+             * @description What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
+             *     also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank (unless
+             *     `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules
+             *     `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
              * @default auto
              */
             zero: number | "auto";
             /**
              * Tensor
+             * @description Number of tensor-parallel ranks, which divide each matrix. Must divide the numbers of heads and the feed-forward
+             *     sizes of the model, and on several nodes `processes_per_node`. `sequence_length` must be a multiple of `context` x
+             *     `tensor`.
              * @default 1
              */
             tensor: number;
             /**
              * Tensor Overlap
+             * @description Whether the matrix products of dense layers overlap with the exchange between tensor ranks, where the GPUs can
+             *     reach each other's memory; elsewhere it has no effect. Refused with `tensor` 1, `lora` or precision `fp8`.
              * @default false
              */
             tensor_overlap: boolean;
             /**
              * Context
+             * @description Number of context-parallel ranks, which divide each sequence.
              * @default 1
              */
             context: number;
             /**
              * Context Attention
+             * @description How context ranks compute attention. `ring` passes keys and values around, and needs a `sequence_length` that is
+             *     a multiple of 2 x `context`. `ulysses` exchanges heads, and needs numbers of heads that are multiples of `context` x
+             *     `tensor`. Ignored with `context` 1.
              * @default ring
              */
             context_attention: components["schemas"]["ContextAttentionEnum"];
             /**
              * Pipeline
+             * @description Number of pipeline ranks, which divide the layers.
              * @default 1
              */
             pipeline: number;
             /**
              * Pipeline Schedule
+             * @description Order of the forward and backward passes of micro-batches. `1f1b` needs at least as many micro-batches as ranks,
+             *     and `dualpipe_v` as stages; a multiple of the ranks suits the interleaved schedules and `looped_bfs`. Ignored with
+             *     `pipeline` 1.
              * @default 1f1b
              */
             pipeline_schedule: components["schemas"]["PipelineScheduleEnum"];
             /**
              * Stages Per Rank
+             * @description Number of stages of the model on each pipeline rank. `auto` is 2 for the interleaved, V-shaped and breadth-first
+             *     schedules, which are `interleaved_1f1b`, `interleaved_zero_bubble`, `looped_bfs`, `zbv_zero_bubble` and
+             *     `dualpipe_v`, and 1 for the others. The V-shaped schedules take 2 only, `gpipe` and `1f1b` 1 only.
              * @default auto
              */
             stages_per_rank: number | "auto";
             /**
              * Stage Layers
+             * @description Number of layers of each stage, in the order of the model. Must add up to `num_layers`. Without it the layers are
+             *     divided so that the slowest stage is as fast as possible. Needs `pipeline` 2 or more.
              * @default null
+             * @example [
+             *       7,
+             *       9
+             *     ]
              */
             stage_layers: number[] | null;
             /**
              * Expert
+             * @description Number of ranks that the experts of a layer are divided over. They are taken from the shard and context ranks
+             *     (replicate and context ranks with `zero` 0), so they do not add to the number of processes. Must divide the number
+             *     of experts and the product of these axes.
              * @default 1
              */
             expert: number;
             /**
+             * @description Compression of gradients that are exchanged between replicas.
              * @default {
              *       "kind": "none",
              *       "rank": 8,
@@ -5962,26 +6180,36 @@ export interface components {
             compression: components["schemas"]["CompressionSpec"];
             /**
              * Micro Batch Sequences
+             * @description Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as keep the fp32
+             *     logits of a micro-batch within 256 MiB (fewer in a pipeline), and halves the number when memory runs out.
              * @default auto
              */
             micro_batch_sequences: number | "auto";
         };
         /**
          * ParameterGroup
-         * @description Factors of the learning rate and of the weight decay for parameters whose whole name matches `pattern`
-         *     (`*`, `?`, `[...]`). Without `weight_decay_factor`: 1 for matrices, 0 for norms and whatever else has one dimension.
+         * @description Parameters with a learning rate and weight decay of their own.
          */
         ParameterGroup: {
-            /** Pattern */
+            /**
+             * Pattern
+             * @description Pattern of the complete parameter names of the group, with `*`, `?` and `[...]`. The job fails with the reason
+             *     `bad_spec` if no parameter matches. With `lora` these are the names of adapter parameters.
+             * @example blocks.*.attention.*
+             */
             pattern: string;
             /**
              * Learning Rate Factor
+             * @description Factor of the learning rate of these parameters. 0 freezes them.
              * @default 1
              */
             learning_rate_factor: number;
             /**
              * Weight Decay Factor
+             * @description Factor of `weight_decay` for these parameters. Without it, a factor of 1 for matrices and 0 for norms and other
+             *     one-dimensional parameters.
              * @default null
+             * @example 0
              */
             weight_decay_factor: number | null;
         };
@@ -6260,12 +6488,14 @@ export interface components {
         PrecisionEnum: "fp32" | "bf16" | "fp8";
         /**
          * PrepareSpec
-         * @description Data that is tokenised, sealed, stored and registered ahead of the runs that train on it: they find it by the
-         *     same `data` (of which `packing` and what follows it play no part) and `tokenizer`.
+         * @description Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
+         *     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same.
          */
         PrepareSpec: {
+            /** @description The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored. */
             data: components["schemas"]["DataSpec"];
             /**
+             * @description How text becomes tokens. Kind `model` is refused: the job that trains the model prepares its data.
              * @default {
              *       "kind": "bpe",
              *       "vocab_size": 2048,
@@ -7009,80 +7239,111 @@ export interface components {
         };
         /**
          * Resources
-         * @description Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator.
-         *     `spare_nodes` wait to take the place of a node that is lost. `exclusive`: nobody else on its nodes. `max_switches`:
-         *     how many switches of the lowest level its nodes may lie below. What is left out the cluster decides.
+         * @description The cluster a job runs on, and how much of it.
          */
         Resources: {
             /**
              * Nodes
+             * @description Number of nodes to train on. A cluster of kind `local` has 1.
              * @default 1
              */
             nodes: number;
             /**
              * Processes Per Node
+             * @description Number of trainer processes, and so of slots, on each node. On a pool with accelerators each process uses one.
+             *     More processes than the nodes have slots share them, with a warning.
              * @default 1
              */
             processes_per_node: number;
             /**
              * Cluster
+             * @description Name of the cluster to run on. Without it the platform takes the first enabled cluster, in the order of their
+             *     names, that has a pool with this `accelerator`.
              * @default null
+             * @example hpc
              */
             cluster: string | null;
             /**
              * Accelerator
+             * @description Accelerator of the pool to run on, by the name that the cluster gives it, such as `h100`. `cpu` is a pool without
+             *     accelerators.
              * @default cpu
              */
             accelerator: string;
             /**
              * Spare Nodes
+             * @description Number of additional nodes that wait to replace a node that is lost, without a new attempt. They occupy slots
+             *     like the other nodes. Refused for a job of one node, which is retried as a new attempt.
              * @default 0
              */
             spare_nodes: number;
             /**
              * Cpus Per Process
+             * @description CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
+             *     configuration sets (1 by default). Ignored on a cluster of kind `local`.
              * @default null
+             * @example 8
              */
             cpus_per_process: number | null;
             /**
              * Memory Bytes Per Node
+             * @description Memory requested on each node, in bytes. Refused when it exceeds what the pool's nodes have. Without it the
+             *     cluster's own default applies. Slurm rounds it up to MiB. Ignored on a cluster of kind `local`.
              * @default null
+             * @example 68719476736
              */
             memory_bytes_per_node: number | null;
             /**
              * Exclusive
+             * @description Whether no other job may share its nodes. On Kubernetes it keeps other jobs of the platform away, but not other
+             *     pods. Ignored on a cluster of kind `local`.
              * @default false
              */
             exclusive: boolean;
             /**
              * Max Switches
+             * @description Largest number of lowest-level network switches that its nodes may be spread over. Slurm gets it as `--switches`,
+             *     except through slurmrestd 0.0.38, which refuses the job. Kubernetes requires one domain of the innermost topology
+             *     label for 1 and of the next one for more, and ignores it without topology labels or for one node. Ignored on a
+             *     cluster of kind `local`.
              * @default null
+             * @example 1
              */
             max_switches: number | null;
         };
         /**
          * RetryPolicy
-         * @description How often a job may start anew. `max_charged`: faults of the run itself, counted within `window_seconds`.
-         *     `max_free`: faults of the infrastructure. `restarts_in_place`: new processes within one attempt.
+         * @description How often a job is retried after a failure. A retry is a new attempt that resumes from the newest checkpoint.
+         *     The wait before it begins at 2 seconds and doubles with each retry of the same class, up to 10 minutes. Whether an
+         *     ending reason is retried, and whether that retry is charged or free, is in `docs/reference/errors.md`.
          */
         RetryPolicy: {
             /**
              * Max Charged
+             * @description Number of retries after failures that the run may have caused itself, such as a lack of memory, counted within
+             *     `window_seconds`. 0 disables them.
              * @default 1
              */
             max_charged: number;
             /**
              * Max Free
+             * @description Number of retries after failures of the infrastructure, such as a lost node, counted within `window_seconds`. 0
+             *     disables them.
              * @default 10
              */
             max_free: number;
             /**
              * Window Seconds
+             * @description Length of the window in which `max_charged` and `max_free` count, in seconds: attempts that ended earlier no
+             *     longer count.
              * @default 86400
              */
             window_seconds: number;
             /**
              * Restarts In Place
+             * @description Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
+             *     process, a lost connection between processes, an error in storage or an internal error. Each node in `spare_nodes`
+             *     adds one. These restarts are not retries.
              * @default 1
              */
             restarts_in_place: number;
@@ -7096,91 +7357,119 @@ export interface components {
         RoleEnum: "viewer" | "member" | "admin";
         /**
          * RopeScaling
-         * @description Rotary positions stretched as Llama 3.1 does: waves longer than `original_length / low_frequency_factor` by
-         *     `factor`, those shorter than `original_length / high_frequency_factor` not at all, smoothly in between.
+         * @description Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
+         *     changes smoothly.
          */
         RopeScaling: {
-            /** Factor */
+            /**
+             * Factor
+             * @description Factor by which long wavelengths are stretched.
+             * @example 8
+             */
             factor: number;
             /**
              * Low Frequency Factor
+             * @description Wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
+             *     `high_frequency_factor`.
              * @default 1
              */
             low_frequency_factor: number;
             /**
              * High Frequency Factor
+             * @description Wavelengths shorter than `original_length` divided by this factor are not stretched.
              * @default 4
              */
             high_frequency_factor: number;
-            /** Original Length */
+            /**
+             * Original Length
+             * @description Sequence length that the model was trained on before scaling, in tokens.
+             * @example 8192
+             */
             original_length: number;
         };
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
         /**
          * Schedule
-         * @description When it may run. It does not start before `not_before`, and while it waits expires at `deadline`. It starts only
-         *     while the pool's price and its grid's carbon intensity are at most the ceilings, unless it could then no longer run
-         *     for its time limit by the deadline; a `deferrable` one also pauses at a checkpoint when they rise above them.
+         * @description When a job may run. Both ceilings stop applying `time_limit_seconds` before the `deadline`, so that the job can
+         *     still run for its time limit.
          */
         Schedule: {
             /**
              * Not Before
+             * @description Earliest time at which the job may start. A date and time with an offset from UTC.
              * @default null
+             * @example 2026-03-10T22:00:00Z
              */
             not_before: string | null;
             /**
              * Deadline
+             * @description Time at which the job expires with the reason `deadline_missed` if it is waiting or paused then. It does not stop
+             *     a job that is running. A date and time with an offset from UTC, later than `not_before`.
              * @default null
+             * @example 2026-03-12T08:00:00Z
              */
             deadline: string | null;
             /**
              * Max Price Per Slot Hour
+             * @description Highest price per slot-hour at which the job starts, in the currency of the pool.
              * @default null
+             * @example 1.5
              */
             max_price_per_slot_hour: number | null;
             /**
              * Max Grams Per Kwh
+             * @description Highest carbon intensity of the cluster's electricity grid at which the job starts, in grams of CO2 per kWh.
+             *     While the intensity is unknown the job waits.
              * @default null
+             * @example 250
              */
             max_grams_per_kwh: number | null;
             /**
              * Deferrable
+             * @description Whether a running job also pauses at a checkpoint while price or carbon intensity is above its ceiling. Needs at
+             *     least one ceiling. An unknown carbon intensity does not pause it.
              * @default false
              */
             deferrable: boolean;
         };
         /**
          * ScheduleSpec
-         * @description Factor of the learning rate: linear up over `warmup_steps`, then flat, then down to `final_fraction`.
-         *
-         *     `wsd` goes down over the last `decay_fraction` of the steps, in the shape of `decay_shape` (`sqrt` is steep first:
-         *     1 - sqrt of the part done, Haegele et al. 2024). `cosine` goes down from the end of the warm-up on, in half a
-         *     cosine. `constant` stays up.
+         * @description Learning rate over the run: a linear warm-up, a constant phase, and a decay. Where warm-up and decay overlap, the
+         *     lower rate applies.
          */
         ScheduleSpec: {
             /**
              * Name
+             * @description `wsd` (warmup, stable, decay) is constant until the last `decay_fraction` of the steps. `cosine` decays from the
+             *     end of the warm-up in half a cosine. `constant` does not decay.
              * @default wsd
              */
             name: components["schemas"]["ScheduleSpecNameEnum"];
             /**
              * Warmup Steps
+             * @description Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
+             *     warm-up.
              * @default 20
              */
             warmup_steps: number;
             /**
              * Decay Fraction
+             * @description Last part of the run in which `wsd` decays, as a fraction of the steps, from 0 to 1. Ignored by `cosine` and
+             *     `constant`.
              * @default 0.2
              */
             decay_fraction: number;
             /**
              * Decay Shape
+             * @description Shape of the decay of `wsd`. `sqrt` is steep first: 1 - sqrt of the part done (Haegele et al. 2024). Ignored by
+             *     `cosine` and `constant`.
              * @default linear
              */
             decay_shape: components["schemas"]["DecayShapeEnum"];
             /**
              * Final Fraction
+             * @description Learning rate of the last step, as a fraction of the peak, from 0 to 1. Ignored by `constant`.
              * @default 0.05
              */
             final_fraction: number;
@@ -7773,10 +8062,14 @@ export interface components {
         };
         /**
          * TelemetrySpec
-         * @description `mlflow`: its server is also sent the metrics; whether it answers makes no difference to the run.
+         * @description Where metrics are sent besides the platform.
          */
         TelemetrySpec: {
-            /** @default null */
+            /**
+             * @description MLflow server to send metrics and parameters to. If the server is slow or unreachable, its points are dropped and
+             *     an event is recorded; the run continues.
+             * @default null
+             */
             mlflow: components["schemas"]["MlflowSpec"] | null;
         };
         /** @description How long the parts of a run took. */
@@ -7873,30 +8166,36 @@ export interface components {
         };
         /**
          * TokenizerSpec
-         * @description A byte-level BPE trained on the data itself; every text is representable, so there is no unknown token.
-         *
-         *     All parts of a mixture share it. It is trained on the text of `trained_on`, a source of the mixture, by default
-         *     the first. `kind` model: that of `model.base`, filled in with `digest` by whoever looks the model up.
+         * @description How text becomes tokens. All parts of a mixture share one tokenizer.
          */
         TokenizerSpec: {
             /**
              * Kind
+             * @description `bpe` trains a byte-level BPE on the data itself, which can represent every text. `model` is the tokenizer of
+             *     `model.base`; the platform sets it for every job with a base model.
              * @default bpe
              */
             kind: components["schemas"]["TokenizerSpecKindEnum"];
             /**
              * Vocab Size
+             * @description Largest number of entries in the vocabulary. With kind `model` the platform sets it to that of the base model.
              * @default 2048
              */
             vocab_size: number;
             /**
              * Trained On
+             * @description Source of the mixture whose text the tokenizer is trained on. Without it, the first source. Ignored with kind
+             *     `model`.
              * @default null
+             * @example dataset:my-corpus
              */
             trained_on: string | null;
             /**
              * Digest
+             * @description Identity of the base model's tokenizer. The platform sets it when a job with `model.base` is submitted; leave it
+             *     out.
              * @default
+             * @example 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
              */
             digest: string;
         };
@@ -7917,18 +8216,15 @@ export interface components {
         };
         /**
          * TrainingSpec
-         * @description What is trained, on what, how.
-         *
-         *     `precision` is what the model computes in; weights and moments are fp32 always. `gradient_reduction`: in what
-         *     gradients are summed over data ranks. `activation_checkpointing`: `full` keeps each layer's input and computes the
-         *     layer again in the backward pass, `selective` keeps its matrix products and attention too; with `recompute_layers`
-         *     only so many layers, evenly spread, do that. `cuda_graphs` records compiled blocks and replays them, which saves the
-         *     time in which a CPU starts kernels one by one; without a CUDA device it does nothing.
+         * @description What to train, on which data, and how.
          */
         TrainingSpec: {
+            /** @description The model to train: a preset, a shape or a base model. */
             model: components["schemas"]["ModelSpec"];
+            /** @description The text to train on, and how it becomes sequences. */
             data: components["schemas"]["DataSpec"];
             /**
+             * @description How text becomes tokens. Leave it out with `model.base`, which brings its own tokenizer.
              * @default {
              *       "kind": "bpe",
              *       "vocab_size": 2048,
@@ -7937,13 +8233,27 @@ export interface components {
              *     }
              */
             tokenizer: components["schemas"]["TokenizerSpec"];
-            /** Steps */
+            /**
+             * Steps
+             * @description Number of optimizer steps of the whole run, including the steps before a resume.
+             * @example 1000
+             */
             steps: number;
-            /** Tokens Per Step */
+            /**
+             * Tokens Per Step
+             * @description Global batch size: tokens of one step over all data ranks and micro-batches. Must be a multiple of
+             *     `sequence_length`, and give every data rank at least one sequence.
+             * @example 16384
+             */
             tokens_per_step: number;
-            /** Sequence Length */
+            /**
+             * Sequence Length
+             * @description Length of a training sequence, in tokens.
+             * @example 256
+             */
             sequence_length: number;
             /**
+             * @description Optimizer, learning rate and weight decay.
              * @default {
              *       "name": "adamw",
              *       "learning_rate": 0.003,
@@ -7965,6 +8275,7 @@ export interface components {
              */
             optimizer: components["schemas"]["OptimizerSpec"];
             /**
+             * @description How the learning rate changes over the run.
              * @default {
              *       "name": "wsd",
              *       "warmup_steps": 20,
@@ -7974,36 +8285,55 @@ export interface components {
              *     }
              */
             schedule: components["schemas"]["ScheduleSpec"];
-            /** @default null */
+            /**
+             * @description Train low-rank adapters instead of all weights. Needs `model.base`.
+             * @default null
+             */
             lora: components["schemas"]["LoraSpec"] | null;
-            /** @default null */
+            /**
+             * @description Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size.
+             * @default null
+             */
             batch_ramp: components["schemas"]["BatchRamp"] | null;
             /**
              * Z Loss
+             * @description Weight of the z-loss, which adds the squared logarithm of the softmax denominator to the training loss (Chowdhery
+             *     et al. 2022, section 5). 0 disables it. Evaluation does not include it.
              * @default 0
              */
             z_loss: number;
             /**
              * Precision
+             * @description Number format of the forward and backward pass. Weights and optimizer state are always fp32. `fp8` applies to the
+             *     matrix products of attention and of dense feed-forward layers whose dimensions are multiples of 16; everything else
+             *     is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on CPUs and on GPUs below compute
+             *     capability 8.9.
              * @default fp32
              */
             precision: components["schemas"]["PrecisionEnum"];
             /**
              * Gradient Reduction
+             * @description Number format in which gradients are summed over data ranks. `bf16` halves the traffic and rounds the sums.
              * @default fp32
              */
             gradient_reduction: components["schemas"]["GradientReductionEnum"];
             /**
              * Activation Checkpointing
+             * @description Which activations are recomputed in the backward pass to save memory: `none`; `selective`, all but matrix
+             *     products, attention and what came over the network; or `full`, everything but the input of each layer.
              * @default none
              */
             activation_checkpointing: components["schemas"]["ActivationCheckpointingEnum"];
             /**
              * Recompute Layers
+             * @description Number of layers, evenly distributed over the model, that `activation_checkpointing` applies to. Without it, all
+             *     layers. Refused with `activation_checkpointing` `none`.
              * @default null
+             * @example 8
              */
             recompute_layers: number | null;
             /**
+             * @description How the processes divide the work.
              * @default {
              *       "data": "auto",
              *       "replicate": "auto",
@@ -8027,6 +8357,7 @@ export interface components {
              */
             parallelism: components["schemas"]["ParallelismSpec"];
             /**
+             * @description Held-out loss and sample output during training.
              * @default {
              *       "every_steps": 100,
              *       "sequences": 64,
@@ -8037,16 +8368,22 @@ export interface components {
             evaluation: components["schemas"]["EvaluationSpec"];
             /**
              * Compile
+             * @description Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. Refused with the
+             *     pipeline schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
              * @default false
              */
             compile: boolean;
             /**
              * Cuda Graphs
+             * @description Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
+             *     `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
+             *     or `evaluation.prompts`. Without a CUDA device it has no effect.
              * @default false
              */
             cuda_graphs: boolean;
             /**
              * Seed
+             * @description Seed of the initial weights and of the order of the data.
              * @default 1
              */
             seed: number;

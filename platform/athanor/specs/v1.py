@@ -19,44 +19,75 @@ SECONDS_PER_DAY = 86_400
 
 
 class Resources(ProcessLayout):
-    """Where, and on how many slots. Without `cluster` the platform takes the first that has the accelerator.
-    `spare_nodes` wait to take the place of a node that is lost. `exclusive`: nobody else on its nodes. `max_switches`:
-    how many switches of the lowest level its nodes may lie below. What is left out the cluster decides."""
+    """The cluster a job runs on, and how much of it."""
 
-    cluster: Name | None = None
+    cluster: Annotated[Name | None, Field(examples=["hpc"])] = None
+    """Name of the cluster to run on. Without it the platform takes the first enabled cluster, in the order of their
+    names, that has a pool with this `accelerator`."""
     accelerator: Name = "cpu"
+    """Accelerator of the pool to run on, by the name that the cluster gives it, such as `h100`. `cpu` is a pool without
+    accelerators."""
     spare_nodes: Annotated[int, Field(ge=0, le=64)] = 0
-    cpus_per_process: Annotated[int, Field(ge=1, le=1024)] | None = None
-    memory_bytes_per_node: Annotated[int, Field(ge=2**20, le=2**45)] | None = None
+    """Number of additional nodes that wait to replace a node that is lost, without a new attempt. They occupy slots
+    like the other nodes. Refused for a job of one node, which is retried as a new attempt."""
+    cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
+    """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
+    configuration sets (1 by default). Ignored on a cluster of kind `local`."""
+    memory_bytes_per_node: Annotated[Annotated[int, Field(ge=2**20, le=2**45)] | None, Field(examples=[2**36])] = None
+    """Memory requested on each node, in bytes. Refused when it exceeds what the pool's nodes have. Without it the
+    cluster's own default applies. Slurm rounds it up to MiB. Ignored on a cluster of kind `local`."""
     exclusive: bool = False
-    max_switches: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Whether no other job may share its nodes. On Kubernetes it keeps other jobs of the platform away, but not other
+    pods. Ignored on a cluster of kind `local`."""
+    max_switches: Annotated[Annotated[int, Field(ge=1, le=1000)] | None, Field(examples=[1])] = None
+    """Largest number of lowest-level network switches that its nodes may be spread over. Slurm gets it as `--switches`,
+    except through slurmrestd 0.0.38, which refuses the job. Kubernetes requires one domain of the innermost topology
+    label for 1 and of the next one for more, and ignores it without topology labels or for one node. Ignored on a
+    cluster of kind `local`."""
 
     @property
     def slots(self) -> int:
-        """What it holds of its pool, spare nodes too."""
+        """Return the slots that the job occupies in its pool, spare nodes included."""
         return (self.nodes + self.spare_nodes) * self.processes_per_node
 
 
 class RetryPolicy(SpecModel):
-    """How often a job may start anew. `max_charged`: faults of the run itself, counted within `window_seconds`.
-    `max_free`: faults of the infrastructure. `restarts_in_place`: new processes within one attempt."""
+    """How often a job is retried after a failure. A retry is a new attempt that resumes from the newest checkpoint.
+    The wait before it begins at 2 seconds and doubles with each retry of the same class, up to 10 minutes. Whether an
+    ending reason is retried, and whether that retry is charged or free, is in `docs/reference/errors.md`."""
 
     max_charged: Annotated[int, Field(ge=0, le=100)] = 1
+    """Number of retries after failures that the run may have caused itself, such as a lack of memory, counted within
+    `window_seconds`. 0 disables them."""
     max_free: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Number of retries after failures of the infrastructure, such as a lost node, counted within `window_seconds`. 0
+    disables them."""
     window_seconds: PositiveInt = SECONDS_PER_DAY
+    """Length of the window in which `max_charged` and `max_free` count, in seconds: attempts that ended earlier no
+    longer count."""
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
+    """Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
+    process, a lost connection between processes, an error in storage or an internal error. Each node in `spare_nodes`
+    adds one. These restarts are not retries."""
 
 
 class Schedule(SpecModel):
-    """When it may run. It does not start before `not_before`, and while it waits expires at `deadline`. It starts only
-    while the pool's price and its grid's carbon intensity are at most the ceilings, unless it could then no longer run
-    for its time limit by the deadline; a `deferrable` one also pauses at a checkpoint when they rise above them."""
+    """When a job may run. Both ceilings stop applying `time_limit_seconds` before the `deadline`, so that the job can
+    still run for its time limit."""
 
-    not_before: AwareDatetime | None = None
-    deadline: AwareDatetime | None = None
-    max_price_per_slot_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    max_grams_per_kwh: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    not_before: Annotated[AwareDatetime | None, Field(examples=["2026-03-10T22:00:00Z"])] = None
+    """Earliest time at which the job may start. A date and time with an offset from UTC."""
+    deadline: Annotated[AwareDatetime | None, Field(examples=["2026-03-12T08:00:00Z"])] = None
+    """Time at which the job expires with the reason `deadline_missed` if it is waiting or paused then. It does not stop
+    a job that is running. A date and time with an offset from UTC, later than `not_before`."""
+    max_price_per_slot_hour: Annotated[Annotated[float, Field(ge=0, le=1e6)] | None, Field(examples=[1.5])] = None
+    """Highest price per slot-hour at which the job starts, in the currency of the pool."""
+    max_grams_per_kwh: Annotated[Annotated[float, Field(ge=0, le=1e6)] | None, Field(examples=[250])] = None
+    """Highest carbon intensity of the cluster's electricity grid at which the job starts, in grams of CO2 per kWh.
+    While the intensity is unknown the job waits."""
     deferrable: bool = False
+    """Whether a running job also pauses at a checkpoint while price or carbon intensity is above its ceiling. Needs at
+    least one ceiling. An unknown carbon intensity does not pause it."""
 
     @model_validator(mode="after")
     def _in_order(self) -> "Schedule":
@@ -68,30 +99,59 @@ class Schedule(SpecModel):
 
 
 class JobSpec(OneTask, SpecModel):
-    """One run: it trains a model, or only prepares data for others to train on. It waits for the jobs in `after` to
-    succeed; a job that waits, or stays paused, for longer than `wait_limit_seconds` expires.
-    `time_limit_seconds` counts from the launch of each attempt.
-    `secrets` of its team reach its processes as environment variables: hf-token as ATHANOR_JOB_SECRET_HF_TOKEN."""
+    """A job: it either trains a model or prepares data that other jobs train on."""
 
     version: Literal[1] = 1
-    name: Name
-    team: Name | None = None
+    """Version of this format. There is only version 1."""
+    name: Annotated[Name, Field(examples=["llama-1m-baseline"])]
+    """Name of the job in lists and exports. Several jobs may have the same name; the id tells them apart."""
+    team: Annotated[Name | None, Field(examples=["research"])] = None
+    """Name or id of the team that owns the job and whose quota and budget it uses. Can be left out by a user or token
+    of a single team."""
     project: Name = "default"
+    """Project of the team under which the job is listed and its costs are reported. It is created if the team has no
+    project of that name; an archived project is refused."""
     labels: Annotated[
-        dict[LabelKey, LabelValue], Field(max_length=64, json_schema_extra={"additionalProperties": False})
+        dict[LabelKey, LabelValue],
+        Field(max_length=64, json_schema_extra={"additionalProperties": False}, examples=[{"sweep": "lr"}]),
     ] = {}
+    """Labels by which lists of jobs can be filtered. They do not affect the run. A key has up to 63 letters, digits and
+    `._/-`, and begins with a letter or digit; a value has up to 200 characters."""
     priority: Literal["low", "normal", "high"] = "normal"
+    """Priority class. Jobs that stay within their team's own quota are considered first, then those of a higher class.
+    A job may preempt jobs of a lower class of its own team. The class of a waiting job can rise with time, if the
+    administrator configures it. Slurm and Kubernetes get it as QOS and priority class where the cluster's configuration
+    names them."""
     resources: Resources = Resources()
-    after: Annotated[list[JobId], Field(max_length=32)] = []
-    secrets: Annotated[list[SecretName], Field(max_length=32)] = []
+    """Cluster, accelerator and number of nodes and processes."""
+    after: Annotated[list[JobId], Field(max_length=32, examples=[["job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"]])] = []
+    """Ids of jobs of the same team that must succeed before this one starts. If one of them ends in another way, this
+    job fails with the reason `dependency_failed`."""
+    secrets: Annotated[list[SecretName], Field(max_length=32, examples=[["hf-token"]])] = []
+    """Names of secrets of the team to pass to the job's processes as environment variables: `hf-token` becomes
+    `ATHANOR_JOB_SECRET_HF_TOKEN`."""
     time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
-    wait_limit_seconds: Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None = None
+    """Longest run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
+    checkpoint and ends with the reason `deadline`. A quota's `max_run_seconds` may demand less."""
+    wait_limit_seconds: Annotated[
+        Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None, Field(examples=[SECONDS_PER_DAY])
+    ] = None
+    """Longest time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
+    counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
+    there is no limit."""
     schedule: Schedule = Schedule()
+    """Earliest start, deadline, and ceilings for price and carbon intensity."""
     retry: RetryPolicy = RetryPolicy()
+    """How often the job is retried after a failure."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
+    """How often checkpoints are saved and how many are retained. Ignored with `prepare`."""
     telemetry: TelemetrySpec = TelemetrySpec()
+    """Further destinations of the run's metrics. Ignored with `prepare`."""
     training: TrainingSpec | None = None
+    """What to train, on which data, and how. Give either `training` or `prepare`."""
     prepare: PrepareSpec | None = None
+    """Data to tokenize and store, without training. Takes one process on one node. Give either `training` or
+    `prepare`."""
 
     @field_validator("telemetry")
     @classmethod

@@ -1,0 +1,103 @@
+"""The event types that only the platform writes, with their writers and the fields of their `data`. Pure data.
+
+`tests/control_plane/jobs/test_event_types.py` fails for a type or a field that the code writes and this table
+lacks. Types that a compute node sends are in `trainer.contract.events`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.contract.events import EventType
+
+
+@dataclass(frozen=True)
+class PlatformEventType(EventType):
+    """`actors`: who is named as the `actor` of the event."""
+
+    actors: str
+
+
+_USER = "the user"
+_ATTEMPT = "the attempt"
+_PROFILE = "Id of the profile."
+
+PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
+    "agent.events_refused": PlatformEventType(
+        "An attempt sent events of types that it may not send. They were dropped.",
+        {
+            "attempt": "Id of the attempt.",
+            "types": "The types, at most 10 of them.",
+            "count": "Number of events that were dropped.",
+        },
+        "`platform`",
+    ),
+    "artifact.registered": PlatformEventType(
+        "A model was stored.",
+        {"artifact": "Id of the artifact.", "kind": "`model`.", "bytes": "Its size, in bytes."},
+        _ATTEMPT,
+    ),
+    "checkpoint.registered": PlatformEventType(
+        "A checkpoint was stored, and a retry can resume from it.",
+        {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "bytes": "Its size, in bytes."},
+        _ATTEMPT,
+    ),
+    "job.budget_warning": PlatformEventType(
+        "A budget of the team has used its soft limit in this period. Written to the newest job that is charged to it.",
+        {
+            "budget": "Id of the budget.",
+            "name": "Its name.",
+            "spent": "Amount spent in the period, in slot-seconds or millionths of the currency.",
+            "amount": "Amount of the period, in the same unit.",
+        },
+        "`budgets`",
+    ),
+    "job.pause_requested": PlatformEventType("A user asked to pause the job.", {}, _USER),
+    "job.resume_requested": PlatformEventType("A user asked to resume the job.", {}, _USER),
+    "job.stop_requested": PlatformEventType("A user asked to stop the job.", {}, _USER),
+    "job.status": PlatformEventType(
+        "The job moved to another status. Webhooks get it as `job.status.` and the new status.",
+        {
+            "from": "Status before.",
+            "to": "Status now.",
+            "reason": "Code of the reason, if there is one.",
+            "attempt": "Id of the attempt that the move belongs to.",
+            "number": "Number of a new attempt of the job, from 1.",
+            "decision": "Number of the admission cycle that admitted or preempted the job.",
+            "for": "Id of the job of the same team that it was preempted for.",
+            "budget": "Id of the budget that is used up.",
+        },
+        "`scheduling`, `dispatch` or `budgets`",
+    ),
+    "job.submitted": PlatformEventType(
+        "The job was submitted.", {"forked_from": "Id of the job it was forked from, if any."}, _USER
+    ),
+    "job.waiting": PlatformEventType(
+        "A queued job waits for another reason than before.", {"reason": "Code of the reason."}, "`scheduling`"
+    ),
+    "profile.failed": PlatformEventType(
+        "A requested profile could not be made.",
+        {"profile": _PROFILE, "because": "The cause, as text."},
+        "the attempt or `dispatch`",
+    ),
+    "profile.ready": PlatformEventType(
+        "A requested profile can be downloaded.",
+        {
+            "profile": _PROFILE,
+            "artifact": "Id of the artifact.",
+            "first_step": "First step that was traced.",
+            "last_step": "Last step that was traced.",
+            "bytes": "Its size, in bytes.",
+        },
+        _ATTEMPT,
+    ),
+    "profile.requested": PlatformEventType(
+        "A user asked for a profile of the next steps.",
+        {"profile": _PROFILE, "steps": "Number of steps to trace."},
+        _USER,
+    ),
+    "secret.withheld": PlatformEventType(
+        "Secrets were not passed to an attempt, because they may no longer be sent to its MLflow server.",
+        {"secrets": "Names of the secrets."},
+        "`dispatch`",
+    ),
+}
