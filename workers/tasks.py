@@ -1,4 +1,4 @@
-"""Each task carries on whatever is due, whoever left it. Unknown arguments never break a rolling upgrade."""
+"""Celery tasks. Each processes all work that is due; unknown arguments never break a rolling upgrade."""
 
 from collections.abc import Callable
 from typing import Any

@@ -150,7 +150,7 @@ def json_lines(raw: RawObject) -> Iterator[tuple[str, Any]]:
         try:
             yield place, json.loads(line)
         except json.JSONDecodeError as error:
-            raise data_error(f"{place} is not JSON: {error.msg} at column {error.colno}; mend or drop it") from error
+            raise data_error(f"{place} is not JSON: {error.msg} at column {error.colno}; fix or drop it") from error
 
 
 def _jsonl_documents(raw: RawObject, text_field: str) -> Iterator[str]:

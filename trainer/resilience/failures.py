@@ -15,7 +15,7 @@ from trainer.errors import TrainerError
 RESTARTABLE = frozenset(
     {EndClass.PROCESS_KILLED, EndClass.COLLECTIVE_TIMEOUT, EndClass.INTERNAL_ERROR, EndClass.STORAGE_ERROR}
 )
-"""Classes that another try may mend; the rest would recur with the same spec and data."""
+"""Classes that a retry may fix; the others would recur with the same spec and data."""
 
 # What gloo, NCCL and the store say when the other end is gone. They raise plain RuntimeErrors, so only words tell.
 _PEER_WORDS = (

@@ -194,7 +194,7 @@ class ApiTokenAdmin(SeenOnly):
     exclude = ("digest",)
     actions = ("revoke",)
 
-    @admin.action(description="Revoke, at once", permissions=["operate"])
+    @admin.action(description="Revoke immediately", permissions=["operate"])
     def revoke(self, request: Any, rows: QuerySet[ApiToken]) -> None:
         found = rows.select_related("user")
         act_on_each(request, self, found, lambda row: services.revoke_token(row.user, row.id, request.user), "Revoked")
@@ -261,7 +261,7 @@ class AuditEventAdmin(SeenOnly):
 
     @admin.display(description="team", empty_value="-")
     def team(self, event: AuditEvent) -> str:
-        """Without a look at the team, which may be gone: the end of an id is enough to tell some teams apart."""
+        """Return the end of the team's id, without a query: the team may be deleted."""
         return link(f"/admin/accounts/team/{event.team_id}/change/", f"…{event.team_id[-6:]}") if event.team_id else ""
 
     @admin.display(description="on")

@@ -1,6 +1,6 @@
 """The audit trail: who did what to what, when, from where, with before and after, each record chained to the last.
 
-A record is written in the transaction of the change it tells of, so neither exists without the other. Its digest is an
+A record is written in the transaction of the change it describes, so neither exists without the other. Its digest is an
 HMAC over its content and the digest before it, under a key that is wrapped by the master key. The head row holds the
 newest number and digest and a code over both. What that proves, and against whom:
 
@@ -95,7 +95,7 @@ def record_alone(action: str, **facts: Any) -> AuditEvent:
 
 
 def address(url: str) -> dict[str, str]:
-    """What the trail tells of an address whose path or query may be a secret: the host, and whether it was another."""
+    """Return the host of an address whose path or query may be secret, and a value that shows whether it changed."""
     parts = urlsplit(url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     return {"host": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", "url_digest": digest} if url else {}

@@ -42,7 +42,7 @@ def remember(request: HttpRequest, user: User) -> None:
 
 
 class DeviceCookieMiddleware:
-    """Sets the cookie of whoever has just signed in, on whatever page."""
+    """Set the device cookie of the user who has just signed in, on any page."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response

@@ -59,7 +59,7 @@ def set_role(
         if before != role.value:
             _refuse_without_admin(team, row, stays_admin=role is Role.ADMIN)
             row.role = role.value
-            row.source = ""  # from now on it is an administrator's word, whoever gave it first
+            row.source = ""  # from now on the role is set by an administrator
             row.save(update_fields=["role", "source"])
             audit.record(
                 "member.role",
@@ -196,7 +196,10 @@ def create_service_account(team: Team, name: str, role: Role, actor: User) -> Us
 
 
 def retire_service_account(account: User, actor: User) -> None:
-    """Its jobs go on; its tokens are dead at once. The name is free for another afterwards."""
+    """Deactivate a service account.
+
+    Its jobs continue, its tokens stop working immediately, and its name can be reused.
+    """
     with transaction.atomic():
         row = User.objects.select_for_update(no_key=True).get(pk=account.pk)
         revoke_all(ApiToken.objects.filter(user=row), actor)
@@ -279,7 +282,7 @@ def _check(user: User, password: str) -> None:
         fields["password"] = error.messages
     problems += [FieldProblem(f"/{name}", "invalid", text) for name, texts in fields.items() for text in texts]
     if problems:
-        raise Invalid("invalid", problems[0].detail, remedy="mend the fields in errors", problems=tuple(problems))
+        raise Invalid("invalid", problems[0].detail, remedy="fix the fields in errors", problems=tuple(problems))
 
 
 def _locked_member(team: Team, user_id: str) -> Membership:

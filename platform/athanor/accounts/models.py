@@ -194,7 +194,7 @@ class WorkFailure(models.Model):
 class AuditEvent(models.Model):
     """One record of the audit trail, written by accounts/audit.py and never changed: a trigger refuses it.
 
-    Ids are plain text, without foreign keys: the record outlives what it tells of.
+    Ids are plain text, without foreign keys: the record outlives its target.
     """
 
     seq = models.BigIntegerField(primary_key=True)

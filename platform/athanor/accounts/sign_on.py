@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allauth has no types
-    """allauth's hooks. What goes wrong is told on the sign-in page."""
+    """allauth's hooks. Failures are shown on the sign-in page."""
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         return True  # the provider decides who has an account

@@ -1,4 +1,4 @@
-"""Sign-in and sign-out on whatever page they happen: Django tells of both by signals."""
+"""Record sign-ins and sign-outs of every page, from Django's signals."""
 
 from typing import Any
 

@@ -11,8 +11,8 @@ Wrong second factors are counted for the user, wherever they come from, and apar
 ends no delay of codes, or somebody who knows it could guess codes without one.
 
 The counts are in the database: without the broker nobody may guess faster. A try is counted before its password is
-looked at, so that many at once are many; the correct password takes its count back. Names that nobody has are counted
-like others, so the answer does not reveal who exists.
+looked at, so that concurrent tries all count; the correct password takes its count back. Names that nobody has are
+counted like others, so the answer does not reveal who exists.
 """
 
 import hashlib

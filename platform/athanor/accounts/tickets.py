@@ -1,4 +1,4 @@
-"""The right with which a long answer was begun, to be looked at again while it goes on."""
+"""The permission of a stream, which is checked again while the stream is open."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

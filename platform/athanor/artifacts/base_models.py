@@ -1,4 +1,4 @@
-"""Models that training goes on from: what a spec's `training.model.base` names, and what a run is told of it."""
+"""Base models: what a spec's `training.model.base` references, and what a run receives."""
 
 import json
 from collections.abc import Callable

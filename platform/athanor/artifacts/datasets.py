@@ -1,4 +1,4 @@
-"""Data sets: what a spec's `data` names, and what a run is told of it. `uploads.py` takes in new ones."""
+"""Data sets: what a spec's `data` references, and what a run receives. `uploads.py` stores new ones."""
 
 from dataclasses import replace
 from difflib import get_close_matches
@@ -72,9 +72,9 @@ def known_preparation(dataset_id: str, recipe: str) -> PreparedDataset | None:
 
 
 def forget_preparations(dataset: Dataset, actor: str) -> int:
-    """Let the next job that needs it tokenise it anew, as after damage in the store; how many there were.
+    """Discard tokenised forms, so that the next job tokenises again, as after damage in the store. Return their number.
 
-    Jobs that run go on with what they were told.
+    Running jobs continue with what they have.
     """
     with transaction.atomic():
         known = PreparedDataset.objects.filter(dataset=dataset, forgotten_at__isnull=True)

@@ -1,9 +1,10 @@
 """Deleting what is stored: finished jobs, projects, artifacts, checkpoints and data sets, with a window for undoing it.
 
-A deletion hides its rows at once. After the window the sweeper deletes their objects, which returns the storage to the
-quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do the
-rows of what was purged, without their objects. A data key of which nothing is left to decrypt is destroyed. A deleted
-project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams: operations/erasure.py.
+A deletion hides its rows immediately. After the window the sweeper deletes their objects, which returns the storage to
+the quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do
+the rows of what was purged, without their objects. A data key of which nothing is left to decrypt is destroyed. A
+deleted project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams:
+operations/erasure.py.
 
 What an unfinished job needs cannot be deleted: `preview` names it. The objects of a manifest that is not authentic are
 never deleted, since it may name those of others.

@@ -130,7 +130,7 @@ class Dataset(models.Model):
 class PreparedDataset(models.Model):
     """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use.
 
-    What is forgotten is told to no more attempts; those that were told of it may read it to their end.
+    A discarded form is given to no further attempt; attempts that have it may read it until they end.
     """
 
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="prepared")

@@ -1,4 +1,4 @@
-"""Traces of a running job's steps, asked for by a user: told to its agents by their heartbeats, brought by them.
+"""Profiles of a running job's steps: requested by users, passed to agents with their heartbeats, uploaded by agents.
 
 A request belongs to the attempt that ran when it was made. New processes within the attempt take it over; the attempt's
 end closes what is still open. Traces are kept as long as their job.

@@ -1,7 +1,7 @@
 """New keys above the old ones, while jobs run. Data keys themselves stay, so nothing stored is sealed again.
 
-Each step commits by itself and can be read off the rows (core/encryption.py), so a rotation that is broken off goes on
-when it is started again, and two at once do no harm.
+Each step commits by itself and can be read off the rows (core/encryption.py), so an interrupted rotation continues
+when it is started again, and two in parallel do no harm.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
 from athanor.core import encryption
 from athanor.core.errors import Misconfigured
 
-ACTOR = "operator"  # whoever may run commands on the platform's machine
+ACTOR = "operator"  # a person who can run commands on the platform's machine
 
 # What a team's key wraps, and what each row's wrapping is bound to.
 WRAPPED: dict[type[models.Model], Callable[[Any], str]] = {
@@ -89,7 +89,7 @@ def _rewrap(keyset: str, team: Team, model: type[models.Model], owner_of: Callab
 
 
 def _end(team: Team) -> int:
-    """Drop the old key once nothing needs it, under the lock that whoever wraps takes: nothing is added meanwhile."""
+    """Drop the old key once nothing needs it, under the lock of wrapping, so that nothing is added meanwhile."""
     with transaction.atomic():
         row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
         keyset = encryption.unwrap_by_master(row.wrapped, team.id)

@@ -1,4 +1,4 @@
-"""Reads, scoped by the teams of whoever asks."""
+"""Queries, scoped by the teams of the caller."""
 
 from django.db.models import QuerySet
 

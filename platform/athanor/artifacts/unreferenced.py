@@ -106,7 +106,7 @@ def _notice_attempts(now: datetime) -> None:
 def _claimed(now: datetime) -> JobStorage | None:
     """Take the prefix that has waited longest. If this worker is killed, another takes it when the lease is over."""
     for row in due(now).select_related("job__team").order_by("next_scan_at")[:5]:
-        # Whoever finds the time that it read takes it.
+        # The worker that finds the time unchanged takes the row.
         if JobStorage.objects.filter(pk=row.pk, next_scan_at=row.next_scan_at).update(next_scan_at=now + LEASE):
             return row
     return None

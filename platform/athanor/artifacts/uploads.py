@@ -93,7 +93,7 @@ def _check_team_exists(team: Team) -> None:
 
 
 class _Incoming:
-    """What has been stored of an upload so far."""
+    """The part of an upload that is stored already."""
 
     def __init__(self, sealer: Sealer, prefix: str) -> None:
         self._sealer, self._prefix = sealer, prefix
@@ -213,14 +213,14 @@ class _ParquetCheck(_TextCheck):
 
     def finish(self) -> None:
         if self._first != PARQUET_MAGIC or self._last != PARQUET_MAGIC or self._seen < 3 * len(PARQUET_MAGIC):
-            raise self._refused("is no whole parquet file", "upload it anew, or name its format")
+            raise self._refused("is no complete parquet file", "upload it again, or name its format")
 
 
 CHECKS: dict[str, type[_TextCheck]] = {"text": _TextCheck, "jsonl": _JsonlCheck, "parquet": _ParquetCheck}
 
 
 def _stored_name(file: NewFile) -> str:
-    """Of letters that a stored file may have, with an ending that tells its format."""
+    """Return a safe file name whose extension shows its format."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePosixPath(file.name).name)
     name = name[-200:] or "data"
     return name if format_of(name) == file.format else name + SUFFIXES[file.format][0]

@@ -4,7 +4,7 @@ What is counted: what was deleted until its objects are gone, checkpoints until 
 profiles, uploaded data sets, what was made of data sets by tokenising, and the objects that attempts stored without a
 manifest, as the last scan found them (unreferenced.py). New data and new jobs are refused above the
 limit; a running job's checkpoints never are, since losing its work would cost more than the bytes: it may go above the
-limit, and whoever comes next waits until there is room.
+limit, and later requests wait until storage is free.
 """
 
 from collections.abc import Iterable, Sequence

@@ -32,7 +32,7 @@ class Phase(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a backend says that something ended, where an exit status does not tell."""
+    """Why something ended according to the backend, where the exit status does not show it."""
 
     PREEMPTED = "preempted"
     SPOT_RECLAIMED = "spot_reclaimed"
@@ -53,11 +53,11 @@ class Handle:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the backend says of one attempt. Times are spans, told by the backend's own clock: ours may differ.
+    """The backend's observation of one attempt. Times are durations by its own clock, which may differ from ours.
 
     `native_state` and `native_reason` are its words; `explanation` is a sentence for people, empty where nothing is
     known beyond them. `exit_status` and `cause` only when FINISHED and known; `phase` only when PRESENT.
-    `restarts`: how often the backend itself began it anew, which it was told not to do.
+    `restarts`: how often the backend itself restarted it, which it must not do.
     """
 
     presence: Presence
@@ -183,7 +183,7 @@ class ListsNodes(ABC):
 
 
 class DrainsNodes(ABC):
-    """A capability: a node can be kept free of new work; what runs there goes on."""
+    """A capability: a node can be drained; running jobs continue."""
 
     @abstractmethod
     def drain(self, node: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What a backend tells of itself: a probe's findings, its nodes."""
+"""Facts that a backend reports: findings of its health check, its nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

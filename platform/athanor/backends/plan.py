@@ -8,9 +8,9 @@ class LaunchPlan:
     """One attempt: `nodes` agents, and `spare_nodes` that wait to take the place of one. `secrets` reach the
     processes' environment and are shown nowhere.
 
-    `backend_name` is a pure function of the attempt id, so that whoever submits again finds what is there. `team`,
-    `project` and `pool` are names, which a backend's configuration maps to accounts, namespaces, partitions; `job_name`
-    is whatever its user wrote. What is None is left to the backend.
+    `backend_name` is a pure function of the attempt id, so that a repeated submission finds the existing object.
+    `team`, `project` and `pool` are names, which a backend's configuration maps to accounts, namespaces, partitions;
+    `job_name` is whatever its user wrote. What is None is left to the backend.
     """
 
     attempt_id: str

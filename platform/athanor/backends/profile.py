@@ -33,7 +33,8 @@ class ClusterProfile(BaseModel):
     """`interfaces`: the network interfaces that peers are reached by, as NCCL and gloo name them (`eth0,eth1`).
     `hcas`: the InfiniBand or RoCE adapters to use, as NCCL_IB_HCA takes them; empty: all that are found.
     `roce_gid_index`, `roce_traffic_class`: what the adapters and switches are set up for; there is no usual value.
-    `interruption_notice`: the file or address on a node where a spot machine's provider tells that it takes it back.
+    `interruption_notice`: the file or address on a node where a spot machine's provider announces that it reclaims the
+    machine.
     `environment`: more variables for all agents of the cluster; they win over what the fabric asks for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

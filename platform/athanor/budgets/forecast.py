@@ -16,8 +16,11 @@ Z90 = 1.2816
 
 @dataclass(frozen=True)
 class Forecast:
-    """At the period's end. `at_present_rate`: if what runs now goes on and nothing else starts. `p90` None: too little
-    is known. `exhausted_in_seconds`: when P50 reaches the amount; None: not in this period."""
+    """Forecast for the period's end.
+
+    `at_present_rate`: if running jobs continue and nothing else starts. `p90`: None without enough history.
+    `exhausted_in_seconds`: when P50 reaches the amount; None: not in this period.
+    """
 
     p50: int
     p90: int | None

@@ -9,7 +9,7 @@ release        RESERVED -> ALLOWANCE   it gave its slots back, or its period end
 refund         SPENT -> ALLOWANCE      what it had done was lost to the infrastructure
 fault          SOURCE -> LOST          the same, recorded apart
 
-Locks: the organisation's row first for whoever reserves or changes amounts (quotas.services.locked_root), then jobs,
+Locks: the organisation's row first to reserve or change amounts (quotas.services.locked_root), then jobs,
 then meters, then periods in the order of their ids: a `Book` takes the last.
 """
 
@@ -169,7 +169,7 @@ def period_ids(wanted: Iterable[tuple[Budget, int, int]], now: datetime) -> dict
 
 
 def opened(budget: Budget, start: int, end: int, now: datetime) -> BudgetPeriod:
-    """The period, with its amount put in by whoever is first."""
+    """Return the period; the first caller credits its amount."""
     with transaction.atomic():
         row, made = BudgetPeriod.objects.get_or_create(
             budget=budget, start=moment_of(start), defaults={"end": moment_of(end)}

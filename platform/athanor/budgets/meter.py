@@ -32,7 +32,7 @@ from athanor.quotas import services as quotas
 SAVING_SECONDS = 60
 ROUND_SECONDS = 10
 OFTEN, SELDOM = 10, 300  # seconds between two counts of a run: a twentieth of its age, within these
-BATCH = 50  # at once: admission waits meanwhile
+BATCH = 50  # per transaction: admission waits meanwhile
 _holding = Q(status__in=[status.value for status in HOLDING])
 
 

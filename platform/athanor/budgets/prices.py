@@ -1,4 +1,4 @@
-"""What pools cost and what carbon their grid has, read for many pools at once.
+"""What pools cost and what carbon their grid has, read for many pools together.
 
 A pool's price is its series' where that is known, else its first rule's that holds, else its own (`Pool`). Carbon is
 its cluster's series', and not known without one.

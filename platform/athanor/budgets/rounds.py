@@ -104,7 +104,7 @@ def _note_rates(now: datetime) -> None:
 
 
 def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:
-    """Current periods of which more is spent than their budget's soft part, and nobody was told."""
+    """Return current periods beyond their soft limit whose teams were not notified."""
     rows = BudgetPeriod.objects.filter(Q(start__lte=now, end__gt=now, warned_at=None, budget__active=True))
     return rows.filter(spent__gt=0, spent__gte=F("budget__amount") * F("budget__soft_percent") / 100).select_related(
         "budget"

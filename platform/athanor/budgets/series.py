@@ -58,11 +58,11 @@ def from_answer(series: Series, body: str) -> list[SeriesPoint]:
     try:
         found = json.loads(body, parse_float=Decimal)
     except ValueError as error:
-        raise Invalid("invalid_series", f"the answer is no JSON: {error}", remedy="mend url") from error
+        raise Invalid("invalid_series", f"the answer is no JSON: {error}", remedy="fix url") from error
     for key in filter(None, str(series.mapping.get("items", "")).split(".")):
         if not isinstance(found, dict) or key not in found:
             detail = f"the answer has no {series.mapping['items']!r}"
-            raise Invalid("invalid_series", detail, remedy="mend mapping.items")
+            raise Invalid("invalid_series", detail, remedy="fix mapping.items")
         found = found[key]
     names = (str(series.mapping.get("time", "time")), str(series.mapping.get("value", "value")))
     return from_json(series.kind, found, *names)
@@ -105,7 +105,7 @@ def _points(kind: str, found: Iterable[tuple[str, Any, Any]]) -> list[SeriesPoin
         if len(problems) >= MOST_PROBLEMS or len(points) > MOST_POINTS:
             break
     if len(points) > MOST_POINTS:
-        problems.append(FieldProblem("", "too_many", f"more than {MOST_POINTS} points; send fewer at once"))
+        problems.append(FieldProblem("", "too_many", f"more than {MOST_POINTS} points; send fewer per request"))
     if not points and not problems:
         problems.append(FieldProblem("", "empty", "there is no point in it"))
     _refuse(problems)
@@ -133,5 +133,5 @@ def _number(value: Any) -> Decimal | None:
 def _refuse(problems: list[FieldProblem]) -> None:
     if problems:
         raise Invalid(
-            "invalid_series", problems[0].detail, remedy="mend the lines listed in errors", problems=tuple(problems)
+            "invalid_series", problems[0].detail, remedy="fix the lines listed in errors", problems=tuple(problems)
         )

@@ -62,7 +62,7 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
 
 
 def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
-    """What is left out stays. Another amount holds at once, in the current period too; what is spent stays spent."""
+    """Change a budget; omitted fields are unchanged. A new amount applies immediately, also to the current period."""
     try:
         with transaction.atomic():
             quotas.locked_root()

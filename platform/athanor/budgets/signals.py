@@ -1,4 +1,4 @@
-"""Whoever lets a job go, its reservations go with it: what ran is counted, and the rest released."""
+"""Release a job's reservations when it stops holding slots: its usage is charged, the rest released."""
 
 from typing import Any
 

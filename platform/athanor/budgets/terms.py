@@ -130,4 +130,4 @@ def _check_rules(rules: list[dict[str, Any]]) -> None:
             detail = f"zone={rule['zone']!r} is no time zone, such as UTC or Europe/Berlin"
             problems.append(FieldProblem(f"/rules/{index}/zone", "zone", detail))
     if problems:
-        raise Invalid("invalid_prices", problems[0].detail, remedy="mend the rules", problems=tuple(problems))
+        raise Invalid("invalid_prices", problems[0].detail, remedy="fix the rules", problems=tuple(problems))

@@ -71,7 +71,7 @@ def recent(half_life_seconds: int, now: datetime) -> dict[tuple[str, str], float
 
 
 def note_recent(used: dict[tuple[str, str], int], half_life_seconds: int, now: datetime) -> None:
-    """Count slot-seconds of the last moments, by team and accelerator. Whoever comes first, none is lost."""
+    """Count slot-seconds since the last count, by team and accelerator; concurrent callers lose none."""
     rows = [(team, accelerator, half_life_seconds, now, value) for (team, accelerator), value in sorted(used.items())]
     if rows:
         with connection.cursor() as cursor:

@@ -1,7 +1,7 @@
 """When a job may run by its own schedule: not before its time, and while price and carbon are below its ceilings.
 
-A job whose carbon ceiling meets a grid of which nothing is known waits (it is told so); one that runs is not paused for
-it. Ceilings give way when waiting longer would miss the deadline: from its time limit before that on.
+A job with a carbon ceiling waits while the grid's carbon intensity is unknown (its reason says so); a running one is
+not paused for it. Ceilings give way when waiting longer would miss the deadline: from its time limit before that on.
 """
 
 from collections.abc import Iterable

@@ -93,7 +93,7 @@ def _states() -> list[tuple[str, str]]:
 
 
 class Node(models.Model):
-    """A machine of a cluster, as its backend last told (backends/facts.py), and what we decided about it.
+    """A node of a cluster as its backend last reported it (backends/facts.py), and our actions on it.
 
     `listed` is False for one that the last inventory did not name. While `quarantined_at` is set, no new attempt runs
     there, whatever its cluster thinks of it. `released_at` is when that last ended. A node that only an incident named

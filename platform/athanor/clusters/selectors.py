@@ -88,8 +88,8 @@ def suspects(cluster: Cluster) -> dict[str, int]:
     """Nodes that hit several jobs lately, by name, with how many: a person should look whether to quarantine them."""
     since = timezone.now() - SUSPECT_WINDOW
     lately = Q(incidents__time__gte=since) & ~Q(incidents__job_id="")
-    anew = Q(released_at__isnull=True) | Q(incidents__time__gt=F("released_at"))
-    hit = Node.objects.filter(lately & anew, cluster=cluster, quarantined_at__isnull=True).values("name")
+    since_release = Q(released_at__isnull=True) | Q(incidents__time__gt=F("released_at"))
+    hit = Node.objects.filter(lately & since_release, cluster=cluster, quarantined_at__isnull=True).values("name")
     counted = hit.annotate(jobs=Count("incidents__job_id", distinct=True)).filter(jobs__gte=SUSPECT_JOBS)
     return {row["name"]: row["jobs"] for row in counted.order_by("name")}
 

@@ -15,7 +15,7 @@ FORGET_NODES_AFTER = timedelta(days=30)
 PROBES_KEPT = 200  # of a cluster
 LONGEST_VERSION = 200
 # What an inventory writes when it differs; a change of these alone is news.
-TOLD = (
+REPORTED = (
     "state", "reason", "pools", "accelerator", "slots", "slots_used", "cpus", "memory_bytes", "topology", "labels",
     "listed",
 )  # fmt: skip
@@ -24,7 +24,7 @@ TOLD = (
 def record_incidents(
     cluster: Cluster, nodes: Collection[str], kind: str, *, job_id: str, attempt_id: str, detail: str = ""
 ) -> None:
-    """An attempt ended on these nodes by what looks like their fault. Once for an attempt, however often it is told.
+    """Record that an attempt ended on these nodes, probably by their fault. Idempotent per attempt.
 
     A node that no inventory has named is recorded too.
     """
@@ -49,20 +49,19 @@ def note(node: Node, kind: str, *, actor: str = "", detail: str = "") -> None:
 
 
 def locked(cluster: Cluster) -> bool:
-    """Whether it is still there. Whoever writes of its nodes or removes it takes its row first: in another order the
-    two would wait for each other."""
+    """Lock the cluster's row and return whether it exists. Code that writes its nodes or deletes it locks it first."""
     return bool(Cluster.objects.select_for_update().filter(pk=cluster.pk).values_list("pk"))
 
 
 @transaction.atomic
-def store_nodes(cluster: Cluster, told: Sequence[NodeFacts]) -> None:
+def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
     """What an inventory said. A change of state is noted; who is no longer listed keeps its record for a while."""
     if not locked(cluster):
         return
     now = timezone.now()
     known = {node.name: node for node in Node.objects.select_for_update(no_key=True).filter(cluster=cluster)}
     new, changed = [], []
-    for facts in told:
+    for facts in reported:
         node = known.get(facts.name)
         if node is None:
             new.append(_tell(Node(cluster=cluster, name=facts.name, seen_at=now), facts))
@@ -74,13 +73,13 @@ def store_nodes(cluster: Cluster, told: Sequence[NodeFacts]) -> None:
             changed.append(node)
         if state and state != node.state:
             note(node, node.state, detail=node.reason)
-    names = {facts.name for facts in told}
+    names = {facts.name for facts in reported}
     lost = [node for node in known.values() if node.listed and node.name not in names]
     for node in lost:
         node.listed, node.state, node.reason, node.slots_used = False, NodeState.UNKNOWN.value, "", 0
         note(node, "unlisted")
     Node.objects.bulk_create(new, ignore_conflicts=True)  # an incident may have named it this moment
-    Node.objects.bulk_update([*changed, *lost], TOLD, batch_size=500)
+    Node.objects.bulk_update([*changed, *lost], REPORTED, batch_size=500)
     Node.objects.filter(cluster=cluster, name__in=names).update(seen_at=now)
     Node.objects.filter(
         cluster=cluster, listed=False, quarantined_at__isnull=True, seen_at__lt=now - FORGET_NODES_AFTER
@@ -122,7 +121,7 @@ def _verdict(version: str, findings: Sequence[dict[str, str]]) -> tuple[str, lis
 
 
 def _said(node: Node) -> list[object]:
-    return [getattr(node, name) for name in TOLD]
+    return [getattr(node, name) for name in REPORTED]
 
 
 def _tell(node: Node, facts: NodeFacts) -> Node:

@@ -108,7 +108,7 @@ class Environment(BaseModel):
 
 
 class EnvironmentProblem(SystemExit):
-    """Printed as it is, without a traceback: whoever starts the server mends it."""
+    """A configuration error, printed without a traceback for the operator."""
 
 
 def read(variables: Mapping[str, str] = os.environ) -> Environment:

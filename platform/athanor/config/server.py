@@ -1,7 +1,7 @@
 """Serves the web on a listening socket that several processes share: `python -m athanor.config.server --fd N`.
 
 Each process takes one connection at a time and then steps back for a moment, the longer the more it holds. uvicorn
-alone takes all that wait at once: of 32 that came together one process was seen to get 32 and the other none.
+alone takes all waiting connections: of 32 that arrived together one process was seen to get 32 and the other none.
 
 A process has room for a bounded number of connections. When it is full, the one that has waited for its client for
 longest makes room: an attacker's, as healthy clients send a request within milliseconds.
@@ -22,7 +22,7 @@ from athanor.config.protocol import LimitedProtocol, longest_waiting
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5
-# After each connection, for each that is held: whoever holds fewer is the first to take the next.
+# After each connection, for each that is held: the process with fewer connections accepts the next one first.
 STEP_BACK_SECONDS = 0.0002
 LONGEST_STEP_BACK_SECONDS = 0.004
 PAUSE_SECONDS = 0.5  # when no connection can be taken, as for want of file descriptors

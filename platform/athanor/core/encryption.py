@@ -2,7 +2,7 @@
 
 The master key comes from the environment (config/env.py). What a wrapped key belongs to is its associated data,
 so a wrapped key that is moved to another row does not open. What Tink encrypts begins with the id of the key it used,
-so that what a rotation has still to do can be read off the rows, and a rotation that was broken off goes on.
+so that the rows show what a rotation has still to do, and an interrupted one can continue.
 """
 
 import base64
@@ -57,7 +57,7 @@ def wrap_by_master(secret: str, owner: str) -> bytes:
 
 
 def unwrap_by_master(wrapped: Stored, owner: str) -> str:
-    """By the master key, or by the one before it while a rotation goes on."""
+    """Decrypt by the master key, or by the previous one during a rotation."""
     keyset, previous = master_keyset(), previous_master_keyset()
     if previous and not is_wrapped_by(keyset, wrapped):
         keyset = previous

@@ -1,4 +1,4 @@
-"""Errors that a caller can mend. Each has a stable code; the API turns them into RFC 9457 problems."""
+"""Errors that a caller can fix. Each has a stable code; the API turns them into RFC 9457 problems."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class FieldProblem:
 
 
 class AthanorError(Exception):
-    """Something a caller can mend: what is wrong (`message`), and how to mend it (`remedy`)."""
+    """An error that a caller can fix: what is wrong (`message`), and what to do (`remedy`)."""
 
     status = 400
     title = "Bad request"
@@ -115,7 +115,7 @@ class TooManyRequests(AthanorError):
 
 
 class Misconfigured(AthanorError):
-    """The platform was started with settings that do not fit its data; only its administrator can mend that."""
+    """The platform was started with settings that do not fit its data; only its administrator can fix that."""
 
     status = 500
     title = "Misconfigured"

@@ -1,4 +1,4 @@
-"""Public ids: a prefix that tells the kind, and a ULID, so that ids sort by the time they were made."""
+"""Public ids: a prefix for the kind, and a ULID, so that ids sort by creation time."""
 
 from datetime import UTC, datetime
 

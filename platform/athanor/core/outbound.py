@@ -89,7 +89,7 @@ def _exchange(method: str, target: Target, body: bytes | None, headers: dict[str
     with ExitStack() as opened:
         link = socket.create_connection((target.address, target.port), timeout=CONNECT_SECONDS)
         opened.callback(link.close)
-        # A timeout of the socket is for each read; whoever sends a byte every few seconds is cut off by this one.
+        # A timeout of the socket is for each read; a server that sends a byte every few seconds is cut off by this one.
         wire = [link]
         deadline = threading.Timer(WHOLE_SECONDS, lambda: _cut(wire[-1]))
         deadline.daemon = True

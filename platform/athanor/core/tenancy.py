@@ -2,7 +2,7 @@
 
 `athanor.teams` names the teams whose rows a session sees and writes. Policies on every table of a team's work (made by
 `protect` in migrations) ask it, of the runtime role and of the tables' owner alike. Empty or `*` is all: workers and
-commands. The web's sessions start with `-`, nobody's, and each request is let in to the teams of whoever it was
+commands. The web's sessions start with `-`, nobody's, and each request is restricted to the teams of the caller it was
 recognised as; when its connection goes back to the pool, it is nobody's again. So a query that forgets its team finds
 nothing, not everything.
 

@@ -1,7 +1,7 @@
 """When to believe a backend that says an attempt is not there. To believe it wrongly starts the job a second time.
 
 An absence counts only when it was seen more than once and for some time: a listing may be late, or empty for a moment.
-When a backend denies all of several attempts at once, it has more likely lost its memory than its jobs. And whoever
+When a backend denies several attempts in one listing, it has more likely lost its state than its jobs. And whoever
 was heard a moment ago is alive, whatever a listing says.
 """
 

@@ -110,7 +110,7 @@ def _sweep(lease: Lease) -> None:
     for batch in _batches(attempts):
         answers = _ask(backend, cluster, batch)
         if not leases.renew(Cluster, lease, seconds=LEASE_SECONDS):
-            return  # away for too long: whoever sweeps now knows better
+            return  # this worker was paused for too long: another one has newer facts
         _apply_batch(batch, answers, tally)
     absence.end_believed(attempts, tally)
     Cluster.objects.filter(pk=lease.pk, lease_token=lease.token).update(observed_at=Now())
@@ -215,7 +215,7 @@ def _known(live: Live) -> NativeFacts:
 
 
 def _write_places(present: list[tuple[Live, Observation]]) -> None:
-    """When and where they were launched, or are expected to be: by our clock, from the spans that the backend told."""
+    """Write when and where they were launched or will be, by our clock, from durations that the backend reported."""
     launched: dict[float | None, list[str]] = {}
     for live, answer in present:
         if live.launched_at is None and answer.phase is not Phase.PENDING:

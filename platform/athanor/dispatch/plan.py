@@ -1,4 +1,4 @@
-"""From the record of an attempt to what is launched, and to what its trainer is told. Pure."""
+"""Build the launch plan and the trainer's configuration of an attempt. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -67,11 +67,11 @@ def reason_of_end(
 ) -> tuple[Reason, str]:
     """Why an attempt ended, from the best witness: the agent's report, what its backend did to it, its exit status,
     the backend's words."""
-    told = explanation or native_reason
+    message = explanation or native_reason
     if report is not None and (cause is None or report.end_class not in CONSEQUENCES or report.stopped_for):
         return REASON_OF_END[report.end_class], report.message
     if cause is not None:
-        return REASON_OF_CAUSE[cause], told
+        return REASON_OF_CAUSE[cause], message
     by_status = {status: end_class for end_class, status in EXIT_STATUS.items()}
     if exit_status is not None and exit_status in by_status:
         end_class = by_status[exit_status]
@@ -82,10 +82,10 @@ def reason_of_end(
     if signal is not None and 0 < signal <= MOST_SIGNALS:
         return Reason.PROCESS_KILLED, f"The agent was killed by signal {signal}."
     if exit_status is not None:
-        return Reason.LAUNCH_FAILED, f"Exit status {exit_status}, which is none of the agent's. {told}".strip()
+        return Reason.LAUNCH_FAILED, f"Exit status {exit_status}, which is none of the agent's. {message}".strip()
     if native_state == "vanished":
         return Reason.PROCESS_KILLED, native_reason
-    return Reason.UNKNOWN_LOSS, told
+    return Reason.UNKNOWN_LOSS, message
 
 
 def decide(reason: Reason, detail: str, policy: RetryPolicy, history: Sequence[PastEnd], now: datetime) -> Outcome:

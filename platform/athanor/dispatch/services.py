@@ -1,4 +1,4 @@
-"""What dispatch shares: locking a job with its attempt, backends of clusters, what an attempt is told."""
+"""Shared by dispatch: locking a job with its attempt, backends of clusters, the configuration of an attempt."""
 
 import logging
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def spec_of(job: Job) -> JobSpec:
 def run_config_of(attempt: Attempt) -> RunConfig:
     """GET /run. May raise Unavailable, when the data is an S3 prefix that cannot be listed now.
 
-    Whoever asks was launched, though no sweep may have seen it yet: the time limit counts from then.
+    An agent that calls was launched, even if no reconciler has seen it yet: the time limit counts from then.
     """
     job = attempt.job
     if attempt.launched_at is None:
@@ -123,7 +123,7 @@ def stored_report(attempt: Attempt) -> AttemptEnd | None:
 
 def record_end(attempt: Attempt, report: AttemptEnd) -> None:
     """What a node's agent says at its end. Of several nodes the first word stands, unless that one only saw the
-    consequences of what another then tells."""
+    consequences of what another reports then."""
     with locked(attempt.pk) as (_, row):
         known = stored_report(row)
         if known is not None and not _supersedes(report, known):
@@ -139,7 +139,7 @@ def _supersedes(report: AttemptEnd, known: AttemptEnd) -> bool:
 
 
 def interrupted(attempt_id: str, notice: str) -> None:
-    """The provider takes a machine of the attempt back: it saves a checkpoint, and its job goes on elsewhere."""
+    """Handle a spot interruption: the attempt saves a checkpoint, and its job continues elsewhere."""
     with locked(attempt_id) as (job, attempt):
         if attempt.status != AttemptStatus.ENDED.value:
             detail = f"Its provider said: {notice}."

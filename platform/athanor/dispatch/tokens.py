@@ -1,6 +1,6 @@
 """The attempt's token: an HMAC of its id under the platform's key.
 
-It need not be stored, so whoever submits an attempt again after a crash gives it the same one. It is good while the
+It is not stored: a worker that submits an attempt again after a crash computes the same one. It is good while the
 attempt lives, and at the longest for its time limit and a grace from its launch.
 """
 

@@ -67,8 +67,8 @@ class JobAdmin(SeenOnly):
 
     @admin.display(description="why")
     def why(self, job: Job) -> str:
-        told = explain(job.reason, job.reason_detail)
-        return f"{told['message']} {told['remedy']}" if told else "-"
+        meaning = explain(job.reason, job.reason_detail)
+        return f"{meaning['message']} {meaning['remedy']}" if meaning else "-"
 
     @admin.display(description="labels")
     def labels_shown(self, job: Job) -> str:

@@ -1,10 +1,10 @@
 """A team's events in one order: the order in which their transactions were committed.
 
-A number drawn while a transaction runs can become visible after a higher one, and whoever has read up to the higher
-one never sees it. So events are written without a number and get it afterwards, from one writer at a time, which
+A number drawn while a transaction runs can become visible after a higher one, and a reader that has read up to the
+higher one never sees it. So events are written without a number and get it afterwards, from one writer at a time, which
 numbers what is committed by then: a late commit gets a higher number than everything that was read before it.
 
-Whoever reads a feed calls `number` first; a sweeper does so for webhooks. A submission pays nothing for it.
+Readers of a feed call `number` first; a reconciler does so for webhooks. A submission pays nothing for it.
 """
 
 from collections.abc import Collection, Mapping

@@ -57,7 +57,7 @@ class Job(LeasedModel):
     warnings = models.JSONField(default=list)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="jobs")
     slots = models.PositiveIntegerField()
-    # Of the resolved spec, for who reads many jobs at once. `schedule` is None when it asks for nothing.
+    # Copied from the resolved spec for queries over many jobs. `schedule` is None without a schedule.
     nodes = models.PositiveIntegerField(default=1)
     time_limit_seconds = models.PositiveIntegerField(default=86_400)
     schedule = models.JSONField(null=True)
@@ -110,8 +110,7 @@ class Job(LeasedModel):
 
 
 class Label(models.Model):
-    """One of `Job.labels` to search by. Row security lets no index answer a question about JSON, which could tell what
-    it must not; equal text can."""
+    """One of `Job.labels`, for searches: under row-level security an index can serve equality of text, not JSON."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)

@@ -23,7 +23,7 @@ OPEN = """
     ) project ON true
 """
 DEFAULT = "default"  # of a spec that names none
-# Two first jobs of a project may come at once.
+# Two first jobs of a project may be submitted concurrently.
 MAKE = """
     INSERT INTO jobs_project (id, team_id, name, description, created_at, created_by_id)
     VALUES (%s, %s, %s, '', %s, %s) ON CONFLICT (team_id, name) DO NOTHING

@@ -28,7 +28,7 @@ def queues(who: Principal, *, whole: bool, most: int, pool: str = "") -> list[Qu
     rows = Pool.objects.select_related("cluster").order_by("cluster__name", "name")
     pools = [row for row in rows if pool in ("", str(row), row.cluster.name)]
     waiting = Job.objects.filter(status=JobStatus.QUEUED.value, pool__in=pools)
-    with tenancy.unrestricted():  # sums over all teams, which tell of none
+    with tenancy.unrestricted():  # sums over all teams, which name none
         held = Job.objects.filter(pool__in=pools, status__in=[status.value for status in HOLDING])
         used = dict(held.values_list("pool_id").order_by().annotate(slots=Sum("slots")))
         sums = waiting.values_list("pool_id").order_by()

@@ -1,4 +1,4 @@
-"""Every read of jobs by the API, scoped by the teams of whoever asks."""
+"""Queries of jobs for the API, scoped by the teams of the caller."""
 
 from datetime import datetime, timedelta
 

@@ -143,7 +143,7 @@ def _refuse_if_ending(job: Job, what: str) -> None:
 
 
 def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
-    """Write what the user wants, once; whoever acts on it is woken."""
+    """Record what the user requested, once, and trigger the task that acts on it."""
     if job.desired == desired.value:
         return
     before = job.desired

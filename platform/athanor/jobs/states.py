@@ -39,7 +39,7 @@ FINAL = frozenset(status for status, exits in ALLOWED.items() if not exits)
 HOLDING = frozenset({S.ADMITTED, S.DISPATCHING, S.STARTING, S.RUNNING, S.PAUSING, S.STOPPING})
 
 
-# So far that they can be asked to save a checkpoint and give their slots back.
+# Statuses in which a job can be asked to checkpoint and release its slots.
 STOPPABLE_AT_CHECKPOINT = frozenset({S.STARTING, S.RUNNING})
 
 

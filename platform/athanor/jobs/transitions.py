@@ -99,7 +99,7 @@ def _announce(moved: Sequence[tuple[Job, JobStatus]], to: JobStatus) -> None:
 
 def give_back(job: Job, reason: Reason, detail: str, *, actor: str, data: dict[str, Any] | None = None) -> bool:
     """Let `job`, whose row the caller has locked, save a checkpoint, give its slots back and wait again because of
-    `reason`. False when it is not so far, or is ending already."""
+    `reason`. Return False if the job has not started yet or is already stopping."""
     assert MEANINGS[reason].final is None
     if JobStatus(job.status) not in STOPPABLE_AT_CHECKPOINT or job.desired != Desired.RUN.value:
         return False
@@ -158,7 +158,7 @@ def admit_all(jobs: Sequence[Job], *, actor: str, data: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class WaitingFor:
-    """What a queued job is told. `facts` are for Job.waiting (scheduling/explain.py)."""
+    """Why a queued job waits. `facts`: the content of Job.waiting (scheduling/explain.py)."""
 
     job_id: str
     reason: Reason
@@ -166,10 +166,10 @@ class WaitingFor:
     facts: dict[str, Any] | None = None
 
 
-def set_waiting_reasons(told: Sequence[WaitingFor]) -> None:
+def set_waiting_reasons(reasons: Sequence[WaitingFor]) -> None:
     """Say of queued jobs why they wait; an event only where the reason is another one. Those that a user's request
     holds just now are left for the next time. The caller's transaction."""
-    by_id = {each.job_id: each for each in told}
+    by_id = {each.job_id: each for each in reasons}
     rows = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
         pk__in=by_id, status=JobStatus.QUEUED.value
     )
@@ -194,11 +194,11 @@ def set_waiting_reasons(told: Sequence[WaitingFor]) -> None:
 
 
 def add_facts_of_waiting(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """To what jobs that still wait were told, by their ids; no event, no new version."""
+    """Add facts to Job.waiting of jobs that still wait, by id, without an event or a new version."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_job SET waiting = waiting || told.facts FROM jsonb_to_recordset(%s::jsonb)"
-            " AS told(id text, facts jsonb) WHERE jobs_job.id = told.id AND status = %s AND waiting IS NOT NULL",
+            "UPDATE jobs_job SET waiting = waiting || new.facts FROM jsonb_to_recordset(%s::jsonb)"
+            " AS new(id text, facts jsonb) WHERE jobs_job.id = new.id AND status = %s AND waiting IS NOT NULL",
             [json.dumps([{"id": job_id, "facts": each} for job_id, each in facts.items()]), JobStatus.QUEUED.value],
         )
 
@@ -216,10 +216,10 @@ def _write_waiting(jobs: Sequence[Job]) -> None:
     ]  # fmt: skip
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_job SET reason = told.reason, reason_detail = told.detail, waiting = told.waiting,"
-            " version = told.version, event_seq = told.event_seq, updated_at = now()"
-            " FROM jsonb_to_recordset(%s::jsonb) AS told(id text, reason text, detail text, waiting jsonb, version int,"
-            " event_seq int) WHERE jobs_job.id = told.id",
+            "UPDATE jobs_job SET reason = new.reason, reason_detail = new.detail, waiting = new.waiting,"
+            " version = new.version, event_seq = new.event_seq, updated_at = now()"
+            " FROM jsonb_to_recordset(%s::jsonb) AS new(id text, reason text, detail text, waiting jsonb, version int,"
+            " event_seq int) WHERE jobs_job.id = new.id",
             [json.dumps(rows)],
         )
 

@@ -6,8 +6,8 @@
 | `store`, `s3://BUCKET/PREFIX` | one object for each head, never overwritten | yes |
 | `syslog`, `syslog://HOST:PORT` | one message (RFC 5424, facility 13, audit) | `--anchors FILE` |
 
-An anchor proves that the trail had that end at that time. Whoever can also remove anchors can hide what came after the
-oldest one that is left, so keep at least one place where the platform may add and not remove.
+An anchor proves that the trail had that end at that time. A person who can also remove anchors can hide what came after
+the oldest one that is left, so keep at least one place where the platform may add and not remove.
 """
 
 import os

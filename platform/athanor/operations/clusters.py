@@ -59,7 +59,7 @@ def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
     except (TypeError, ValueError) as error:
         problems = (FieldProblem("/config", "invalid", str(error)),)
     first = f"{problems[0].pointer}: {problems[0].detail}"
-    remedy = "mend the fields listed in errors"
+    remedy = "fix the fields listed in errors"
     raise Invalid("invalid_config", f"the configuration does not fit: {first}", remedy=remedy, problems=problems)
 
 
@@ -115,7 +115,7 @@ def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, act
 def change(
     cluster_id: str, actor: User, guard: Guard, *, config: dict[str, Any] | None = None, enabled: bool | None = None
 ) -> Cluster:
-    """What is None stays. A disabled cluster is drained: what runs goes on, nothing new is admitted."""
+    """Change a cluster; None leaves a field unchanged. A disabled cluster admits nothing new; running jobs continue."""
     known = find(cluster_id)
     if config is not None:
         checked(known.kind, config, known.name)
@@ -183,7 +183,7 @@ def sync_teams(cluster_id: str, actor: User) -> list[str]:
         teams = Team.objects.filter(deleted_at=None).order_by("name")
         done = backend.sync_teams(list(teams.values_list("name", flat=True)))
     except BackendRejected as error:
-        raise Conflict("sync_refused", f"{row} refused: {error}", remedy="mend what it says") from error
+        raise Conflict("sync_refused", f"{row} refused: {error}", remedy="fix what it says") from error
     except BackendUnavailable as error:
         raise away(row, error) from error
     audit.record_alone("cluster.sync_teams", actor=actor, target=("cluster", row.id), after={"changes": len(done)})
@@ -201,7 +201,7 @@ def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> 
     row = find(cluster_id)
     if not SLUG.match(name):
         detail = f"pool name {name!r} takes letters, digits, - and _, 63 at most"
-        raise Invalid("invalid", detail, remedy="mend it", problems=(FieldProblem("/name", "invalid", detail),))
+        raise Invalid("invalid", detail, remedy="fix it", problems=(FieldProblem("/name", "invalid", detail),))
     with transaction.atomic():
         pool = Pool.objects.select_for_update(no_key=True).filter(cluster=row, name=name).first()
         before = _pool_facts(pool) if pool else None
@@ -282,7 +282,7 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
     try:
         _drain(backend, name, reason, drained=drained)
     except BackendRejected as error:
-        raise Conflict("drain_refused", f"{cluster} refused: {error}", remedy="mend what it says") from error
+        raise Conflict("drain_refused", f"{cluster} refused: {error}", remedy="fix what it says") from error
     except BackendUnavailable as error:
         raise away(cluster, error) from error
     with transaction.atomic():

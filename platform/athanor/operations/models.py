@@ -8,7 +8,7 @@ from athanor.core.leases import LeasedModel
 
 
 class SweeperRun(models.Model):
-    """How one sweeper's last runs went, whichever worker ran it and whoever sent for it."""
+    """Result of a reconciler's last runs, on any worker."""
 
     task = models.CharField(primary_key=True, max_length=60)
     ran_at = models.DateTimeField(null=True)

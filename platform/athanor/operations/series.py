@@ -1,4 +1,4 @@
-"""Prices and carbon that a provider tells: fetched when due, by one worker, from addresses that may be asked."""
+"""Fetch price and carbon series of providers when due, by one worker, from allowed addresses."""
 
 from datetime import timedelta
 from functools import partial

@@ -101,7 +101,7 @@ def _drain_quarantined(cluster: Cluster, backend: Backend) -> None:
 
 
 def _ways_back(kind: str) -> Iterator[Finding]:
-    """Whether what runs there finds its way to the platform and to the store, as far as can be told from here."""
+    """Check whether nodes can reach the platform and the store, as far as the configuration shows."""
     for check, what, url, variable in (
         ("platform_address", "the platform", settings.ATHANOR.public_url, "ATHANOR_PUBLIC_URL"),
         ("object_store", "the object store", settings.ATHANOR.s3_endpoint, "ATHANOR_S3_ENDPOINT"),
@@ -114,10 +114,10 @@ def _ways_back(kind: str) -> Iterator[Finding]:
             socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
         except OSError as error:
             detail = f"{what} is not reached at {url} from here: {error}"
-            yield Finding(check, Level.WARNING, detail, f"start it, or mend {variable}")
+            yield Finding(check, Level.WARNING, detail, f"start it, or fix {variable}")
             continue
         if kind != "local" and host.startswith(LOOPBACK):
-            detail = f"nodes are told that {what} is at {url}, which is each machine itself"
+            detail = f"nodes are given {url} for {what}, which is each machine itself"
             remedy = f"set {variable} to an address that all nodes reach, unless they are this machine"
             yield Finding(check, Level.WARNING, detail, remedy)
         else:

@@ -40,7 +40,7 @@ def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = F
         return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, memory)
     vocab = training.tokenizer.vocab_size
     mesh = plan_mesh(training, vocab, spec.resources.world_size)
-    # Without a mesh there is a problem to tell, and what one data rank for each process needs is near enough.
+    # Without a valid mesh there is a problem to report; one data rank per process is a good approximation.
     plain = training.model_copy(update={"parallelism": ParallelismSpec()}) if isinstance(mesh, list) else training
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
     if with_smallest_micro_batches:
@@ -78,7 +78,7 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
         detail = f"{asked} asked, pool {pool.name} has {pool.nodes}"
         found.append(FieldProblem(f"/resources/{field}", "too_many_nodes", detail))
     if spare and nodes == 1:
-        detail = "a run of one node starts anew as a new attempt when it is lost; spare nodes are for several"
+        detail = "single-node jobs are retried as a new attempt; spare_nodes only applies to multi-node jobs"
         found.append(FieldProblem("/resources/spare_nodes", "no_use_for_spares", detail))
     if (spec.resources.memory_bytes_per_node or 0) > pool.memory_bytes_per_node:
         detail = (

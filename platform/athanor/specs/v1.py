@@ -104,7 +104,7 @@ class JobSpec(OneTask, SpecModel):
     version: Literal[1] = 1
     """Version of this format. There is only version 1."""
     name: Annotated[Name, Field(examples=["llama-1m-baseline"])]
-    """Name of the job in lists and exports. Several jobs may have the same name; the id tells them apart."""
+    """Name of the job in lists and exports. Several jobs may have the same name; the id distinguishes them."""
     team: Annotated[Name | None, Field(examples=["research"])] = None
     """Name or id of the team that owns the job and whose quota and budget it uses. Can be left out by a user or token
     of a single team."""

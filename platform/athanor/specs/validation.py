@@ -1,4 +1,4 @@
-"""From what was sent to a JobSpec, or to every mistake in it at once."""
+"""Parse and validate a job spec, or report all its mistakes together."""
 
 import difflib
 import hashlib
@@ -50,7 +50,7 @@ def parsed(model: type[Model], data: Any, code: str, what: str) -> Model:
         raise Invalid(
             code,
             f"{len(problems)} field{'s' if len(problems) > 1 else ''} of the {what} cannot be used",
-            remedy="mend the fields listed in errors",
+            remedy="fix the fields listed in errors",
             problems=problems,
         ) from error
 

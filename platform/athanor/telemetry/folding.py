@@ -1,6 +1,6 @@
 """Puts what came in small batches where it is read from: series into their blocks, log lines into larger chunks.
 
-Whoever folds holds the lock of the job's row of progress, so that nothing is folded twice. Ingest folds each time
+Compaction holds the lock of the job's progress row, so that nothing is compacted twice. Ingest folds each time
 enough has come; `fold_due` is the sweeper for what ended attempts and older versions left loose.
 """
 
@@ -19,7 +19,7 @@ from athanor.telemetry import codec, logs, pyramid
 from athanor.telemetry.codec import Matrix
 from athanor.telemetry.models import LogChunk, MetricBlock, MetricChunk, MetricSegment, MetricSeries, Progress
 
-ROWS = 512  # as many steps at least are folded at once while a run goes on
+ROWS = 512  # minimum number of steps per compaction of a running job
 LINES = 500
 MOST_CHUNKS = 1024  # folded in one transaction
 LONGEST_NAME = 200

@@ -155,7 +155,7 @@ def _take(attempt: Attempt, kind: str, batch: Batch) -> int | None:
     writer, created = Writer.objects.get_or_create(attempt=attempt, kind=kind, name=batch.writer)
     if created and expected.update(next_sequence=F("next_sequence") + 1):
         return None
-    # Another sender of the same writer may have been waited for: what it stored is read anew.
+    # Another sender of the same writer may have been waited for: what it stored is read again.
     writer.refresh_from_db()
     if batch.sequence < writer.next_sequence:
         return writer.next_sequence

@@ -19,7 +19,7 @@ from athanor.telemetry.models import LogChunk
 MOST_LINES = 500  # in one chunk
 MOST_TEXT = 64 * 1024
 SIGNATURE_BITS = 8192
-PAGE_CHUNKS = 16  # read at once
+PAGE_CHUNKS = 16  # read per query
 MOST_CHUNKS = 512  # opened for one request
 LARGEST_CHUNK = 10_000  # no chunk ever had as many lines
 MOST_BITS = 16  # of what is sought that are asked for

@@ -149,8 +149,8 @@ class MetricBlock(models.Model):
 class LogChunk(Chunk):
     """Lines `first_line`..`last_line` of the job, in the order they were received.
 
-    `ranks` and `signature` (logs.signature) tell a search which chunks it need not open. Both are null while the
-    chunk is a loose end: folding.py soon makes one of many.
+    `ranks` and `signature` (logs.signature) let a search skip chunks. Both are null until the chunk is
+    compacted with others (folding.py).
     """
 
     first_line = models.BigIntegerField()

@@ -20,7 +20,7 @@ LIVE = tuple(status.value for status in HOLDING)
 
 
 @dataclass(frozen=True)
-class Told:
+class LiveProgress:
     """The newest numbers of a job, and what of its spec gives them a meaning."""
 
     job_id: str
@@ -30,18 +30,18 @@ class Told:
     progress: Progress
 
 
-def newest_progress(job_ids: Collection[str], team_ids: Collection[str], since: datetime | None) -> list[Told]:
+def newest_progress(job_ids: Collection[str], team_ids: Collection[str], since: datetime | None) -> list[LiveProgress]:
     """Of these jobs and of the live jobs of these teams, what was heard since then."""
     live = Job.objects.filter(team_id__in=list(team_ids), status__in=LIVE).values("pk")
     # Two statements: one with OR would read every job's row.
-    found = [*_told(job_ids, since)] if job_ids else []
+    found = [*_live_progress(job_ids, since)] if job_ids else []
     if team_ids:
-        known = {told.job_id for told in found}
-        found += [told for told in _told(live, since) if told.job_id not in known]
+        known = {each.job_id for each in found}
+        found += [each for each in _live_progress(live, since) if each.job_id not in known]
     return found
 
 
-def _told(job_ids: Any, since: datetime | None) -> Iterator[Told]:
+def _live_progress(job_ids: Any, since: datetime | None) -> Iterator[LiveProgress]:
     rows = Progress.objects.filter(job_id__in=job_ids)
     if since is not None:
         rows = rows.filter(updated_at__gte=since)
@@ -58,7 +58,7 @@ def _told(job_ids: Any, since: datetime | None) -> Iterator[Told]:
             continue
         sizes = step_sizes(row.tokens_per_step, row.sequence_length, row.batch_ramp)
         seen = sizes.before(max(row.step, 0)) * row.sequence_length
-        yield Told(row.job_id, row.team_id, row.steps, seen, row)
+        yield LiveProgress(row.job_id, row.team_id, row.steps, seen, row)
 
 
 def silence(attempts: Collection[str]) -> dict[str, timedelta]:

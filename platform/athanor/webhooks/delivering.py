@@ -1,5 +1,5 @@
 """Sends what is due. A delivery is leased, sent outside any transaction, and its outcome applied while the lease holds:
-whoever crashes in between lets it be sent again, so receivers get every event at least once.
+a crash in between lets it be sent again, so receivers get every event at least once.
 """
 
 import logging

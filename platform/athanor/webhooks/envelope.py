@@ -27,7 +27,7 @@ def wanted(types: list[str], event_type: str) -> bool:
 
 
 def of_event(event: JobEvent, source: str) -> str:
-    """`source` and `id` together name an event for ever: whoever gets it twice can tell."""
+    """Build the CloudEvent. `source` and `id` identify an event permanently, so that receivers can deduplicate."""
     return _encoded(
         {
             "specversion": "1.0",

@@ -8,7 +8,7 @@ from athanor.core.leases import LeasedModel
 
 
 class Webhook(models.Model):
-    """An address that is told of a team's events, from `position` in the team's feed on."""
+    """An address that receives a team's events, from `position` in the team's feed on."""
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.webhook_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="webhooks")
@@ -57,7 +57,7 @@ class Delivery(LeasedModel):
     id = models.CharField(primary_key=True, max_length=40, default=ids.delivery_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
     webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, related_name="deliveries")
-    # None for a test, which tells of no event.
+    # None for a test delivery.
     team_seq = models.BigIntegerField(null=True)
     event_type = models.CharField(max_length=60)
     body = models.TextField()

@@ -1,4 +1,4 @@
-"""From a team's feed to deliveries: each event once for each webhook that wants it, whoever crashes in between."""
+"""Create deliveries from a team's feed: each event once per subscribed webhook, in spite of crashes."""
 
 from datetime import timedelta
 from functools import partial

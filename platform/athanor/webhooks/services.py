@@ -23,11 +23,11 @@ TEST_WINDOW = timedelta(minutes=1)
 
 
 def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
-    """A new webhook, told of what happens from now on, and its secret, which is shown this once."""
+    """Create a webhook for events from now on. Return it with its secret, which is shown once."""
     outbound.check_webhook_url(url)
     feed.number()
     with transaction.atomic():
-        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # so that two at once do not both find room
+        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # concurrent requests must not both pass the limit
         if Webhook.objects.filter(team=team).count() >= MOST_OF_A_TEAM:
             raise Conflict(
                 "too_many_webhooks", f"team {team.name} has {MOST_OF_A_TEAM} webhooks", remedy="delete one of them"
@@ -41,7 +41,7 @@ def create(team: Team, *, url: str, name: str, types: list[str], actor: User) ->
 
 
 def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
-    """`changes`: url, name, types, enabled. Switched on again, it is told of what happens from then on."""
+    """`changes`: url, name, types, enabled. Enabled again, it receives events from then on."""
     if "url" in changes:
         outbound.check_webhook_url(changes["url"])
     feed.number()
@@ -72,7 +72,7 @@ def delete(webhook: Webhook, actor: User) -> None:
         except IntegrityError:  # an event was published for it in between: once more, with that delivery
             continue
         return
-    raise Conflict("webhook_busy", f"{webhook.id} is told of events just now", retry_after_seconds=1)
+    raise Conflict("webhook_busy", f"{webhook.id} is processing events now", retry_after_seconds=1)
 
 
 def _delete(webhook: Webhook, actor: User) -> None:
@@ -126,7 +126,7 @@ def test(webhook: Webhook, actor: User) -> Delivery:
 
 
 def redeliver(delivery: Delivery, actor: User) -> Delivery:
-    """The same body once more, with all its tries before it; whoever got it already can tell by its id."""
+    """Deliver the same body again; receivers can deduplicate by its id."""
     _refuse_if_off(delivery.webhook)
     now = timezone.now()
     with transaction.atomic():

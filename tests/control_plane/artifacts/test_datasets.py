@@ -119,7 +119,7 @@ def test_a_format_that_is_told_is_in_the_stored_name(api: Any, bucket: str) -> N
         (tar_of(a__txt=b"x" * 2000)[:1024], "no whole tar"),
         (tar_of(a__txt=b"fine", b__jsonl=b'{"text": 1}\n{'), "b.jsonl: line 2 is not JSON"),
         (tar_of(a__txt=b"fine", b__txt=b"bad \xff"), "b.txt: byte 4 is not UTF-8"),
-        (tar_of(a__parquet=PARQUET[:-1]), "a.parquet: is no whole parquet file"),
+        (tar_of(a__parquet=PARQUET[:-1]), "a.parquet: is no complete parquet file"),
         (tar_of(**{"x/a__txt": b"one", "y/a__txt": b"two"}), "two files would be stored as a.txt"),
     ],
 )

@@ -18,7 +18,7 @@ from athanor.accounts.tickets import Ticket, still_good
 from athanor.api.streams import reads
 from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_frame
-from athanor.telemetry.selectors import Told
+from athanor.telemetry.selectors import LiveProgress
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class Hub:
     async def _tick(self, tick: int) -> bool:
         """True when there is more to read at once."""
         new = await self._read(set(self._heads), reads.news, dict(self._heads))
-        progress: list[tuple[Told, bytes]] = []
+        progress: list[tuple[LiveProgress, bytes]] = []
         if tick % PROGRESS_TICKS == 0:
             progress = await self._changed_progress(with_teams=tick % TEAM_PROGRESS_TICKS == 0)
         # After the reads and before anything is handed out: what was committed after a removal, and so read after it,
@@ -248,14 +248,14 @@ class Hub:
             joined = b"".join(event_frame(str(seq), data) for seq, data in items)
             self._hand(News(key, tuple(items), joined))
 
-    async def _changed_progress(self, *, with_teams: bool) -> list[tuple[Told, bytes]]:
+    async def _changed_progress(self, *, with_teams: bool) -> list[tuple[LiveProgress, bytes]]:
         teams = [key for key in self._followers if key in self._teams] if with_teams else []
         jobs = [key for key in self._followers if key not in self._teams]
         if not teams and not jobs:
             return []
         return await self._read(set(self._heads), self._progress.changes, jobs, teams)
 
-    def _spread_progress(self, progress: list[tuple[Told, bytes]]) -> None:
+    def _spread_progress(self, progress: list[tuple[LiveProgress, bytes]]) -> None:
         frames: dict[str, list[bytes]] = {}
         for told, frame in progress:
             for key in (told.job_id, told.team_id):

@@ -13,7 +13,7 @@ from athanor.api.v1.shapes import progress_body
 from athanor.core import tenancy
 from athanor.jobs import feed
 from athanor.jobs.models import JobEvent
-from athanor.telemetry.selectors import Told, newest_progress
+from athanor.telemetry.selectors import LiveProgress, newest_progress
 
 PAGE = 500
 # Progress is stamped before its commit: one that was committed late is still seen by this much of overlap.
@@ -84,7 +84,7 @@ class ProgressWatch:
     told: dict[str, datetime]
     since: datetime | None = None
 
-    def changes(self, job_ids: Collection[str], team_ids: Collection[str]) -> list[tuple[Told, bytes]]:
+    def changes(self, job_ids: Collection[str], team_ids: Collection[str]) -> list[tuple[LiveProgress, bytes]]:
         """The newest numbers of jobs, and of the teams' live jobs, that changed since the last call."""
         found = []
         for told in newest_progress(job_ids, team_ids, self.since and self.since - OVERLAP):
@@ -102,7 +102,7 @@ class ProgressWatch:
             self.told = {job_id: time for job_id, time in self.told.items() if time >= self.since - OVERLAP}
 
 
-def _progress_data(told: Told) -> dict[str, Any]:
+def _progress_data(told: LiveProgress) -> dict[str, Any]:
     return {
         "type": "job.progress",
         "job_id": told.job_id,

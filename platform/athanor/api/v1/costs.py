@@ -172,4 +172,4 @@ def _rows(request: Request, after: datetime, before: datetime, by: list[str]) ->
 
 def _invalid(name: str, detail: str) -> Invalid:
     problem = FieldProblem(f"/{name}", "range", detail)
-    return Invalid("invalid_parameter", detail, remedy=f"mend {name}", problems=(problem,))
+    return Invalid("invalid_parameter", detail, remedy=f"fix {name}", problems=(problem,))

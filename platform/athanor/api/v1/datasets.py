@@ -265,4 +265,4 @@ def _no_tar(error: tarfile.TarError) -> Invalid:
 
 def _refused(pointer: str, detail: str) -> Invalid:
     problem = FieldProblem(pointer, "invalid", detail)
-    return Invalid("invalid_dataset", detail, remedy=f"mend {pointer[1:]}", problems=(problem,))
+    return Invalid("invalid_dataset", detail, remedy=f"fix {pointer[1:]}", problems=(problem,))

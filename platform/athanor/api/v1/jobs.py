@@ -364,6 +364,6 @@ def _statuses(text: str) -> list[str]:
         if name not in known:
             detail = f"status={name!r} is none of {', '.join(known)}"
             raise Invalid(
-                "invalid_parameter", detail, remedy="mend status", problems=(FieldProblem("/status", "choice", detail),)
+                "invalid_parameter", detail, remedy="fix status", problems=(FieldProblem("/status", "choice", detail),)
             )
     return asked

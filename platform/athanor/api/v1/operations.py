@@ -1,4 +1,4 @@
-"""/admin: what platform administrators watch and mend. Shows ids of other teams' jobs, and nothing else of them."""
+"""/admin: what platform administrators watch and fix. Shows ids of other teams' jobs, and nothing else of them."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """A backend whose attempts live in a world that a test scripts: in this process, or behind an address.
 
-docs/backends.md tells how a backend is made by this one.
+docs/backends.md describes how to write a backend after this one.
 """
 
 import json
@@ -36,7 +36,8 @@ from athanor.backends.plan import LaunchPlan
 @dataclass
 class World:
     """What a test scripts and inspects. `lose_answers`, `away` and `empty_listings` are used up one a call; `fault`
-    (see tests/backends/cases/base.py) and `full` last until they are taken back; `listed` is what a stale list tells.
+    (see tests/backends/cases/base.py) and `full` last until they are taken back; `listed` is the content of a stale
+    list.
 
     A world with `nodes` puts a submission on as many of them as it asks for, among those that are ready and not to be
     avoided, and lets it wait while there are too few."""
@@ -68,7 +69,7 @@ class World:
         self.finished[backend_name] = exit_status
 
     def end(self, backend_name: str, cause: Cause) -> None:
-        """It ends without an exit status that tells anything."""
+        """End it without a meaningful exit status."""
         self.finish(backend_name, None)
         self.causes[backend_name] = cause
 
@@ -186,7 +187,7 @@ class World:
             said = "It waits for room in the world."
             return Observation(Presence.PRESENT, "waiting", "full", phase=Phase.PENDING, explanation=said)
         if name in self.running:
-            # A world tells spans by its own clock; that this clock is off changes none of them.
+            # A world reports durations by its own clock; an offset of this clock changes none of them.
             now = time.monotonic() + self.clock_offset_seconds
             seconds = now - (self._began[name] + self.clock_offset_seconds) if name in self._began else None
             nodes = self.placed.get(name, ())

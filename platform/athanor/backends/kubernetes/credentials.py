@@ -46,12 +46,12 @@ class Credentials:
         return self.fixed_token
 
     def forget(self) -> None:
-        """The server refused the token: read it anew for the next request."""
+        """Read the token again for the next request, after the server refused it."""
         self._good_until = 0.0
 
 
 def load(config: KubernetesConfig) -> Credentials:
-    """Raises BackendUnavailable, naming the file and the entry, for what cannot be used: it may be mended any time."""
+    """Raises BackendUnavailable with the file and the entry for an unusable credential, which may be fixed later."""
     if config.kubeconfig_file is None:
         return in_cluster(SERVICE_ACCOUNT)
     return from_kubeconfig(Path(config.kubeconfig_file), config.context)
@@ -123,7 +123,7 @@ def _content(file: Path, entry: dict[str, Any], name: str) -> str:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """The ssl module reads pairs from files alone: this one is in memory and gone at once."""
+    """Write the pair to an in-memory file for the ssl module, which reads files only, and delete it immediately."""
     descriptor = os.memfd_create("client-certificate", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, f"{certificate}\n{key}".encode())

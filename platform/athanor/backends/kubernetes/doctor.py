@@ -30,7 +30,7 @@ WITH_NETWORK_POLICY = ("networking.k8s.io", "networkpolicies", ("create", "patch
 WITH_QUOTA = ("", "resourcequotas", ("create", "patch"))
 # Without these less is known or can be done: (group, resource, verbs, what for).
 USEFUL = (
-    ("", "nodes", ("get", "list"), "nodes are not listed, and a lost one is not told from a slow one"),
+    ("", "nodes", ("get", "list"), "nodes are not listed, and a lost node cannot be distinguished from a slow one"),
     ("", "nodes", ("patch",), "nodes cannot be drained"),
     ("", "events", ("list",), "why pods are not created, and what took a pod's place, is not always known"),
 )
@@ -44,8 +44,8 @@ def probe(config: KubernetesConfig, connect: Callable[[], Client]) -> Probe:
     try:
         client = connect()
         before = time.time()
-        told = client.json("GET", "/version")
-        version = str(told.get("gitVersion") or "")
+        answer = client.json("GET", "/version")
+        version = str(answer.get("gitVersion") or "")
         findings += [_version(client, version), _clock(client, before)]
         groups = {str(group["name"]) for group in client.json("GET", "/apis").get("groups") or []}
         facts["jobset"], facts["kueue"] = "jobset.x-k8s.io" in groups, "kueue.x-k8s.io" in groups
@@ -169,7 +169,7 @@ def _namespaces(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
         )  # fmt: skip
         return
     if not found:
-        yield Finding("pod security", Level.OK, "no team has a namespace yet; it is looked at once one has")
+        yield Finding("pod security", Level.OK, "no team has a namespace yet; checked once one has")
         return
     namespace = found[0]["metadata"]["name"]
     try:
@@ -217,7 +217,7 @@ def _nodes(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
         if not any(name in node.pools for node in nodes):
             wanted = ", ".join(f"{key}={value}" for key, value in sorted(pool.node_selector.items()))
             yield Finding(
-                "pools", Level.WARNING, f"pool {name}: no node has {wanted}", "label nodes, or mend its node_selector"
+                "pools", Level.WARNING, f"pool {name}: no node has {wanted}", "label nodes, or fix its node_selector"
             )
     for key in config.topology_labels:
         bare = sum(1 for node in nodes if key not in node.labels)

@@ -13,7 +13,7 @@ from athanor.backends.kubernetes.reading import Reading
 Json = dict[str, Any]
 DRAINED = "athanor.dev/drained"  # annotation: why we cordoned the node
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
-# Taints that the cluster sets by a node's state, which is told as such.
+# Taints that the cluster sets for a node's state, which is reported separately.
 OF_STATE = "node.kubernetes.io/"
 
 

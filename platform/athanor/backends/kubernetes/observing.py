@@ -146,7 +146,7 @@ class Sweep:
 
 
 def gone_pod(job: JobState, name: str, reason: str, message: str) -> PodState:
-    """What an event tells of a pod that is not there any more."""
+    """Return what an event says about a pod that no longer exists."""
     return PodState(
         name=name, namespace=job.namespace, attempt=job.name, index=0, node="", phase="Failed", is_deleted=True,
         must_end_at=None, unschedulable="", waiting="", exit_code=None, ended_reason="", ended_message="",

@@ -1,5 +1,5 @@
-"""What the API server tells of its own accord: for each cluster one watch of our Jobs and one of their pods, in
-threads that are kept by this module. They list once, follow from that version on, list anew when the server has
+"""Watches of the API server: for each cluster one watch of our Jobs and one of their pods, in threads owned by
+this module. They list once, follow from that version on, list again when the server has
 forgotten it (410), and go on where they were when a connection ends.
 
 A mirror answers only while it is heard: bookmarks come each minute. That something is not in it means nothing, for it
@@ -32,7 +32,7 @@ REMEMBERED = 2000
 
 
 class Mirror(Generic[State]):
-    """The objects of one kind as they were last told, as summaries. All reading is under `lock`."""
+    """The last known objects of one kind, as summaries. All reading is under `lock`."""
 
     def __init__(
         self, client: Callable[[], Client], where: str, selector: str, summary: Callable[[Json], State],
@@ -90,7 +90,7 @@ class Mirror(Generic[State]):
                 self._lose(str(error))
                 self._stop.wait(pause)
             except Exception:  # the thread lives as long as the process: what was not foreseen is logged
-                log.exception("the watch of %s begins anew", self._where)
+                log.exception("the watch of %s restarts", self._where)
                 self._version = ""
                 self._lose("its watch failed")
                 self._stop.wait(pause)

@@ -41,7 +41,7 @@ def is_same_process(pid: int, started: str) -> bool:
 
 
 def wake_keeper(place: Path) -> None:
-    """Let the keeper look at `stop` and `kill` at once."""
+    """Wake the shim, which then reads `stop` and `kill`."""
     try:
         pid, started, *_ = (place / STARTED).read_text().split()
     except (FileNotFoundError, ValueError):

@@ -1,6 +1,6 @@
 """Keeps one attempt on this machine: `keeper.py FOLDER KILL_AFTER_SECONDS COMMAND...`
 
-Runs as a plain script, standard library only, in its own session, so that it outlives whoever started it. It holds
+Runs as a plain script, standard library only, in its own session, so that it outlives its starter. It holds
 the folder's lock as long as it lives, starts the command once in a process group of its own, passes on requests to
 stop, and writes down how it ended.
 """
@@ -35,7 +35,7 @@ def main() -> int:
         os.close(writer)
         said = os.read(reader, 4096).decode()  # until the child has started the command, or could not
         if said:
-            print(said, file=sys.stderr)  # noqa: T201 - a script's way to tell its caller
+            print(said, file=sys.stderr)  # noqa: T201 - a script's output to its caller
         return 1 if said else 0
     os.close(reader)
     os.setsid()

@@ -68,12 +68,12 @@ class Commands(Client):
         try:
             said = self._transport.run(self._head + program, deadline).decode(errors="replace")
         except CommandFailed as failed:
-            told = str(failed).rpartition(mark)[2].strip() or "it did not say why"
+            message = str(failed).rpartition(mark)[2].strip() or "it did not say why"
             if failed.status != REFUSED:
-                raise BackendUnavailable(f"looking for {asked.name}: {told}") from failed
-            if PASSING.search(told):
-                raise BackendUnavailable(f"sbatch: {told}") from failed
-            raise BackendRejected(f"Slurm refused it: {told}") from failed
+                raise BackendUnavailable(f"looking for {asked.name}: {message}") from failed
+            if PASSING.search(message):
+                raise BackendUnavailable(f"sbatch: {message}") from failed
+            raise BackendRejected(f"Slurm refused it: {message}") from failed
         number = _number(said.partition(f"{mark} ")[2])
         if number is None:
             raise BackendUnavailable(f"submitting {asked.name} gave no job number but {said!r}")
@@ -151,8 +151,8 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
 
     Prints `mark`, what answered ("squeue", "begun", "sacct" or "sbatch"), and on lines of their own what that said.
     Ends with REFUSED, `mark` on a line before sbatch's own words, where sbatch gave no job; in any other way where
-    whether there is a job could not be told. As a group it is read to its end before anything of it is done: one that
-    is cut off by a lost connection does nothing.
+    whether there is a job could not be determined. As a group it is read to its end before anything of it is done: one
+    that is cut off by a lost connection does nothing.
     """
     named, began = shlex.quote(f"|{asked.name}|"), shlex.quote(asked.began)
 

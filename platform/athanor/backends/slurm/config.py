@@ -43,7 +43,7 @@ class SshTransport(Part):
 class RestTransport(Part):
     """slurmrestd. It speaks no TLS by itself: put it on a private network, or behind a proxy (https).
 
-    `token_file` holds a JSON web token of `user`, made anew by the site; without it `scontrol token` makes one on the
+    `token_file` holds a JSON web token of `user`, renewed by the site; without it `scontrol token` makes one on the
     workers' host, again before half of its `token_seconds` is over.
     """
 
@@ -72,8 +72,8 @@ class PoolRule(Rule):
 class SlurmConfig(Part):
     """A pool's rule wins over a team's, a team's over the cluster's; the QOS of a priority wins over all.
 
-    `log_directory`: on storage that all nodes, and whoever runs the commands, share; the workers too when slurmrestd is
-    used. `work_directory`: where each node keeps an attempt's files while it runs. `slurm_conf`: for hosts that know
+    `log_directory`: on storage shared by all nodes and the host that runs the commands; the workers too when slurmrestd
+    is used. `work_directory`: where each node keeps an attempt's files while it runs. `slurm_conf`: for hosts that know
     several clusters. `gres`: by accelerator, as in `{"h100": "gpu:h100"}`; one that is not named is `gpu:NAME`.
     `account_prefix`: teams without a rule have the account of their name behind it. `grace_seconds`: how much longer
     than its time limit a job may live, to save its state; Slurm sends SIGTERM `signal_seconds` before the end of that.

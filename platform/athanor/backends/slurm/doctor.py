@@ -74,7 +74,7 @@ def _release(version: str) -> Iterator[Finding]:
 
 def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
     if "MinJobAge" not in settings:
-        said = "slurmrestd does not tell the cluster's configuration, and there are no commands of Slurm's here"
+        said = "slurmrestd does not report the cluster's configuration, and Slurm's commands are not installed here"
         yield Finding("configuration", Level.WARNING, said, "Install Slurm's commands here, to have it examined.")
         return
     if settings.get("AccountingStorageType", "").endswith("slurmdbd"):
@@ -102,9 +102,9 @@ def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
         said = "preempted jobs are suspended and keep their GPUs' memory; others may fail for it"
         yield Finding("preemption", Level.WARNING, said, "Set PreemptMode=REQUEUE or CANCEL for these partitions.")
     elif "send_user_signal" in settings.get("SlurmctldParameters", "") + settings.get("PreemptParameters", ""):
-        yield Finding("preemption", Level.OK, "a preempted job is told before, and saves its state")
+        yield Finding("preemption", Level.OK, "a preempted job is signalled before, and saves its state")
     else:
-        said = "a preempted job is told by SIGTERM only in partitions (or QOS) that have a GraceTime"
+        said = "a preempted job gets SIGTERM only in partitions (or QOS) that have a GraceTime"
         remedy = "Set GraceTime to 120 or more, or SlurmctldParameters=preempt_send_user_signal."
         yield Finding("preemption", Level.WARNING, said, remedy)
 
@@ -114,8 +114,8 @@ def _nodes(config: SlurmConfig, nodes: Sequence[NodeFacts]) -> Iterator[Finding]
     rules = [config.partition, *(rule.partition for rule in (*config.teams.values(), *config.pools.values()))]
     for wanted in sorted({name for rule in rules if rule for name in rule.split(",")}):
         if wanted not in there:
-            told = ", ".join(sorted(there)) or "none"
-            yield Finding("partition", Level.ERROR, f"no node is in partition {wanted!r}", f"Take one of: {told}.")
+            known = ", ".join(sorted(there)) or "none"
+            yield Finding("partition", Level.ERROR, f"no node is in partition {wanted!r}", f"Use one of: {known}.")
     up = [node for node in nodes if node.state is NodeState.READY]
     if not up:
         remedy = "See `sinfo -R` for the reasons."
@@ -171,7 +171,7 @@ def _transport(config: SlurmConfig, client: Client, deadline: Deadline) -> Itera
     if not isinstance(client, Rest) or not isinstance(config.transport, RestTransport):
         return
     if config.transport.url.startswith("http://"):
-        detail = "slurmrestd is reached without TLS: whoever sees the traffic may act for the user"
+        detail = "slurmrestd is reached without TLS: anyone who sees the traffic can act for the user"
         yield Finding("tls", Level.WARNING, detail, "Put it behind a proxy with TLS, or on a private network.")
     left = client.token_seconds_left(deadline)
     if left is not None and left < SHORT_TOKEN_SECONDS:

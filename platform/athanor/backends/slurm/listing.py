@@ -59,7 +59,7 @@ def _job(fields: list[str], now: int | None) -> Job:
 
 
 def accounted(lines: Iterable[str]) -> Iterator[Job]:
-    """Of sacct with ACCOUNTED and --duplicates: a job that was begun anew has a line for each time, the last last."""
+    """Of sacct with ACCOUNTED and --duplicates: a restarted job has one line per start, the latest last."""
     times: dict[int, int] = {}
     for line in lines:
         fields = line.split("|")
@@ -124,7 +124,7 @@ def node(values: Mapping[str, str], reason: str, above: tuple[str, ...]) -> Node
     accelerator, slots = gpus(values.get("Gres", ""))
     if slots:
         kind, used = gpus(values.get("GresUsed", ""))
-        # Where Slurm does not tell what is used, nothing is taken to be free but on an idle node.
+        # Where Slurm does not report usage, only idle nodes count as free.
         if kind in ("", "cpu"):
             used = 0 if "IDLE" in state else slots
     else:

@@ -11,7 +11,7 @@ from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE
 SIGNALLED = 128  # a shell's status for a program that a signal ended is this and the signal's number
 LAST_SIGNAL = 64
 
-# Base states of a job that has ended, and what each alone tells.
+# Base states of an ended job, and what each means by itself.
 ENDED: dict[str, Cause | None] = {
     "COMPLETED": None,
     "FAILED": None,
@@ -49,7 +49,7 @@ NO_REASON = frozenset({"", "None", "N/A", "(null)"})
 
 @dataclass(frozen=True)
 class Job:
-    """A job as squeue, sacct or slurmrestd tells it. Spans in seconds; None is unknown or without end.
+    """A job as squeue, sacct or slurmrestd reports it. Durations in seconds; None is unknown or without end.
 
     `state`: base and flags. `status`, `signal`: of the batch script, where it ended.
     """
@@ -116,8 +116,8 @@ def observation(job: Job) -> Observation:
         said = f"Slurm says {native or 'nothing'}, which this version of the platform does not know."
         return Observation(Presence.UNKNOWN, native, reason, explanation=said)
     if job.restarts and "COMPLETING" not in job.state:
-        # What was ours has ended; what Slurm begins anew ends itself at once, whenever that is.
-        said = "Somebody let Slurm begin the job anew; the platform starts jobs again by itself."
+        # Our run has ended; a restart by Slurm ends itself immediately.
+        said = "Somebody requeued the job in Slurm; the platform restarts jobs by itself."
         return Observation(
             Presence.FINISHED, native, reason, cause=Cause.PREEMPTED, explanation=said, restarts=job.restarts
         )
@@ -151,7 +151,7 @@ def _ended(job: Job, native: str, reason: str) -> Observation:
         cause = CAUSES.get(reason) or (Cause.LAUNCH_FAILED if status == NODE_UNUSABLE else None)
     explanation = EXPLANATIONS.get(cause.value, "") if cause else ""
     if status == RAN_BEFORE:
-        explanation = "Slurm started it a second time, which it was told not to; the second start ended at once."
+        explanation = "Slurm started it a second time in spite of --no-requeue; the second start ended immediately."
     if cause is not None and status == 0:
         status = None  # nothing of it ran to an end
     return Observation(
@@ -170,7 +170,7 @@ def exit_status(status: int | None, signal: int = 0) -> int | None:
 
 
 def explain(reason: str) -> str:
-    """A sentence for whoever waits; empty for a reason that is not known."""
+    """Return a sentence for users; empty for an unknown reason."""
     if reason.startswith(("ReqNodeNotAvail", "(ReqNodeNotAvail")):
         return EXPLANATIONS["ReqNodeNotAvail"]
     found = EXPLANATIONS.get(reason, "")

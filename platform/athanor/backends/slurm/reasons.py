@@ -11,7 +11,7 @@ EXPLANATIONS: dict[str, str] = {
     "DependencyNeverSatisfied": "It waits for another job that can no longer end as it should; ask an admin.",
     "JobHeldUser": "Somebody holds it back in Slurm: `scontrol release` lets it go on.",
     "JobHeldAdmin": "An admin of the cluster holds it back in Slurm; ask them.",
-    "JobHoldMaxRequeue": "Slurm holds it back because it was begun anew too often; ask the cluster's admin.",
+    "JobHoldMaxRequeue": "Slurm holds it because it was requeued too often; ask the cluster's admin.",
     "Licenses": "It waits for a licence that other jobs use.",
     "Reservation": "It waits for its reservation to begin.",
     "ReqNodeNotAvail": "Nodes that it needs are down, drained, or reserved for maintenance.",
@@ -53,7 +53,7 @@ EXPLANATIONS: dict[str, str] = {
     Cause.LAUNCH_FAILED.value: "Slurm could not start it on its nodes.",
 }
 
-# Reasons of a job that FAILED which tell more than its state.
+# Reasons of a job that FAILED that are more specific than its state.
 CAUSES: dict[str, Cause] = {
     "JobLaunchFailure": Cause.LAUNCH_FAILED,
     "Prolog": Cause.LAUNCH_FAILED,

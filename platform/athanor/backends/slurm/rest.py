@@ -146,12 +146,12 @@ class Rest(Client):
         worth one."""
         began = shlex.quote(asked.began)
         try:
-            told = self.files.run(
+            output = self.files.run(
                 f"if [ -e {began} ]; then echo begun; cat {began}; elif {asked.claim}; then echo new; fi", deadline
             )
         except CommandFailed as failed:
             raise BackendUnavailable(f"cannot read {asked.began}: {failed}") from failed
-        said, *number = told.decode(errors="replace").split() or [""]
+        said, *number = output.decode(errors="replace").split() or [""]
         if said == "new":
             return None
         with self._jobs(deadline, asked.name) as jobs:
@@ -171,8 +171,8 @@ class Rest(Client):
         found = {int(match[1]) for path in paths if (match := re.fullmatch(r"/slurm/v0\.0\.(\d+)/jobs/?", path))}
         usable = [number for number in found if OLDEST <= number <= NEWEST]
         if not usable:
-            told = ", ".join(f"0.0.{number}" for number in sorted(found)) or "none"
-            raise BackendUnavailable(f"slurmrestd speaks versions {told}; 0.0.{OLDEST} to 0.0.{NEWEST} are known")
+            known = ", ".join(f"0.0.{number}" for number in sorted(found)) or "none"
+            raise BackendUnavailable(f"slurmrestd speaks versions {known}; 0.0.{OLDEST} to 0.0.{NEWEST} are known")
         with _lock:
             _versions[self._url] = max(usable)
         return max(usable)
@@ -214,13 +214,13 @@ class Rest(Client):
         numbers = {each.get("error_number", each.get("error_code")) for each in errors}
         if (not errors and response.is_success) or (errors and numbers <= ignored):
             return answer
-        told = "; ".join(str(each.get("description") or each.get("error")) for each in errors)
-        told = told or f"HTTP {response.status_code}"
-        if TOKEN_REFUSED.search(told):
+        message = "; ".join(str(each.get("description") or each.get("error")) for each in errors)
+        message = message or f"HTTP {response.status_code}"
+        if TOKEN_REFUSED.search(message):
             self._forget_token()
-        if submits and errors and not PASSING.search(told):
-            raise BackendRejected(f"Slurm refused it: {told}")
-        raise BackendUnavailable(f"slurmrestd: {told}")
+        if submits and errors and not PASSING.search(message):
+            raise BackendRejected(f"Slurm refused it: {message}")
+        raise BackendUnavailable(f"slurmrestd: {message}")
 
     def _headers(self, deadline: Deadline) -> dict[str, str]:
         return {"X-SLURM-USER-NAME": self._config.user, "X-SLURM-USER-TOKEN": self._token(deadline)}
@@ -369,7 +369,7 @@ def _number(value: Any) -> float | None:
 
 
 def streamed(parts: Iterable[str], name: str) -> Iterator[dict[str, Any]]:
-    """The objects of the array `name` in a JSON text, one by one as it comes: thousands are never held at once."""
+    """Yield the objects of the array `name` in a JSON text one by one as it arrives, with constant memory."""
     decoder = json.JSONDecoder()
     found, buffer = False, ""
     for part in parts:

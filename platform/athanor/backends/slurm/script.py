@@ -178,12 +178,12 @@ def _require(pattern: re.Pattern[str], what: str, value: str) -> str:
 
 SCRIPT = """#!/bin/bash
 # Job {job}, attempt {attempt}: {job_name}
-trap : TERM  # the agents are told by themselves; this script stays, to write down how they ended
+trap : TERM  # the agents get the signal themselves; this script stays and records how they ended
 export PATH HOME="${{HOME:-$(echo ~)}}"  # slurmrestd passes none on
 
 began={began}
 if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
-    echo "athanor: Slurm began job $SLURM_JOB_ID anew; an attempt does not run twice" >&2
+    echo "athanor: Slurm restarted job $SLURM_JOB_ID; an attempt does not run twice" >&2
     exit {ran_before}
 fi
 if ! (set -o noclobber; echo "$SLURM_JOB_ID" >"$began") 2>/dev/null; then
@@ -231,7 +231,7 @@ echo "$status $SLURM_JOB_ID" >{end}.part && mv {end}.part {end}
 exit "$status"
 """
 
-# With spare nodes the run goes on without a node that is lost, for which srun tells a failure: then so many agents
+# With spare nodes the run continues without a lost node, for which srun reports a failure: then so many agents
 # that ended well are a good end.
 NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended."$SLURM_NODEID"'
 ALL_END = """ended=$(ls {ended}.ended.* 2>/dev/null | wc -l)

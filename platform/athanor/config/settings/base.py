@@ -84,9 +84,9 @@ DATABASES["default"]["CONN_MAX_AGE"] = 0
 DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
     "min_size": 1,
     "max_size": 25,
-    # Each try to reconnect waits twice as long as the one before: after a minute without a database the next could be
-    # a minute away. A pool that has given up tries at once for whoever asks next, but not for those that wait already:
-    # they are not to wait for much longer. There are connections for all threads, so nobody waits for another.
+    # Each try to reconnect waits twice as long as the one before: after a minute without a database the next could be a
+    # minute away. A pool that has given up retries immediately for the next request, but not for those that wait
+    # already: they are not to wait for much longer. There are connections for all threads, so nobody waits for another.
     "timeout": 4,
     "reconnect_timeout": 3,
     "reset": tenancy.forget,

@@ -13,7 +13,7 @@ class Command(BaseCommand):
     help = (
         "Move the commands, paths and addresses of a cluster that was registered before they became the server's own "
         "from the database into NAME.cluster.json of ATHANOR_CLUSTER_CONFIG_DIR. Read what it prints "
-        "first (--dry-run): whoever registered the cluster over HTTP chose these values."
+        "first (--dry-run): the user who registered the cluster over HTTP chose these values."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
