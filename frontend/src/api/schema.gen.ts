@@ -4740,7 +4740,7 @@ export interface components {
             version: 1;
             /**
              * Name
-             * @description Name of the job in lists and exports. Several jobs may have the same name; the id tells them apart.
+             * @description Name of the job in lists and exports. Several jobs may have the same name; the id distinguishes them.
              * @example llama-1m-baseline
              */
             name: string;
