@@ -21,7 +21,7 @@ from athanor.webhooks import publishing as webhooks
 
 
 def sweeper(task: str) -> Callable[[Callable[[], None]], Any]:
-    """The task of that name: one run of a sweeper, by the clock or by a hint, noted for who watches them."""
+    """Register the periodic task `task`, whose runs are recorded for the operations page."""
 
     def register(work: Callable[[], None]) -> Any:
         def run(**_: Any) -> None:

@@ -95,7 +95,7 @@ def record_alone(action: str, **facts: Any) -> AuditEvent:
 
 
 def address(url: str) -> dict[str, str]:
-    """Return the host of an address whose path or query may be secret, and a value that shows whether it changed."""
+    """Return the host of an address whose path or query may be secret, and a digest of it."""
     parts = urlsplit(url)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     return {"host": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", "url_digest": digest} if url else {}

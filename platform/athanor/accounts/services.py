@@ -214,7 +214,7 @@ def _new(
 
 
 def _locked_live(token_id: str) -> ApiToken:
-    """Lock a token's row, so that revoking it waits for tokens that it is creating and revokes them too."""
+    """Lock a live token's row, so that a revocation waits for tokens it creates, and revokes them too."""
     rows = ApiToken.objects.select_for_update(no_key=True, of=("self",)).select_related("user", "team")
     row = rows.get(pk=token_id)
     if row.revoked_at or (row.expires_at and row.expires_at <= timezone.now()):

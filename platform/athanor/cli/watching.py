@@ -112,7 +112,7 @@ def _json_lines() -> Show:
 
 
 def headline(job: Job) -> str:
-    """`starting: data`, `running`, `queued: waiting_for_capacity`."""
+    """Return a headline such as `starting: data`, `running`, `queued: waiting_for_capacity`."""
     phase = progress_of(job).get("phase")
     if job["status"] in ("starting", "running") and phase and phase not in (job["status"], "training"):
         return f"{job['status']}: {phase}"

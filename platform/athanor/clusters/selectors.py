@@ -56,7 +56,7 @@ def enabled_clusters() -> QuerySet[Cluster]:
 
 
 def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
-    """The pool a spec's `resources` name; without a cluster, the first that has the accelerator."""
+    """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator."""
     usable = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
     named = usable.filter(cluster__name=cluster_name) if cluster_name is not None else usable
     found = named.filter(accelerator=accelerator).first()
@@ -95,7 +95,7 @@ def suspects(cluster: Cluster) -> dict[str, int]:
 
 
 def node_groups(cluster: Cluster) -> list[NodeGroup]:
-    """The listed nodes, counted: a cluster may have thousands."""
+    """Return counts of the listed nodes: a cluster may have thousands."""
     quarantined = Q(quarantined_at__isnull=False)
     rows = Node.objects.filter(cluster=cluster, listed=True).values("state", "accelerator").order_by("accelerator")
     counted = rows.annotate(
@@ -122,7 +122,7 @@ def capacity(groups: list[NodeGroup]) -> list[Capacity]:
 
 
 def proposals(cluster: Cluster, nodes: list[Node]) -> list[Proposal]:
-    """A pool for each of the backend's groups and each accelerator in it, where no pool of that name is there yet."""
+    """Propose a pool for each group and accelerator of the backend's nodes that has none yet."""
     groups: dict[tuple[str, str], list[Node]] = defaultdict(list)
     for node in nodes:
         if node.listed and node.slots:

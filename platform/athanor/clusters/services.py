@@ -38,13 +38,13 @@ def record_incidents(
 
 
 def quarantined_names(cluster: Cluster) -> tuple[str, ...]:
-    """The nodes that a new attempt must not use, sorted: `avoid_nodes` of its plan."""
+    """Return the sorted nodes that a new attempt must avoid: `avoid_nodes` of its plan."""
     quarantined = Node.objects.filter(cluster=cluster, quarantined_at__isnull=False)
     return tuple(quarantined.order_by("name").values_list("name", flat=True))
 
 
 def note(node: Node, kind: str, *, actor: str = "", detail: str = "") -> None:
-    """What was done to a node, or seen of it."""
+    """Record an action on a node, or an observation of it."""
     NodeIncident.objects.create(node=node, kind=kind, time=timezone.now(), actor=actor, detail=detail)
 
 
@@ -55,7 +55,7 @@ def locked(cluster: Cluster) -> bool:
 
 @transaction.atomic
 def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
-    """What an inventory said. A change of state is noted; who is no longer listed keeps its record for a while."""
+    """Store an inventory and record changes of state. Nodes that are no longer listed remain for a while."""
     if not locked(cluster):
         return
     now = timezone.now()
@@ -88,7 +88,7 @@ def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
 
 @transaction.atomic
 def store_probe(cluster: Cluster, found: Probe) -> ClusterProbe:
-    """A new record when what is right and wrong has changed; else the last one, which is so still."""
+    """Store a health check: a new record if its result changed, otherwise update the last one."""
     now = timezone.now()
     version, findings = found.version[:LONGEST_VERSION], [asdict(finding) for finding in found.findings]
     facts = {
@@ -116,7 +116,7 @@ def latest_probe(cluster: Cluster) -> ClusterProbe | None:
 
 
 def _verdict(version: str, findings: Sequence[dict[str, str]]) -> tuple[str, list[tuple[str, str]]]:
-    """What makes an examination another than the last; sizes of disks and the like change all the time."""
+    """Return the part of a health check that distinguishes results; disk sizes and the like always change."""
     return version, [(finding["check"], str(finding["level"])) for finding in findings]
 
 
@@ -133,7 +133,7 @@ def _tell(node: Node, facts: NodeFacts) -> Node:
 
 
 def offending_names(cluster: Cluster, job_id: str, incidents: int) -> tuple[str, ...]:
-    """The nodes on which a job met at least so many incidents, the worst first."""
+    """Return the nodes on which a job had at least this many incidents, most incidents first."""
     hit = Node.objects.filter(cluster=cluster, incidents__job_id=job_id).annotate(count=Count("incidents"))
     worst = hit.filter(count__gte=incidents).order_by("-count", "name")
     return tuple(worst.values_list("name", flat=True))

@@ -40,14 +40,14 @@ class Audited(ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
         return super().log_deletions(request, queryset)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return _refusal_told(self, request, super().changeform_view, *args, **kwargs)
+        return _show_refusal(self, request, super().changeform_view, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return _refusal_told(self, request, super().delete_view, *args, **kwargs)
+        return _show_refusal(self, request, super().delete_view, *args, **kwargs)
 
 
-def _refusal_told(page: Any, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a service refuses is said above the form."""
+def _show_refusal(page: Any, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> Any:
+    """Show a service's refusal above the form."""
     try:
         return view(request, *args, **kwargs)
     except AthanorError as error:

@@ -48,7 +48,7 @@ class SharingServer(uvicorn.Server):
         await super().shutdown(sockets=[])
 
     def _end_without(self, accepting: asyncio.Task[None]) -> None:
-        """A process that takes no more connections is no use: the supervisor starts another."""
+        """End the process when it accepts no more connections, so that the supervisor restarts it."""
         if not accepting.cancelled() and accepting.exception() is not None:
             log.error("connections are no longer taken", exc_info=accepting.exception())
             self.should_exit = True

@@ -25,7 +25,7 @@ Stored = bytes | memoryview  # as a BinaryField is read
 
 
 def new_wrapping_keyset() -> str:
-    """A fresh AEAD key for wrapping others, as base64 of Tink's JSON form."""
+    """Return a new AEAD key for wrapping others, as base64 of Tink's JSON form."""
     return _to_text(tink.new_keyset_handle(aead.aead_key_templates.AES256_GCM))
 
 
@@ -71,7 +71,7 @@ def is_wrapped_by(wrapping_keyset: str, wrapped: Stored) -> bool:
 
 
 def with_new_primary(keyset: str) -> str:
-    """The same keys and a new one, which wraps from now on; what the old ones wrapped still opens."""
+    """Return the keyset with a new primary key; values wrapped by the old keys still open."""
     old, new = _parsed(keyset), _parsed(new_wrapping_keyset())
     if new["primaryKeyId"] in {key["keyId"] for key in old["key"]}:
         return with_new_primary(keyset)  # one chance in four thousand million

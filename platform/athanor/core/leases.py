@@ -72,7 +72,7 @@ def renew(model: type[Row], lease: Lease, *, seconds: float) -> bool:
 
 @contextmanager
 def applying(model: type[Row], lease: Lease) -> Iterator[Row | None]:
-    """A transaction in which the leased row is locked and, at its end, released. None: the lease is stale."""
+    """Lock the leased row in a transaction and release it at the end. Yields None if the lease is stale."""
     with transaction.atomic():
         rows = model._default_manager.select_for_update(no_key=True).filter(
             pk=lease.pk, lease_token=lease.token, lease_until__gt=Now()

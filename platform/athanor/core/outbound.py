@@ -63,7 +63,7 @@ def post(url: str, body: bytes, headers: dict[str, str], exempt: Allowed) -> Out
 
 
 def get(url: str, exempt: Allowed, *, most: int) -> Outcome:
-    """An answer of more than `most` bytes is an error."""
+    """Send a GET request; an answer of more than `most` bytes is an error."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     outcome = _request("GET", url, None, headers, exempt, most + 1)
     if len(outcome.answer) > most:

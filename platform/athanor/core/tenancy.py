@@ -86,7 +86,7 @@ def unrestricted() -> Iterator[None]:
 
 
 def forget(session: Any) -> None:
-    """A connection that goes back to the pool (psycopg's) is again what it was when it was opened."""
+    """Reset a connection that returns to psycopg's pool to its initial state."""
     session.execute("RESET athanor.teams")
 
 

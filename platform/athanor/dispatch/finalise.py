@@ -105,7 +105,7 @@ def _ending(attempt: Attempt, report: AttemptEnd | None) -> Ending:
 
 
 def _missing_result(attempt: Attempt) -> str:
-    """What a job that has completed must have left, and has not."""
+    """Return what a completed job should have stored but has not."""
     spec = spec_of(attempt.job)
     if spec.training is not None:
         found = Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists()
@@ -114,7 +114,7 @@ def _missing_result(attempt: Attempt) -> str:
 
 
 def _report(attempt: Attempt) -> AttemptEnd | None:
-    """What the agent said at its end: to us, or, when we were away, in the store."""
+    """Return the agent's final report, from the database or else from the object store."""
     if (stored := stored_report(attempt)) is not None:
         return stored
     key = f"{artifacts.job_prefix(attempt.job_id)}attempts/{attempt.number}/end.json"
@@ -186,7 +186,7 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
 
 
 def _is_others_fault(job: Job, attempt: Attempt, reason: Reason) -> bool:
-    """What it did since its last checkpoint was lost, and neither its user nor its program is to blame."""
+    """Return whether work since the last checkpoint was lost without fault of the user or the program."""
     status = JobStatus(job.status)
     if status is JobStatus.PAUSING:
         return job.reason in (Reason.RECLAIMED.value, Reason.SPOT_NOTICE.value)

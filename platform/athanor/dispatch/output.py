@@ -22,7 +22,7 @@ def read(attempt: Attempt, cursor: str | None) -> LogPart:
 
 
 def keep_last_words(attempt: Attempt) -> None:
-    """The end of that output, put into the job's log. Idempotent. A backend that is away keeps them to itself."""
+    """Copy the end of that output into the job's log. Idempotent; skipped if the backend is unavailable."""
     text, cursor = "", None
     try:
         for _ in range(MOST_PARTS):

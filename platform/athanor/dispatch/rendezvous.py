@@ -59,7 +59,7 @@ def newest_round(attempt: Attempt) -> int:
 
 
 def _record(attempt: Attempt, asked: Join) -> AttemptNode:
-    """This node, in the newest round that anybody has asked for."""
+    """Register the node in the newest requested round."""
     newest = newest_round(attempt)
     mine = AttemptNode.objects.filter(attempt=attempt, node_index=asked.node_index).first()
     where: dict[str, Any] = {"name": asked.name, "address": asked.address, "store_port": asked.store_port}
@@ -78,7 +78,7 @@ def _record(attempt: Attempt, asked: Join) -> AttemptNode:
 
 
 def _known_topology(attempt: Attempt, name: str) -> list[str]:
-    """What the cluster's inventory says, where the node does not know it."""
+    """Return the node's topology in the cluster's inventory, for nodes that do not report it."""
     known = Node.objects.filter(cluster__pools=attempt.job.pool_id, name=name).values_list("topology", flat=True)
     return known.first() or []
 

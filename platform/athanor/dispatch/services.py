@@ -35,7 +35,7 @@ OFFENCES = 2
 
 @contextmanager
 def locked(attempt_id: str) -> Iterator[tuple[Job, Attempt]]:
-    """A transaction with the job's row and then the attempt's row locked."""
+    """Open a transaction with the job's row and then the attempt's row locked."""
     with transaction.atomic():
         job_id = Attempt.objects.values_list("job_id", flat=True).get(pk=attempt_id)
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
@@ -44,7 +44,7 @@ def locked(attempt_id: str) -> Iterator[tuple[Job, Attempt]]:
 
 @contextmanager
 def applying_to_attempt(lease: Lease) -> Iterator[tuple[Job, Attempt] | None]:
-    """A transaction with the job's row and then the leased attempt's row locked; None when the lease is stale."""
+    """Open a transaction with the job's and the leased attempt's row locked; yields None if the lease is stale."""
     with transaction.atomic():
         job_id = Attempt.objects.values_list("job_id", flat=True).get(pk=lease.pk)
         job = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("pool__cluster").get(pk=job_id)
@@ -112,7 +112,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
 
 
 def stored_report(attempt: Attempt) -> AttemptEnd | None:
-    """What an agent reported at its end. None for no report, and for one that is out of the contract's bounds, which
+    """Return an agent's final report. None for no report, and for one that is out of the contract's bounds, which
     earlier versions stored."""
     try:
         return AttemptEnd.model_validate(attempt.end_report) if attempt.end_report is not None else None
@@ -122,7 +122,7 @@ def stored_report(attempt: Attempt) -> AttemptEnd | None:
 
 
 def record_end(attempt: Attempt, report: AttemptEnd) -> None:
-    """What a node's agent says at its end. Of several nodes the first word stands, unless that one only saw the
+    """Record the final report of a node's agent. Of several nodes the first report counts, unless that one only saw the
     consequences of what another reports then."""
     with locked(attempt.pk) as (_, row):
         known = stored_report(row)
@@ -147,7 +147,7 @@ def interrupted(attempt_id: str, notice: str) -> None:
 
 
 def stop_request_of(attempt: Attempt) -> StopRequest | None:
-    """What a heartbeat is answered."""
+    """Return the answer to a heartbeat."""
     job = Job.objects.get(pk=attempt.job_id)
     if job.status == JobStatus.PAUSING.value:
         return StopRequest.PAUSE

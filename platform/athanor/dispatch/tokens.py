@@ -36,7 +36,7 @@ def is_signed(token: str) -> bool:
 
 
 def recognise(token: str) -> Attempt:
-    """The live attempt of a token. Raises Unauthenticated for a wrong token, Gone when the attempt is over."""
+    """Return the live attempt of a token. Raises Unauthenticated for a wrong token, Gone when the attempt is over."""
     attempt_id = token.partition(".")[0]
     if not is_signed(token):
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")

@@ -18,7 +18,7 @@ class AttemptInline(SeenInline):
 
 
 def _wish(description: str, service: services.Wish, done: str) -> Callable[..., None]:
-    """An action that asks for what a user may ask for."""
+    """Build an admin action from a request that users can make."""
 
     @admin.action(description=description, permissions=["operate"])
     def ask(page: Any, request: Any, rows: QuerySet[Job]) -> None:

@@ -34,7 +34,7 @@ def append_same(
     time: datetime,
     messages: Sequence[str] | None = None,
 ) -> None:
-    """The event with the number `job.event_seq` of each of many jobs, which the caller has counted up and saves."""
+    """Create the event `job.event_seq` of each of many jobs; the caller has incremented and saves the number."""
     assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
     JobEvent.objects.bulk_create(
         JobEvent(
@@ -61,7 +61,7 @@ def first(
     data: dict[str, Any] | None = None,
     time: datetime | None = None,
 ) -> JobEvent:
-    """The event with the number `job.event_seq`: of a job that was inserted with `event_seq` 1."""
+    """Create the first event of a job that was inserted with `event_seq` 1."""
     assert transaction.get_connection().in_atomic_block, "events are written under the job's row lock"
     return JobEvent.objects.create(
         job=job,

@@ -38,7 +38,7 @@ def unnumbered() -> QuerySet[JobEvent]:
 
 
 def number() -> int:
-    """Number what is committed and has no number yet. Returns how many events that were."""
+    """Assign numbers to committed events without one. Return how many."""
     numbered = 0
     while unnumbered().exists():
         with transaction.atomic(), connection.cursor() as cursor:
@@ -53,13 +53,13 @@ def number() -> int:
 
 
 def heads(team_ids: Collection[str]) -> dict[str, int]:
-    """The newest number of each team; 0 for one without events."""
+    """Return the newest number of each team; 0 without events."""
     known = dict(EventHead.objects.filter(team_id__in=team_ids).values_list("team_id", "seq"))
     return {team_id: known.get(team_id, 0) for team_id in team_ids}
 
 
 def after(positions: Mapping[str, int], limit: int) -> list[JobEvent]:
-    """The next events behind each team's position: in order within a team, team after team."""
+    """Return the next events after each team's position: in order within a team, team by team."""
     found: list[JobEvent] = []
     for team_id, seq in positions.items():
         rows = JobEvent.objects.filter(team_id=team_id, team_seq__gt=seq).order_by("team_seq")

@@ -31,7 +31,7 @@ MAKE = """
 
 
 def for_a_job(team: Team, name: str, user: User) -> None:
-    """Makes sure that there is one, in the transaction of the submission. Raises Invalid for an archived one.
+    """Ensure that the project exists, in the transaction of the submission. Raises Invalid for an archived one.
 
     By hand: each submission pays for it.
     """
@@ -62,7 +62,7 @@ def create(team: Team, name: str, description: str, user: User) -> Project:
 
 
 def change(project: Project, user: User, *, description: str | None = None, archived: bool | None = None) -> Project:
-    """What is None stays. Jobs that are there already, running ones too, are not touched."""
+    """Change a project; None leaves a field unchanged. Existing jobs, also running ones, are not affected."""
     with transaction.atomic():
         row = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         before = _facts(row)
@@ -113,7 +113,7 @@ def project_of(principal: Principal, project_id: str) -> Project:
 
 
 def with_activity(rows: list[Project]) -> list[Project]:
-    """Adds `job_count`, `live_job_count` and `last_submitted_at`, in one statement for all of them."""
+    """Add `job_count`, `live_job_count` and `last_submitted_at`, in one statement for all of them."""
     wanted = Q()
     for row in rows:
         wanted |= Q(team_id=row.team_id, project=row.name)

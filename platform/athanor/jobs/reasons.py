@@ -230,7 +230,7 @@ MEANINGS: dict[Reason, Meaning] = {
 
 
 def explain(reason: str, detail: str = "", *, trains: bool = True) -> dict[str, str] | None:
-    """What API, CLI and dashboard show. `trains`: else the job only prepared data, and there is no model."""
+    """Return the reason as API, CLI and dashboard show it. `trains`: False for jobs that only prepare data."""
     if not reason:
         return None
     meaning = MEANINGS[Reason(reason)]

@@ -46,7 +46,7 @@ AUDITED = {Desired.STOP: "job.cancel", Desired.PAUSE: "job.pause", Desired.RUN: 
 
 
 def _anything(job: Job) -> None:
-    """The guard of who does not care."""
+    """Accept any state: the default precondition."""
 
 
 def pool_facts(pool: Pool) -> fit.Pool:
@@ -54,7 +54,7 @@ def pool_facts(pool: Pool) -> fit.Pool:
 
 
 def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
-    """The warnings. Raises Invalid when the job can never run in the pool."""
+    """Return warnings. Raises Invalid if the job can never run in the pool."""
     problems = tuple(fit.problems(spec, pool_facts(pool)))
     if problems:
         raise Invalid(
@@ -67,7 +67,7 @@ def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
 
 
 def replayed(team: Team, key: str, written: Any) -> Job | None:
-    """The job that this key made before. Raises Invalid when the key came with another body."""
+    """Return the job created with this key before. Raises Invalid if the key came with another body."""
     record = IdempotencyRecord.objects.select_related("job").filter(team=team, key=key).first()
     if record is None:
         return None
@@ -83,7 +83,7 @@ def replayed(team: Team, key: str, written: Any) -> Job | None:
 def submit(
     request: Request, idempotency_key: str | None = None, check: Callable[[Request], None] | None = None
 ) -> Submitted:
-    """A new queued job; with a key that was used before for the same body, the job it made. `check` may refuse it
+    """Create a queued job; with a key already used for the same body, return its job. `check` may refuse it
     within the transaction that makes it."""
     found_warnings = check_fits(request.spec, request.pool)
     try:
@@ -164,7 +164,7 @@ def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
 
 
 def draft(request: Request, found_warnings: Sequence[FieldProblem] = ()) -> Job:
-    """The job that a submission would make, not saved."""
+    """Return the unsaved job that a submission would create."""
     spec = request.spec
     resolved = spec.model_dump(mode="json")
     spec_digest = validation.digest(resolved)

@@ -73,7 +73,7 @@ def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> Pro
 
 
 def capabilities(cluster: Cluster) -> list[str]:
-    """What its backend can do besides running jobs; nothing when its configuration no longer fits."""
+    """Return the backend's capabilities; none if its configuration is invalid."""
     try:
         backend = backend_of(cluster)
     except (TypeError, ValueError):
@@ -254,7 +254,7 @@ def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[No
 
 
 def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
-    """The end of a quarantine."""
+    """End a quarantine."""
     cluster = find(cluster_id)
     with transaction.atomic():
         node = _locked(cluster, name)
@@ -343,7 +343,7 @@ def _locked(cluster: Cluster, name: str) -> Node:
 
 
 def _check_others_are_left(cluster: Cluster, node: Node) -> None:
-    """A cluster without any node for new attempts refuses them, or lets them wait for ever: that is not meant."""
+    """Refuse a quarantine that would leave the cluster without any node for new attempts."""
     others = Node.objects.filter(cluster=cluster, listed=True, quarantined_at__isnull=True).exclude(pk=node.pk)
     if node.listed and not others.exists():
         detail = f"{node.name} is the last node of {cluster} that is not in quarantine"
@@ -355,7 +355,7 @@ def _record(action: str, actor: User, node: Node, after: dict[str, Any] | None) 
 
 
 def _facts(row: Cluster) -> dict[str, Any]:
-    """The configuration as text: the trail holds no fractions."""
+    """Return the audited facts, with the configuration as text: audit records hold no fractions."""
     return {"name": row.name, "kind": row.kind, "enabled": row.enabled, "config": json.dumps(row.config)}
 
 

@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 def due() -> QuerySet[Deletion]:
-    """Deletions of teams whose erasure is to begin or continue."""
+    """Return deletions of teams whose erasure is due to begin or continue."""
     return deletions.due_of_any_kind().filter(kind=Deletion.Kind.TEAM)
 
 

@@ -103,13 +103,13 @@ class RefusedSimulation(Exception):
 
 
 def ask(request: SimulationRequest, who: User) -> Simulation:
-    """Raises Invalid for a request that means nothing, Conflict when too many wait already."""
+    """Queue a simulation. Raises Invalid for an invalid request, Conflict if too many wait already."""
     if (request.history_days is None) == (request.generate is None):
         detail = "give either history_days or generate"
         problem = FieldProblem("/history_days", "either_or", detail)
         raise Invalid("invalid_simulation", detail, remedy=detail, problems=(problem,))
     if request.changes and request.organisation is not None:
-        detail = "give either changes or organisation (a whole tree), not both"
+        detail = "give either changes or organisation (a complete tree), not both"
         problem = FieldProblem("/changes", "either_or", detail)
         raise Invalid("invalid_simulation", detail, remedy=detail, problems=(problem,))
     _proposed(request, selectors.tree())
@@ -155,7 +155,7 @@ def _check_tries(row: Simulation) -> None:
 
 
 def carry_out(request: SimulationRequest) -> SimulationResult:
-    """Raises RefusedSimulation when there are no jobs to try, or too many."""
+    """Run a simulation. Raises RefusedSimulation if there are none, or too many."""
     present, settings = selectors.tree(), _settings()
     pools = [
         pure.Pool(pool.id, f"{pool.cluster.name}/{pool.name}", pool.accelerator, pool.slots, pool.slots)
@@ -164,7 +164,7 @@ def carry_out(request: SimulationRequest) -> SimulationResult:
     ]
     jobs = _history(request.history_days, pools) if request.history_days else _made_up(request, present, pools)
     if not jobs:
-        raise RefusedSimulation("There are no finished jobs in that time; ask for more days, or for made-up jobs.")
+        raise RefusedSimulation("There are no finished jobs in that time; request more days, or generated jobs.")
     if len(jobs) > MOST_JOBS:
         raise RefusedSimulation(f"These are {len(jobs)} jobs, and {MOST_JOBS} can be tried; ask for fewer days.")
     plan = Plan(pure_nodes(present), pools, settings, request.checkpoint_minutes * 60)
@@ -178,7 +178,7 @@ def carry_out(request: SimulationRequest) -> SimulationResult:
 
 
 def _proposed(request: SimulationRequest, tree: Tree) -> Tree:
-    """Raises Invalid where the changes are none of this tree."""
+    """Return the changed tree. Raises Invalid if the changes do not apply to it."""
     if request.organisation is not None:
         return changes.declared(tree, TreeDocument(organisation=request.organisation))
     return changes.changed(tree, request.changes) if request.changes else tree

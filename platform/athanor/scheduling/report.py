@@ -135,7 +135,7 @@ def _figures(records: Sequence[Record], longest_queue: int) -> Figures:
 
 
 def quantile(ordered: Sequence[int], percent: int) -> int:
-    """The smallest of them that so many percent do not exceed (nearest rank)."""
+    """Return the percentile by the nearest-rank method."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
 
 

@@ -112,7 +112,7 @@ def _with_smallest_micro_batches(training: TrainingSpec) -> TrainingSpec:
 
 
 def warnings(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
-    """What will work, but not as well as its author may think."""
+    """Return warnings about specs that work, but probably not as intended."""
     found = []
     if spec.resources.processes_per_node > pool.slots_per_node:
         found.append(

@@ -20,7 +20,7 @@ UNION_BRANCH = re.compile(r"^(constrained-|literal\[|function-)")
 
 
 def parse_yaml(text: bytes) -> Any:
-    """The data in a YAML (or JSON) document. Raises Invalid with line and column."""
+    """Return the data of a YAML or JSON document. Raises Invalid with line and column."""
     if len(text) > LARGEST_SPEC_BYTES:
         raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {LARGEST_SPEC_BYTES}")
     try:
@@ -31,7 +31,7 @@ def parse_yaml(text: bytes) -> Any:
 
 
 def parse_spec(data: Any) -> JobSpec:
-    """The spec in `data`. Raises Invalid naming every wrong field by JSON pointer."""
+    """Return the spec in `data`. Raises Invalid with every wrong field by JSON pointer."""
     if not isinstance(data, dict):
         raise Invalid(
             "invalid_spec",
@@ -42,7 +42,7 @@ def parse_spec(data: Any) -> JobSpec:
 
 
 def parsed(model: type[Model], data: Any, code: str, what: str) -> Model:
-    """`data` as the model says. Raises Invalid with this code naming every wrong field by JSON pointer."""
+    """Validate `data` by the model. Raises Invalid with this code and every wrong field by JSON pointer."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -107,8 +107,10 @@ def _not_a_choice(item: Any, value: Any) -> str:
 
 
 def _fields_at(path: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
-    """The field names of the model at `path` below this one. Below a field of many (a list, a mapping), the next piece
-    only says which of them."""
+    """Return the field names of the model at `path` below this one.
+
+    Below a list or a mapping, the next piece of the path is its index or key.
+    """
     pieces = iter(path)
     for piece in pieces:
         field = model.model_fields.get(str(piece))

@@ -31,7 +31,7 @@ def pack(matrices: Sequence[Matrix], rising: Sequence[frozenset[int]]) -> bytes:
 
 
 def unpack(content: bytes | memoryview, index: int, rising: frozenset[int]) -> Matrix:
-    """The matrix at `index`; the others stay compressed."""
+    """Return the matrix at `index`; the others stay compressed."""
     view = memoryview(content)
     at = 1
     for _ in range(index):

@@ -119,7 +119,7 @@ def _stretches(asked: Asked) -> Iterator[tuple[_Segment, str, int, Matrix]]:
 
 
 def _level_of(row: MetricSeries, level: int, blocks: Blocks) -> Matrix:
-    """What was read of a level: the full blocks, then the tail."""
+    """Return the data of a level: the full blocks, then the tail."""
     rising = pyramid.RISING[level]
     parts = [codec.unpack(content, 0, rising) for content in blocks.get((row.pk, level), ())]
     return np.concatenate([*parts, codec.unpack(row.tail, level, rising)], axis=1)
@@ -197,7 +197,10 @@ def _levels(segments: list[_Segment], wanted: int) -> dict[Key, int]:
 
 
 def _blocks(segments: list[_Segment], levels: dict[Key, int]) -> Blocks:
-    """The full blocks to draw, in order, with those of the next finer level at the cuts. Short series have none."""
+    """Return the full blocks to draw, in order, with those of the next finer level at the cuts.
+
+    Short series have none.
+    """
     chosen = Q()
     whole: dict[int, list[int]] = defaultdict(list)
     for segment in segments:
@@ -233,7 +236,7 @@ def _around(row: MetricSeries, level: int, cut: int) -> Q:
 
 
 def _in_order(columns: Matrix, step: int) -> Matrix:
-    """Steps rise within one writer; several, or a run that goes back by itself, are put in order."""
+    """Sort points by step: steps rise within one writer, but not across writers or a rollback."""
     steps = columns[step]
     if steps.shape[0] < 2 or bool(np.all(steps[1:] >= steps[:-1])):
         return columns

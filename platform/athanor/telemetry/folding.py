@@ -178,7 +178,7 @@ def _extend_series(attempt: Attempt, generation: int, columns: dict[str, Matrix]
 
 
 def _sealed(matrix: Matrix, level: int) -> tuple[list[Matrix], Matrix]:
-    """The full blocks of a level, and what remains. A bucket that is not full remains, whatever it fills."""
+    """Return the full blocks of a level, and the rest. Buckets that are not full remain."""
     columns = matrix.shape[1]
     if level and columns and matrix[pyramid.COUNT, -1] < pyramid.size_of(level):
         columns -= 1

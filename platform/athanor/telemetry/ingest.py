@@ -265,7 +265,7 @@ def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[Pr
 
 
 def _add_timing(timings: dict[str, Any], item: ProgressEvent) -> None:
-    """Sums of seconds by what they were spent on; start-up phases by name."""
+    """Return sums of seconds by category; start-up phases by name."""
     seconds = item.data.get("seconds")
     if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_SECONDS:
         return

@@ -77,7 +77,7 @@ def forwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
 
 
 def backwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
-    """The last `limit` lines with a cursor greater than `after`."""
+    """Return the last `limit` lines with a cursor greater than `after`."""
     found: list[Line] = []
     newest, opened = max(after, _last_line(job, sought)), 0
     for attempt in reversed(_attempts(job, sought)):
@@ -164,7 +164,7 @@ def _lines(chunk: LogChunk, attempt: int, sought: Sought) -> list[Line]:
 
 
 def _last_line(job: Job, sought: Sought) -> int:
-    """The newest line there is to look at; -1 without any."""
+    """Return the number of the newest line; -1 without any."""
     for attempt in reversed(_attempts(job, sought)):
         newest = LogChunk.objects.filter(attempt=attempt).order_by("-last_line").values_list("last_line", flat=True)
         if (line := newest.first()) is not None:

@@ -69,14 +69,14 @@ def merged(buckets: Matrix, starts: np.ndarray) -> Matrix:
 
 
 def as_buckets(points: Matrix) -> Matrix:
-    """A bucket for each point."""
+    """Return one bucket per point."""
     step, time, value = points
     one = np.ones_like(step)
     return np.stack([step, time, step, time, one, value, value, value, value, step, time, value, step, time])
 
 
 def as_points(buckets: Matrix) -> Matrix:
-    """What is known exactly of `buckets`: of each its lowest and highest point in their order; the two ends."""
+    """Return the exact points of `buckets`: the lowest and highest of each, in order, and the two ends."""
     if not buckets.shape[1]:
         return NO_POINTS
     low, high = buckets[[LOW_STEP, LOW_TIME, LOW]], buckets[[HIGH_STEP, HIGH_TIME, HIGH]]
@@ -113,7 +113,7 @@ def averaged(buckets: Matrix, limit: int) -> Matrix:
 
 
 def level_for(points: float, wanted: int) -> int:
-    """The coarsest level at which so many points still make `wanted` buckets."""
+    """Return the coarsest level at which this many points still make `wanted` buckets."""
     level = LEVELS - 1
     while level and points / size_of(level) < wanted:
         level -= 1
@@ -121,7 +121,7 @@ def level_for(points: float, wanted: int) -> int:
 
 
 def blocks(count: int, size: int) -> list[tuple[int, int]]:
-    """The full blocks of `size` that `count` columns hold, as (start, stop)."""
+    """Return the full blocks of `size` in `count` columns, as (start, stop)."""
     return list(pairwise(range(0, count + 1, size)))
 
 

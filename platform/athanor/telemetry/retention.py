@@ -61,7 +61,7 @@ def due(level: int, ended_before: datetime) -> QuerySet[MetricSeries]:
 
 
 def overdue() -> list[tuple[QuerySet[Any], str]]:
-    """What the policy has removed already when the sweeper keeps up, with the field that says when its job ended."""
+    """Return rows beyond their retention, with the field for the end of their job."""
     chosen, now = policy(), timezone.now()
     rows: list[tuple[QuerySet[Any], str]] = [
         (due(level, now - timedelta(days=days)), "segment__attempt__job__finished_at")

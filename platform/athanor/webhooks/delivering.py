@@ -59,14 +59,14 @@ def deliver_due() -> None:
 
 
 def due_now() -> QuerySet[Delivery]:
-    """What is for a webhook that is switched off, or is left alone for a while, waits for it."""
+    """Return due deliveries, without those of disabled or paused webhooks."""
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_try_at__lte=Now(), webhook__enabled=True)
     due = due.filter(webhook__team__deleted_at=None)
     return due.filter(Q(webhook__paused_until__isnull=True) | Q(webhook__paused_until__lte=Now()))
 
 
 def _claim() -> Iterator[Lease]:
-    """A few of each webhook that has any, so that a slow one does not hold up the others."""
+    """Lease a few deliveries of each webhook, so that a slow one does not delay the others."""
     waiting = Webhook.objects.filter(pk__in=due_now().values("webhook_id"))
     found = list(waiting.values_list("pk", "consecutive_failures"))
     random.shuffle(found)
@@ -140,7 +140,7 @@ def _entry(outcome: Outcome, at: str) -> dict[str, Any]:
 
 
 def _count(webhook_id: str, outcome: Outcome) -> None:
-    """What the webhook knows of itself; and its end, when nothing came through for too long or it says it is gone."""
+    """Update the webhook's state, and disable it after failing for too long or on 410 Gone."""
     webhook = Webhook.objects.select_for_update(no_key=True).get(pk=webhook_id)
     now = timezone.now()
     if outcome.is_success:

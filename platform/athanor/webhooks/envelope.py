@@ -16,7 +16,7 @@ TEST = "webhook.test"
 
 
 def full_type(event: JobEvent) -> str:
-    """The type with what a status became: `job.status.failed`, so that one can ask for failures only."""
+    """Return the type with the new status, such as `job.status.failed`, so that webhooks can select failures."""
     became = event.data.get("to") if event.type == "job.status" else None
     return f"{event.type}.{became}" if became else event.type
 

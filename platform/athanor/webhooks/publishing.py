@@ -24,7 +24,7 @@ HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("se
 
 
 def publish_due() -> None:
-    """Number what is new, and make deliveries of it."""
+    """Assign numbers to new events, and create their deliveries."""
     feed.number()
     behind = (
         Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))

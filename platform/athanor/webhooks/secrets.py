@@ -14,12 +14,12 @@ PREFIX = "whsec_"
 
 
 def owner_of(webhook_id: str) -> str:
-    """What a sealed secret is bound to: moved to another webhook, it does not open."""
+    """Return the associated data of a secret: moved to another webhook, it does not decrypt."""
     return f"webhook:{webhook_id}"
 
 
 def add(webhook: Webhook, overlap: timedelta) -> str:
-    """A new secret, shown this once. The one before it signs too for `overlap`; older ones are forgotten.
+    """Create a secret and return it. The previous one also signs for `overlap`; older ones are deleted.
 
     In the caller's transaction, which holds the webhook's row.
     """

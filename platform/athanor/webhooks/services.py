@@ -41,7 +41,7 @@ def create(team: Team, *, url: str, name: str, types: list[str], actor: User) ->
 
 
 def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
-    """`changes`: url, name, types, enabled. Enabled again, it receives events from then on."""
+    """Change url, name, types or enabled. Enabled again, it receives events from then on."""
     if "url" in changes:
         outbound.check_webhook_url(changes["url"])
     feed.number()
@@ -85,7 +85,7 @@ def _delete(webhook: Webhook, actor: User) -> None:
 
 
 def rotate_secret(webhook: Webhook, overlap: timedelta, actor: User) -> str:
-    """A new secret, shown this once; for `overlap` deliveries are signed with the one before it as well."""
+    """Create a new secret and return it; for `overlap`, deliveries are also signed with the previous one."""
     with transaction.atomic():
         secret = secrets.add(_locked(webhook), overlap)
         _record("webhook.rotate_secret", webhook, actor, after={"overlap_seconds": int(overlap.total_seconds())})
@@ -144,7 +144,7 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
 
 
 def _locked(webhook: Webhook) -> Webhook:
-    """Raises NotFound when somebody has deleted it meanwhile."""
+    """Return the locked webhook. Raises NotFound if it was deleted meanwhile."""
     rows = Webhook.objects.select_for_update(no_key=True, of=("self",)).select_related("team")
     row = rows.filter(pk=webhook.pk).first()
     if row is None:
@@ -163,7 +163,7 @@ def _refuse_if_off(webhook: Webhook) -> None:
 
 
 def _facts(webhook: Webhook) -> dict[str, Any]:
-    """The path of many receivers' addresses is a secret."""
+    """Return the audited facts. The path of the address, which is often a secret, is left out."""
     return {
         "name": webhook.name,
         **audit.address(webhook.url),
