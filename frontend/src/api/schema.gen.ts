@@ -3303,7 +3303,7 @@ export interface components {
         };
         /** @description A certificate of erasure. `mac` covers all other fields as they are returned. */
         Certificate: {
-            /** @description Kind of the document: `athanor certificate of erasure`. */
+            /** @description Kind of the document: "athanor certificate of erasure". */
             kind: string;
             /** @description Version of the document's format. */
             version: number;

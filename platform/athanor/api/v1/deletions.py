@@ -303,7 +303,7 @@ class AuditPlaceSerializer(serializers.Serializer[Any]):
 class CertificateSerializer(serializers.Serializer[Any]):
     """A certificate of erasure. `mac` covers all other fields as they are returned."""
 
-    kind = serializers.CharField(help_text="Kind of the document: `athanor certificate of erasure`.")
+    kind = serializers.CharField(help_text='Kind of the document: "athanor certificate of erasure".')
     version = serializers.IntegerField(help_text="Version of the document's format.")
     team = NamedSerializer(help_text="The erased team.")
     deletion = serializers.CharField(help_text="Id of the deletion.")
