@@ -5484,6 +5484,10 @@ export interface components {
             error: string;
             /** @description it has not run for five of its periods */
             late: boolean;
+            /** @description Number of rows whose last try failed unexpectedly; each is retried after a growing pause. */
+            rows_failing: number;
+            /** @description Number of rows given up within the last 7 days after 12 unexpected failures in a row each. A job among them has failed with `platform_error` and has a `job.abandon` record in the audit trail. */
+            rows_given_up: number;
         };
         SweeperPage: {
             items: components["schemas"]["Sweeper"][];
