@@ -171,8 +171,8 @@ class Rest(Client):
         found = {int(match[1]) for path in paths if (match := re.fullmatch(r"/slurm/v0\.0\.(\d+)/jobs/?", path))}
         usable = [number for number in found if OLDEST <= number <= NEWEST]
         if not usable:
-            known = ", ".join(f"0.0.{number}" for number in sorted(found)) or "none"
-            raise BackendUnavailable(f"slurmrestd speaks versions {known}; 0.0.{OLDEST} to 0.0.{NEWEST} are known")
+            spoken = ", ".join(f"0.0.{number}" for number in sorted(found)) or "none"
+            raise BackendUnavailable(f"slurmrestd speaks versions {spoken}; 0.0.{OLDEST} to 0.0.{NEWEST} are known")
         with _lock:
             _versions[self._url] = max(usable)
         return max(usable)
