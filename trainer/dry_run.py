@@ -106,7 +106,7 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     yield (
         f"  state: {state.parameters:,} parameters; weights {shown(state.weights)}, gradients "
         f"{shown(state.gradients)}, optimiser {shown(state.optimizer)}"
-        f"{f' in host memory, of which {shown(on_device)} at once on the device' if memory.host else ''}"
+        f"{f' in host memory, of which {shown(on_device)} at a time on the device' if memory.host else ''}"
     )
     yield (
         f"  beside it, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "

@@ -1,4 +1,4 @@
-"""What a model is worth while it trains: its loss on what each data set holds out, and what it goes on to say."""
+"""Evaluation during training: the loss on each data set's held-out part, and continuations of prompts."""
 
 import math
 import re
@@ -84,7 +84,7 @@ def evaluate(model: SpreadModel, sets: Sequence[HeldOut]) -> Evaluated:
 
 
 class Sampler:
-    """Goes on from fixed prompts, each time with the same random numbers, on whatever the model is spread over."""
+    """Continue fixed prompts, each time with the same random numbers, on any mesh."""
 
     def __init__(self, assignment: Assignment, model: SpreadModel) -> None:
         training = assignment.training

@@ -97,11 +97,11 @@ def reduce_statistics(session: Session, loss: Tensor, pass_seconds: float) -> tu
     """
     mesh = session.mesh
     reporter = session.reporter
-    told = torch.zeros(4 + mesh.world_size, device=loss.device)
-    told[0], told[1] = float(reporter.stop_requested()), session.loader.skipped_sequences
-    told[2], told[3] = reporter.profile_requested()
-    told[4 + mesh.rank] = pass_seconds
-    sums = torch.cat([torch.stack([loss, session.optimizer.gradient_square_sum()]), told])
+    flags = torch.zeros(4 + mesh.world_size, device=loss.device)
+    flags[0], flags[1] = float(reporter.stop_requested()), session.loader.skipped_sequences
+    flags[2], flags[3] = reporter.profile_requested()
+    flags[4 + mesh.rank] = pass_seconds
+    sums = torch.cat([torch.stack([loss, session.optimizer.gradient_square_sum()]), flags])
     loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_finite = gradient_norm.isfinite() & loss.isfinite()
@@ -241,7 +241,7 @@ class Monitor:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Most memory held so far: of the device, or of the process on a CPU."""
+    """Return the most memory held until now: of the device, or of the process on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -30,7 +30,7 @@ _NOT_AUTHENTIC = "manifest_not_authentic"  # the problem's code: what is stored 
 
 
 class AttemptOver(TrainerError):
-    """The platform no longer knows this attempt: its token was withdrawn. Stop at once, report nothing."""
+    """The platform no longer knows this attempt: its token was withdrawn. Stop immediately, report nothing."""
 
 
 class SequenceGap(Exception):
@@ -42,7 +42,7 @@ class SequenceGap(Exception):
 
 
 class Platform(Protocol):
-    """What agent and workers say to whoever runs them; see `local_platform` for the one that needs no platform."""
+    """The interface of agent and workers to the platform; see `local_platform` for the one that needs no platform."""
 
     def run(self) -> RunConfig: ...
     def keys(self) -> DataKeys: ...

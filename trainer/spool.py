@@ -25,7 +25,7 @@ class SpoolWriter:
     """Batches of one kind from one writer. Records wait in memory until `flush`; safe between threads."""
 
     def __init__(self, spool: Path, kind: Kind, name: str) -> None:
-        """`name` tells writers of this kind apart and must be new for each process (it holds the generation)."""
+        """`name` distinguishes writers of this kind and must be new for each process (it holds the generation)."""
         self._folder = spool / kind
         self._folder.mkdir(parents=True, exist_ok=True)
         self._kind: Kind = kind
@@ -40,7 +40,7 @@ class SpoolWriter:
             self._records.append(record)
 
     def flush(self) -> None:
-        """Everything added so far is in files afterwards."""
+        """Write everything added until now to files."""
         with self._lock:
             while self._records:
                 count = self._next_count()

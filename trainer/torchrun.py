@@ -1,8 +1,8 @@
 """`torchrun --nproc-per-node N -m trainer job.yaml`: ranks that torchrun started, restarts and ends, with no agent.
 
 The first rank prepares the data while the others wait on the store. Nodes share the output folder. What torchrun starts
-again goes on from the newest checkpoint, under new names in the store, and with smaller micro-batches where memory ran
-out.
+again continues from the newest checkpoint, under new names in the store, and with smaller micro-batches where memory
+ran out.
 """
 
 import signal
@@ -94,7 +94,7 @@ def run_rank(
         assignment = _prepared(place, settings, platform, store, output, files)
         assignment = replace(assignment, profile=profile)
         end_class, message = _worked(assignment, platform, sinks)
-    except Exception as error:  # noqa: BLE001 - told to the terminal, and to torchrun by the exit status
+    except Exception as error:  # noqa: BLE001 - printed on the terminal, and reported to torchrun by the exit status
         failure = describe(error, place.rank)
         end_class, message = failure.end_class, failure.message
         if end_class is EndClass.OUT_OF_MEMORY and assignment is not None:

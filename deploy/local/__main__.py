@@ -42,7 +42,7 @@ def up(folder: DataFolder, *, only_stores: bool) -> None:
             supervisor.start(stack.stores())
             stack.ensure_database()
             if only_stores:
-                say("ready: the stores; `python -m deploy.local env` tells their addresses")
+                say("ready: the stores; `python -m deploy.local env` prints their addresses")
             else:
                 stack.add_master_key()
                 stack.prepare(say)
@@ -198,7 +198,7 @@ def main() -> int:
     start.add_argument("--background", action="store_true", help="return when it is ready")
     commands.add_parser("down", help="stop it; the data stays")
     commands.add_parser("status").add_argument("--json", action="store_true")
-    commands.add_parser("env", help="what the server's programs are told, for a shell")
+    commands.add_parser("env", help="print the environment of the server's programs, for a shell")
     show = commands.add_parser("logs", help="the last lines of each service's log")
     show.add_argument("service", nargs="?")
     show.add_argument("-n", "--lines", type=int, default=20)

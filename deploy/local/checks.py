@@ -70,7 +70,7 @@ def python_types(output: Path) -> list[str]:
 
 
 def run_all(commands: list[tuple[str, list[str], Path]]) -> int:
-    """Run every command even after a failure: one run tells all there is to mend."""
+    """Run every command even after a failure, so that one run shows all problems."""
     RESULTS.mkdir(exist_ok=True)
     environment = node_environment()
     static = {**environment, **_settings_for_checks()}

@@ -70,7 +70,7 @@ def main() -> int:
         console.print("logs: .venv/bin/python -m deploy.local logs    stop the stack: make down")
         return 1
     except KeyboardInterrupt:
-        console.print("\ninterrupted; the stack goes on in the background: `make down` stops it")
+        console.print("\ninterrupted; the stack continues in the background: `make down` stops it")
         return 130
     return 0
 
@@ -130,7 +130,7 @@ def _timed(work: Any) -> tuple[Any, float]:
 def _check_job(job: dict[str, Any], watch_code: int) -> None:
     if watch_code != 0 or job["status"] != "succeeded":
         reason = (job.get("reason") or {}).get("code", "")
-        raise StackError(f"job {job['id']} is {job['status']} {reason}: `athanor logs {job['id']}` tells more")
+        raise StackError(f"job {job['id']} is {job['status']} {reason}: see `athanor logs {job['id']}`")
     losses = job.get("validation_loss") or {}
     before, after = losses.get("before"), losses.get("after")
     if before is None or after is None or not after < before:

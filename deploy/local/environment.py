@@ -1,4 +1,4 @@
-"""Which servers are embedded and which are the user's own, and what the platform's processes are told."""
+"""Which servers are embedded and which are external, and the environment of the platform's processes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a person can mend: one line that names the thing, its value and the remedy."""
+"""Errors that a person can fix: one line with the subject, its value and the remedy."""
 
 
 class StackError(Exception):

@@ -111,7 +111,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """None when the file is not there. A file that is not JSON is a StackError: it is never made anew."""
+    """Return None without the file. A file that is not JSON is a StackError: it is never replaced."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

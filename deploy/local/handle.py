@@ -17,7 +17,7 @@ from deploy.local.folder import DataFolder, read_json
 from deploy.local.processes import ProcessIdentity
 
 POLL_SECONDS = 0.05
-# Whoever runs this may have a stack or a server of their own in the environment; it must stay untouched.
+# The environment may name a stack or server of the user; it must stay untouched.
 FOREIGN = ("DATABASE_URL", "CELERY_BROKER_URL")
 
 

@@ -31,7 +31,7 @@ def make_venv() -> None:
     if _runs(str(python), "-c", "import sys, pip"):
         return
     if VENV.exists():
-        print(f"{VENV} is not usable (its Python has gone or was never whole): making it anew", flush=True)
+        print(f"{VENV} is not usable (its Python is missing or incomplete): creating it again", flush=True)
         shutil.rmtree(VENV)
     print(f"making .venv with Python {sys.version.split()[0]}", flush=True)
     if _runs(sys.executable, "-m", "venv", str(VENV)):

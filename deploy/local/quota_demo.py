@@ -117,7 +117,7 @@ class Demo:
         self._cancel(claimant)
         self._until(self._victim, "running")
         job = self._job(self._victim)
-        console.print(f"   {job['name']} goes on as attempt {len(job['attempts'])}, from step {saved}")
+        console.print(f"   {job['name']} continues as attempt {len(job['attempts'])}, from step {saved}")
 
     def _stop_by_budget(self, pool: Any) -> None:
         _title("5. a budget's stop")
@@ -142,7 +142,7 @@ class Demo:
             )
         self._api("PATCH", f"budgets/{budget}", {"amount": pool["slots"] * TIME_LIMIT_SECONDS * 10})
         self._until(self._victim, "running")
-        console.print(f"   with more in the budget {self._job(self._victim)['name']} goes on")
+        console.print(f"   with more in the budget {self._job(self._victim)['name']} continues")
         for line in self._api("GET", f"budgets/{budget}/statement")["lines"]:
             console.print(
                 f"   statement of {line['team']['name']}, {line['job_id']}: {line['spent']} slot-seconds spent, "

@@ -72,7 +72,7 @@ class Stack:
     def check_credentials(self) -> None:
         """Make a new token when the server no longer takes the stored one: it was revoked, or the database changed.
 
-        Not at every start: a new token would shut out whoever has logged in with the old one.
+        Not at every start: a new token would lock out users who have logged in with the old one.
         """
         known = read_json(self.folder.credentials)
         request = urllib.request.Request(

@@ -83,7 +83,7 @@ def _cuda_downloads(resolved: list[dict[str, Any]]) -> list[str]:
 
 
 def _sizes(urls: list[str]) -> tuple[int, int]:
-    """Sum of the sizes the server tells, and the number of files for which it tells none."""
+    """Return the sum of the sizes that the server reports, and the number of files without a size."""
     with ThreadPoolExecutor(8) as pool:
         sizes = list(pool.map(_size, urls))
     return sum(size or 0 for size in sizes), sum(size is None for size in sizes)

@@ -21,7 +21,7 @@ def test_a_quota_edit_a_borrow_a_reclaim_with_a_checkpoint_and_a_budgets_stop(st
         check=False,
     )
     assert told.returncode == 0, told.stdout + told.stderr
-    for seen in ("of them borrowed", "gave its slots back", "goes on as attempt 2", "stopped at step"):
+    for seen in ("of them borrowed", "gave its slots back", "continues as attempt 2", "stopped at step"):
         assert seen in told.stdout
     nodes = Administrator(stack.credentials).call("GET", "quotas")["nodes"]
     left = [node["grants"] for node in nodes if node["name"].startswith("quota-demo")]

@@ -1,4 +1,4 @@
-"""`python -m trainer.agent`: started once per node by a backend, told by the variables of contract/environment."""
+"""`python -m trainer.agent`: started once per node by a backend and configured by contract/environment."""
 
 import logging
 import os

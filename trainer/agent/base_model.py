@@ -1,4 +1,4 @@
-"""Gets the model that training goes on from onto this node."""
+"""Download the base model onto this node."""
 
 import hashlib
 import os

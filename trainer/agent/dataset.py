@@ -41,7 +41,7 @@ class DatasetRoom:
         is_stopping: Callable[[], bool],
         base: Path | None = None,
     ) -> None:
-        """`base`: folder of the model that training goes on from, whose tokenizer is used."""
+        """`base`: folder of the base model, whose tokenizer is used."""
         self._base = base
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.data.parts

@@ -15,7 +15,7 @@ from trainer.resilience.failures import Failure, first_cause, killed, oom_kills,
 from trainer.resilience.forking import Forked, fork
 
 PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
-EXIT_GRACE_SECONDS = 3.0  # of a rank that has told what it fails of
+EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
 _LOOK_SECONDS = 0.2
 _GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
@@ -45,7 +45,7 @@ class Generation:
             follower.follow(forked, assignment.rank)
 
     def watch(self, stop_wanted: Callable[[], StopRequest | None], over: Callable[[], bool]) -> Outcome:
-        """Until all processes have ended. `over`: end them at once, without a checkpoint."""
+        """Wait until all processes have ended. `over`: end them immediately, without a checkpoint."""
         deadline: float | None = None
         while True:
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
@@ -94,13 +94,13 @@ class Generation:
         deadline = time.monotonic() + PEER_GRACE_SECONDS
         while True:
             failures = self._failures()
-            told = {failure.rank for failure in failures}
+            reporting = {failure.rank for failure in failures}
             open_ = [rank for rank, code in zip(self.ranks, self._exit_codes(), strict=True) if code is None]
             is_known = any(not failure.because_of_peer for failure in failures)
-            if is_known or told.issuperset(open_) or time.monotonic() > deadline:
+            if is_known or reporting.issuperset(open_) or time.monotonic() > deadline:
                 break
             self._wait_for_an_end(_LOOK_SECONDS)
-        self._let_go(told)
+        self._let_go(reporting)
         cause = first_cause(failures)
         codes = self._exit_codes()
         self.kill()
@@ -112,11 +112,11 @@ class Generation:
         peer that is lost, would otherwise hold up everything."""
         return any(self._assignments[0].failures.glob("rank-*.json"))
 
-    def _let_go(self, told: set[int]) -> None:
-        """Time for those that have told what they fail of to print it, and to end by themselves."""
+    def _let_go(self, reporting: set[int]) -> None:
+        """Give ranks that have reported their failure time to print it and to end by themselves."""
         deadline = time.monotonic() + EXIT_GRACE_SECONDS
         while time.monotonic() < deadline and any(
-            rank in told and code is None for rank, code in zip(self.ranks, self._exit_codes(), strict=True)
+            rank in reporting and code is None for rank, code in zip(self.ranks, self._exit_codes(), strict=True)
         ):
             self._wait_for_an_end(_LOOK_SECONDS)
 
@@ -125,10 +125,10 @@ class Generation:
 
     def _failures(self) -> list[Failure]:
         reported = read_failures(self._assignments[0].failures)
-        told = {failure.rank for failure in reported}
+        reporting = {failure.rank for failure in reported}
         short_of_memory = oom_kills() > self._oom_kills
         for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
-            if code is not None and code not in _GOOD_EXITS and assignment.rank not in told:
+            if code is not None and code not in _GOOD_EXITS and assignment.rank not in reporting:
                 reported.append(killed(assignment.rank, code, kernel_was_short_of_memory=short_of_memory))
         return reported
 

@@ -43,7 +43,7 @@ class LogFollower:
             self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """From here on these values are not passed on, whoever prints them. Longest first: one may contain another."""
+        """Redact these values from now on in all output. Longest first: one may contain another."""
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
         self._hidden = sorted((line for line in lines if len(line) >= SHORTEST_HIDDEN), key=len, reverse=True)
 

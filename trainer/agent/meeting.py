@@ -18,7 +18,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """What a backend tells an agent of its node. A run of one node needs none of it."""
+    """What a backend reports to an agent about its node. Not needed for single-node runs."""
 
     index: int = 0
     name: str = ""
@@ -27,7 +27,7 @@ class NodeIdentity:
 
 
 class Meeting:
-    """`place` is the newest; `wanted` the newest round that the platform told of."""
+    """`place` is the newest; `wanted` the newest round that the platform reported."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
         self._platform, self._identity, self._is_ended = platform, identity, is_ended
@@ -54,7 +54,7 @@ class Meeting:
         return self.place
 
     def attend(self, port: int, because: str = "") -> Place | None:
-        """The place in the next round, once all are there; `over` when the attempt has ended. None: it was told to
+        """The place in the next round, once all are there; `over` when the attempt has ended. None: it was asked to
         stop, or the others did not come back in time. May raise TrainerError."""
         first = self.place is None
         asked = max(self.round + 1, self.wanted)

@@ -11,7 +11,7 @@ import httpx
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 1.0  # an address on the node answers at once, or not at all
+SECONDS = 1.0  # an address on the node answers immediately, or not at all
 MOST = 200
 NO_NOTICE = frozenset({"", "NONE", "FALSE"})
 

@@ -24,9 +24,9 @@ _NAME = re.compile(r"^steps-(\d+)-(\d+)-rank-(\d+)\.(json|failed)$")
 
 
 class ProfileCourier:
-    """`want` from the heartbeat's thread, as often as it is told; `finish` when the workers have ended.
+    """`want` from the heartbeat's thread, at each heartbeat with a request; `finish` when the workers have ended.
 
-    Whatever goes wrong is told to the platform, or to the log, and never to the run.
+    Errors are reported to the platform or the log and never affect the run.
     """
 
     def __init__(self, run: RunConfig, sealer: Sealer, platform: Platform, storage: Storage, node_rank: int) -> None:
@@ -39,7 +39,7 @@ class ProfileCourier:
         self._thread: threading.Thread | None = None
 
     def want(self, request: ProfileRequest) -> None:
-        """Tell the workers. A generation that began after the request is told by the next heartbeat."""
+        """Pass the request to the workers. A worker group started later gets it with the next heartbeat."""
         if request.number in self._closed or self.generation is None or self._ended.is_set():
             return
         self.generation.board.request_profile(request)

@@ -44,13 +44,13 @@ class Shipper:
         return not self._waiting()
 
     def finish_feeds(self, end_class: EndClass) -> None:
-        """After `finish`. What the feeds told at their end is shipped too, if the platform takes it now."""
+        """After `finish`. The last events of the feeds are shipped too, if the platform accepts them now."""
         for feed in self.feeds:
             feed.finish(end_class, FEED_SECONDS)
         try:
             self.ship_all()
         except (httpx.HTTPError, AttemptOver) as error:
-            logger.warning("what the sinks told last was not delivered: %s", error)
+            logger.warning("the last events of the sinks were not delivered: %s", error)
 
     def ship_all(self) -> None:
         """One pass over everything waiting. Raises httpx.HTTPError where the platform does not take it."""
@@ -67,7 +67,7 @@ class Shipper:
         except SequenceGap as gap:
             if gap.next_sequence + first <= sequence:
                 # The platform has lost batches that it acknowledged before. They cannot be had again, and this
-                # writer's numbers can never close the gap: the rest goes on under a new name.
+                # writer's numbers can never close the gap: the rest continues under a new name.
                 self._renamed[writer] = (f"{writer[:34]}-r{sequence % 1000}", sequence)
                 return False
         except httpx.HTTPStatusError as error:

@@ -90,7 +90,10 @@ class Supervisor:
         self._stop_reported = self._stop_reported or stop
 
     def run(self) -> EndClass:
-        """Returns the class that the process's exit status tells. Never raises for what an attempt can die of."""
+        """Run the attempt and return its end class, which the exit status carries.
+
+        Never raises for a failing attempt.
+        """
         try:
             run, keys = self._platform.run(), self._platform.keys()
         except TrainerError as error:
@@ -326,7 +329,7 @@ class Supervisor:
 
     def _beat(self, run: RunConfig) -> None:
         while True:
-            # Preparing is all that some runs do: they are past their start-up at once.
+            # Preparing is all that some runs do: their start-up is over immediately.
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.generation.progress() if self.generation else before_workers
             beat = Heartbeat(
@@ -339,7 +342,7 @@ class Supervisor:
                 self._over.set()
                 return
             except httpx.HTTPError as error:
-                logger.warning("heartbeat: %s", error)  # training goes on while the platform is away
+                logger.warning("heartbeat: %s", error)  # training continues while the platform is unreachable
             else:
                 self._meeting.wanted = reply.round
                 if reply.stop is not None:

@@ -41,7 +41,7 @@ class Shard:
 
     @property
     def box(self) -> list[list[int]]:
-        """[offsets, shape of the box], as files tell it."""
+        """Return [offsets, shape of the box], as in files."""
         return [list(self.offsets), list(self.tensor.shape)]
 
 
@@ -90,7 +90,7 @@ def own_states(weights: Weights) -> dict[str, Tensor]:
 
 
 def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
-    """What a rank of the same mesh had. Where the spec now asks for another compression, that begins anew."""
+    """What a rank of the same mesh had. If the spec now requests another compression, its state restarts."""
     set_rng_states(states, weights.mesh.device)
     for name, tensor in weights.own_state().items():
         stored = states.get(f"{OWN_PREFIX}{name}")

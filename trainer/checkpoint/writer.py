@@ -32,7 +32,7 @@ class Boxes(WireModel):
 
 
 class Written(WireModel):
-    """What a rank tells the first one of its part of a checkpoint."""
+    """What a rank reports to the first one about its part of a checkpoint."""
 
     file: StoredFile
     boxes: dict[str, list[list[int]]]

@@ -12,15 +12,14 @@ from trainer.contract.plan import is_recomputed, micro_batch_size, num_micro_bat
 from trainer.contract.training import TrainingSpec
 
 LOGITS_CHUNK_BYTES = 512 * 2**20
-"""Most logits in fp32 that are there at once: the loss takes the words of a micro-batch chunk by chunk."""
+"""Maximum number of fp32 logits in memory: the loss takes the words of a micro-batch chunk by chunk."""
 ONE_GROUP_BYTES = 64 * 2**20
 """Up to this size in fp32 a sharded stage is gathered as one."""
 KEPT_GRADIENT_BYTES = 4 * 2**30
 """Up to this size stage 3 keeps the gradients of earlier micro-batches whole, and sums them over the ranks once a step;
 beyond it, it sums them after each micro-batch, as stage 2 does: more is sent, and only shards stay."""
 OFFLOADED_BUCKET_NUMBERS = 2**24
-"""Parameters whose state comes from host memory at once, where it lies there; two such buckets have room on the device.
-"""
+"""Parameters per bucket of offloaded optimizer state; the device has room for two buckets."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +248,7 @@ class RankCost:
 
     @property
     def _in_flight(self) -> float:
-        """Micro-batches whose activations a stage keeps at once (Narayanan et al. 2021, section 2.2)."""
+        """Return how many micro-batches' activations a stage stores at a time (Narayanan et al. 2021, section 2.2)."""
         ranks, count = self._sizes.pipeline, self.micro_batches
         schedule, per_rank = self._training.parallelism.pipeline_schedule, len(self.stages)
         if ranks == 1:

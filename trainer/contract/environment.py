@@ -1,4 +1,4 @@
-"""The names by which a backend tells an agent who it is. Nothing else is handed over: no keys, no database."""
+"""Environment variables with which a backend configures an agent. Nothing else is passed: no keys, no database."""
 
 AGENT_URL = "ATHANOR_AGENT_URL"  # base address of the agent API, without a trailing slash
 ATTEMPT_TOKEN = "ATHANOR_ATTEMPT_TOKEN"  # noqa: S105 - the name of a variable, not a secret
@@ -10,7 +10,7 @@ WORK_DIR = "ATHANOR_WORK_DIR"  # scratch of this attempt on this node: spool, da
 CACHE_DIR = "ATHANOR_CACHE_DIR"  # optional: node-local, shared by attempts, e.g. for prepared data
 SECRET_PREFIX = "ATHANOR_JOB_SECRET_"  # noqa: S105 - of a worker's variables: hf-token is ATHANOR_JOB_SECRET_HF_TOKEN
 CHECKPOINT_DIR = "ATHANOR_CHECKPOINT_DIR"  # optional: where copies of jobs' checkpoints are kept near the node
-INTERRUPTION_NOTICE = "ATHANOR_INTERRUPTION_NOTICE"  # optional: the file or address that tells of a spot machine's end
+INTERRUPTION_NOTICE = "ATHANOR_INTERRUPTION_NOTICE"  # optional: the file or address that announces a spot interruption
 DIE_WITH_PARENT = "ATHANOR_DIE_WITH_PARENT"  # "1": the agent ends with the process that started it
 
 

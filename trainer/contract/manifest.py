@@ -2,7 +2,7 @@
 
 Every object in the store is ciphertext (see `sealing`), written in parts of bounded size. A manifest names each
 part with its size and digest and is written last: what no manifest names does not exist. Its `tag` authenticates all
-of it under the data key of its job (of a prepared data set, of the data set): whoever reads a manifest calls
+of it under the data key of its job (of a prepared data set, of the data set): readers of a manifest call
 `sealing.check_manifest` first.
 """
 

@@ -196,8 +196,8 @@ def step_sizes(tokens_per_step: int, sequence_length: int, batch_ramp: Mapping[s
 def _floor_sum(count: int, slope: int, divisor: int) -> int:
     """Sum of floor(slope * i / divisor) over 0 <= i < count.
 
-    Points of the integer grid under a line: whole rows are counted at once, and what is left is the same question with
-    axes exchanged, as in Euclid's algorithm.
+    Points of the integer grid under a line: complete rows are counted together, and what is left is the same question
+    with axes exchanged, as in Euclid's algorithm.
     """
     offset, total = 0, 0
     while count:

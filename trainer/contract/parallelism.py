@@ -82,7 +82,7 @@ class ParallelismSpec(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _older_name(cls, fields: object) -> object:
-        """Until `zero` came, the data axis always sharded, and this field told stage 3 from stage 2."""
+        """Until `zero` came, the data axis always sharded, and this field selected stage 3 or stage 2."""
         if isinstance(fields, dict) and "reshard_after_forward" in fields:
             fields = dict(fields)
             reshard = fields.pop("reshard_after_forward")
@@ -134,7 +134,7 @@ class MeshSizes:
 
     @property
     def axes(self) -> dict[str, int]:
-        """As checkpoints tell it."""
+        """Return the sizes as checkpoints record them."""
         return {**self.named, "expert": self.expert, "zero": self.zero}
 
 

@@ -92,7 +92,7 @@ def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProble
         "compile false: what is recorded are compiled blocks; set compile to true": not training.compile,
         "a mixture of experts, whose numbers of rows change from step to step": training.model.resolve().moe
         is not None,
-        "a pipeline, which runs several micro-batches at once": sizes.pipeline > 1,
+        "a pipeline, which runs several micro-batches at the same time": sizes.pipeline > 1,
         f"zero {sizes.zero}, which gathers weights at new addresses; take zero 0": sizes.zero > 0,
         "tensor or context parallelism, whose exchanges are inside the blocks": sizes.tensor * sizes.context > 1,
         "batch_ramp, which changes the size of micro-batches": training.batch_ramp is not None,

@@ -1,8 +1,8 @@
 """How the agents of an attempt find each other, and which rank each node's processes get.
 
 Each agent says where it is and waits. When all are there the platform arranges them by what lies between them, and
-answers each with its place. Whoever leaves a round asks for the next one; a spare node takes the place of one that does
-not come back.
+answers each with its place. A node that leaves a round requests the next one; a spare node takes the place of one that
+does not come back.
 """
 
 from collections.abc import Sequence

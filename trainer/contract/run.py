@@ -1,4 +1,4 @@
-"""What an attempt is told when it starts, and what its processes say while they run."""
+"""The configuration that an attempt gets at its start, and the reports of its processes."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -109,7 +109,7 @@ class ProfileRequest(WireModel):
 
 
 class HeartbeatReply(WireModel):
-    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`. `profile`: told until it is registered.
+    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`. `profile`: repeated until it is registered.
     `round`: of a run of several nodes, the newest that anybody has asked for."""
 
     stop: StopRequest | None = None

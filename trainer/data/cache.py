@@ -64,7 +64,7 @@ class ShardCache:
         return tokens
 
     def expect(self, coming: Sequence[int]) -> None:
-        """Begin to fetch what will be asked for, in this order; what cannot be had is told when it is asked for."""
+        """Begin to fetch what will be asked for, in this order; errors are raised when a shard is requested."""
         if self._threads is None:
             return
         coming = coming[: max(1, self._limit // max(shard.tokens * self._dtype.itemsize for shard in self._shards))]
@@ -112,7 +112,7 @@ class ShardCache:
     def _fetch_quietly(self, number: int) -> None:
         try:
             self._ensure(number)
-        except Exception:  # noqa: BLE001 - whoever needs the shard meets the same again, and is told
+        except Exception:  # noqa: BLE001 - the reader of the shard meets the same error and reports it
             return
 
     def _ensure(self, number: int) -> None:

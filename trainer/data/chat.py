@@ -2,8 +2,8 @@
 
 A template is Jinja, as models in Hugging Face's layout bring one; it runs sandboxed, and knows no clock, so that equal
 conversations always give equal tokens. A template may mark what the assistant says with `{% generation %}`. Without
-such marks an answer is what follows the text that would prompt for it; where a template writes earlier turns anew as
-the conversation goes on, so that no such text precedes them, only the last answer counts.
+such marks an answer is what follows the text that would prompt for it; where a template rewrites earlier turns as
+the conversation continues, so that no such text precedes them, only the last answer counts.
 """
 
 import json

@@ -14,7 +14,7 @@ from trainer.storage.base import Storage
 
 
 class Corpus:
-    """The n-th sample of a run is a pure function of (seed, data, n), whoever asks for it, and when."""
+    """The n-th sample of a run is a pure function of (seed, data, n)."""
 
     def __init__(self, places: Sequence[SourcePlace], training: TrainingSpec, storage: Storage) -> None:
         data, length = training.data, training.sequence_length
@@ -36,7 +36,7 @@ class Corpus:
 
     @property
     def skipped_rows(self) -> int:
-        """Of the samples asked for so far, those that a damaged shard had and another gave."""
+        """Return the number of requested samples that were replaced because their shard is damaged."""
         return sum(source.skipped_rows for source in self.sources)
 
     def places(self, samples: NDArray[np.int64]) -> list[tuple[int, int, int]]:

@@ -23,7 +23,10 @@ _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "te
 
 @dataclass(frozen=True)
 class RawObject:
-    """One object of a data set as it was given: `name` is how errors speak of it; `read` begins anew each time."""
+    """One object of a data set as it was given.
+
+    `name` is how errors speak of it; `read` starts from the beginning each time.
+    """
 
     name: str
     read: Callable[[], Iterator[bytes]]

@@ -16,7 +16,7 @@ from trainer.data.shards import LARGEST_SHARD_BYTES, SPLITS, TOKENIZER_NAME, Dat
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
 
-_BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # given to the tokenizer's threads at once
+_BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
 
 def prepare(
@@ -51,7 +51,7 @@ def prepare(
     text_bytes = dict.fromkeys(SPLITS, 0)
     texts = split_documents(read(), sample.seen, part.validation_fraction)
     for batch in _batches(texts):
-        # Only the slower call tells which characters a token stands for.
+        # Only the slower call returns the character offsets of tokens.
         encode = made.encode_batch if is_masked else made.encode_batch_fast
         encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
         for (split, text), encoding in zip(batch, encodings, strict=True):

@@ -32,7 +32,7 @@ BASE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
-"""What a model's tokenizer and its use are described by: kept as they were when training goes on from it."""
+"""What a model's tokenizer and its use are described by: copied unchanged from a base model."""
 
 
 def export_model(session: Session) -> None:

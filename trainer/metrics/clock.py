@@ -1,4 +1,4 @@
-"""Where a step's time goes on this rank, and how far the ranks differ, without a wait for the device."""
+"""How a step's time is spent on this rank, and how far the ranks differ, without a wait for the device."""
 
 import time
 from collections import deque
@@ -10,7 +10,7 @@ import torch
 Mark: TypeAlias = float | torch.cuda.Event
 
 SLOW_FACTOR = 1.5
-SLOW_STEPS = 20  # in a row: one slow step is nothing to tell of
+SLOW_STEPS = 20  # in a row: single slow steps are not reported
 
 
 class StepClock:
@@ -72,13 +72,13 @@ def _computing(seconds: dict[str, float]) -> float:
 
 
 class SkewWatch:
-    """Tells when the same rank stays much slower than the mean of all."""
+    """Detect a rank that stays much slower than the mean of all."""
 
     def __init__(self) -> None:
         self._rank, self._steps = -1, 0
 
     def sees(self, seconds_of_ranks: Sequence[float]) -> tuple[float, int | None]:
-        """(slowest / mean, the rank that has now been slow for SLOW_STEPS steps, told once, or None)."""
+        """(slowest / mean, the rank that has now been slow for SLOW_STEPS steps, reported once, or None)."""
         mean = sum(seconds_of_ranks) / len(seconds_of_ranks)
         slowest = max(range(len(seconds_of_ranks)), key=seconds_of_ranks.__getitem__)
         skew = seconds_of_ranks[slowest] / mean if mean else 1.0

@@ -48,7 +48,7 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """What there is so far is written, also where a run ends before the last step. A trace that cannot be written
+        """Write the steps recorded until now, also if the run ends before the last step. A trace that cannot be written
         is no reason to end a run: a file that says why takes its place."""
         if self._profile is None:
             return

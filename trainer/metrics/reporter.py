@@ -25,7 +25,7 @@ class Reporter:
         self._generation = assignment.generation
         self._slot = assignment.local_rank
         self._folder = assignment.folder
-        self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that tell nothing else
+        self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that report nothing else
         self._board = Board(assignment.board, assignment.run.layout.processes_per_node)
         resume = assignment.run.resume
         self._step, self._phase = resume.step if resume is not None else -1, "starting"
@@ -59,9 +59,9 @@ class Reporter:
                 self._narrator.event(event)
 
     def event_once(self, subject: str, kind: str, **data: str) -> None:
-        """An event that any rank may be the first to see; told once by each node for each `subject`."""
+        """Report an event that any rank may be the first to see, once per node and `subject`."""
         try:
-            (self._folder / f"told-{kind}-{subject}").touch(exist_ok=False)
+            (self._folder / f"reported-{kind}-{subject}").touch(exist_ok=False)
         except FileExistsError:
             return
         _to_error_log(f"{kind}: {data}")
@@ -96,7 +96,7 @@ class Reporter:
         return self._board.stop_requested() is not None
 
     def profile_requested(self) -> tuple[int, int]:
-        """(number, steps) as the first rank's node was told, (0, 0) on the other ranks: one rank says it for all."""
+        """Return (number, steps) as the first rank's node received them, (0, 0) on other ranks."""
         return self._board.profile_requested() if self._events is not None else (0, 0)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from trainer.contract.models import ModelShape
 
-# Dense bf16 peaks in FLOP/s by the device's name as CUDA tells it (vendor data sheets, no sparsity), longest first.
+# Dense bf16 peaks in FLOP/s by the device's name in CUDA (vendor data sheets, no sparsity), longest first.
 _BF16_PEAKS: tuple[tuple[str, float], ...] = (
     ("GB200", 2.25e15),
     ("B200", 2.25e15),

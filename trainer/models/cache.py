@@ -1,4 +1,4 @@
-"""Generation: each layer's keys and values of the tokens so far are kept, so that a new token costs one position.
+"""Generation: each layer's keys and values of earlier tokens are cached, so that a new token costs one position.
 
 The keeping takes the place of every layer's `attend`, so the decoder's maths is the one that is trained.
 
@@ -39,7 +39,7 @@ class Cache:
         assert end <= self.room, f"{end} tokens, and room for {self.room}"
         self.places_BN, self.end, self._last_B = places_BN, end, last_B
         seen_W = torch.arange(end, device=places_BN.device)
-        self.mask = (seen_W <= places_BN[..., None])[:, None]  # [B, 1, N, places so far]
+        self.mask = (seen_W <= places_BN[..., None])[:, None]  # [B, 1, N, earlier places]
 
     def last(self, x_BND: Tensor) -> Tensor:
         """Of each row's last token, [B, 1, D]; in place of a decoder's `enter`, so that only it comes to the head."""

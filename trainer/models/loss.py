@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear head, in chunks of rows: the logits of all tokens never exist at once.
+"""Cross-entropy of a linear head, in chunks of rows: the logits of all tokens are never in memory together.
 
 The gradient is made in the forward pass, while a chunk's probabilities are at hand: nothing is kept but the gradients
 themselves, and no exponential is taken twice.

@@ -125,7 +125,7 @@ def _work(stack: tuple[int, int, int]) -> int:
 
 
 def _share_out(work: Sequence[int], size: int) -> list[int]:
-    """The owner of each: the heaviest first, to whoever has least so far."""
+    """Return the owner of each: the heaviest first, to the rank with the least work."""
     owners, loads = [0] * len(work), [0] * size
     for index in sorted(range(len(work)), key=lambda index: -work[index]):
         owners[index] = loads.index(min(loads))

@@ -13,7 +13,7 @@ from trainer.optim.orthogonal import orthogonalised, working_dtype
 from trainer.optim.residence import Residence, state_like
 
 LARGEST_BATCH = 2**26
-"""Numbers of the matrices that are worked on at once, where a single one has no more."""
+"""Maximum number of elements of matrices processed together; a larger single matrix is processed alone."""
 
 
 class Muon:
@@ -88,7 +88,7 @@ def _axes_that_share(member: Member) -> tuple[str, ...]:
 
 
 def _alike(wholes: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Indices of matrices of one shape, few enough to be worked on at once."""
+    """Indices of matrices of one shape, few enough to be processed together."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for index, whole in enumerate(wholes):
         by_shape.setdefault(tuple(whole.shape[-2:]), []).append(index)

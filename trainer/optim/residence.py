@@ -2,8 +2,8 @@
 
 Offloaded, a bucket's state is copied to the device, updated there by the very kernels that update it otherwise, and
 copied back; on CUDA with streams of their own for the ways there and back, so that both go on while the bucket between
-them is updated. Two buckets are on the device at once. On a CPU the copies are made all the same, one after another.
-The ways on CUDA follow torch's documentation of streams and pinned memory and have never been run on a GPU.
+them is updated. Two buckets are on the device at the same time. On a CPU the copies are made all the same, one after
+another. The ways on CUDA follow torch's documentation of streams and pinned memory and have never been run on a GPU.
 """
 
 from collections.abc import Iterator, Sequence

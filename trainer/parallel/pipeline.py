@@ -40,7 +40,7 @@ Lap = Callable[[str], None]
 
 
 class ClockedStage(PipelineStage):
-    """Tells `lap` what it did since the lap before: computed, or was idle until it had something to compute."""
+    """Report to `lap` how the time since the last lap was spent: computing, or idle."""
 
     def __init__(self, *args: Any, lap: Lap, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -81,7 +81,7 @@ class Pipeline:
     def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, lap: Lap) -> Tensor:
         """The sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
 
-        `lap` is told `forward`, `backward` and, of the time between them in which this rank waited for others, `idle`.
+        `lap` receives `forward`, `backward` and, of the time between them in which this rank waited for others, `idle`.
         """
         self._divisor, self._lap = divisor, lap
         total = self._run(self._schedule(len(batches)), batches)

@@ -36,7 +36,7 @@ class SpreadModel:
         self, batches: list[MicroBatch], tokens: float | Tensor, lap: Callable[[str], None] = lambda name: None
     ) -> Tensor:
         """This rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts of all ranks add
-        up to it. The sum of all ranks' gradients is left on `weights`. `lap` is told at the end of each `forward` and
+        up to it. The sum of all ranks' gradients is left on `weights`. `lap` is called at the end of each `forward` and
         `backward` pass, and in a pipeline of what was `idle`; only the wait for the sum is left after the last of them.
 
         Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,

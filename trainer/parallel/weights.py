@@ -74,7 +74,7 @@ class Weights:
             self.sent.append(WireBytes(sum(one.uncompressed for one in each), sum(one.compressed for one in each)))
 
     def own_state(self) -> dict[str, Tensor]:
-        """State of this rank alone, which a resume on the same mesh goes on with and any other begins anew."""
+        """Return the state of this rank alone, which a resume on the same mesh continues and any other restarts."""
         return {name: each for compressor in self.compressors for name, each in compressor.state_tensors().items()}
 
     def publish(self) -> None:
@@ -222,7 +222,7 @@ class Bucket:
 
 class ReplicatedWeights(Weights):
     """Every data rank has everything. Gradients gather in fp32 buckets over the micro-batches; with the last one, each
-    bucket's sum begins as soon as it is full, while the backward pass goes on.
+    bucket's sum begins as soon as it is full, during the backward pass.
 
     In bf16 the model computes with rounded copies of the fp32 weights, renewed after each step. A single rank in fp32
     needs none of this: the gradients stay where autograd leaves them, unless that is a CUDA graph's memory, which the

@@ -19,7 +19,7 @@ def gather_whole(
     stage by stage, the balance of experts among them. One tensor is whole at a time.
 
     `value` gives what is gathered of each parameter, of the parameter's own shape: itself, or its gradient; `wanted`
-    tells by name of which.
+    identifies by name which.
     """
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")

@@ -1,4 +1,7 @@
-"""All that a worker process is told. Passed through the fork server's pipe: no key is in any environment."""
+"""The complete configuration of a worker process.
+
+Passed through the fork server's pipe: no key is in any environment.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +55,9 @@ class Assignment:
     store: StoreAddress
     sources: list[SourcePlace]
     work: Path
-    stamp: str  # of the agent's process: tells its files and writers from those of an earlier agent
+    stamp: str  # of the agent's process: distinguishes its files and writers from those of an earlier agent
     model_folder: Path | None  # where a standalone run leaves its export in the clear
-    base_folder: Path | None = None  # of the model that training goes on from
+    base_folder: Path | None = None  # of the base model
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1

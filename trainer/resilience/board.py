@@ -12,7 +12,7 @@ from trainer.contract.run import ProfileRequest, StopRequest
 PHASES = ("starting", "rendezvous", "model", "load", "evaluation", "training", "checkpoint", "export", "done")
 _STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
 _SLOT = struct.Struct("<qq")  # step, phase
-_PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written at once
+_PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written atomically
 _PROFILE_AT = 8
 _HEADER = 16
 

@@ -17,7 +17,8 @@ RESTARTABLE = frozenset(
 )
 """Classes that a retry may fix; the others would recur with the same spec and data."""
 
-# What gloo, NCCL and the store say when the other end is gone. They raise plain RuntimeErrors, so only words tell.
+# What gloo, NCCL and the store say when the other end is gone. They raise plain RuntimeErrors, so only the text
+# identifies them.
 _PEER_WORDS = (
     "connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout",
     "timed out waiting", "gloo/transport", "nccl", "recvvalue failed", "sendbytes failed", "failed to recv",
@@ -87,7 +88,7 @@ def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Fa
             return Failure(
                 rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel: the node ran out of memory"
             )
-        # An abort is how gloo's and NCCL's own threads end a process whose peer is gone: whoever reports, comes first.
+        # An abort is how gloo's and NCCL's own threads end a process whose peer is gone: reported failures come first.
         at = math.inf if -exit_code == signal.SIGABRT else 0.0
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
     return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} left with status {exit_code} and gave no reason")

@@ -1,7 +1,7 @@
 """When memory runs out: the same step in smaller micro-batches, on every rank.
 
 What ran out on one rank leaves the others in a collective that never ends, so nothing is agreed among them: they are
-ended together, and the processes that follow are told the size. Until the first step is done that costs nothing but
+ended together, and the processes that follow get the size. Until the first step is done that costs nothing but
 their start; the numbers do not change, since gradients of more micro-batches add up to the same sums.
 
 The size is remembered in the job's part of the store, for the attempts that follow and for the agents of other nodes;
@@ -57,7 +57,7 @@ def remember_micro_batch(storage: Storage, sealer: Sealer, run: RunConfig, vocab
 
 
 def remembered_micro_batch(storage: Storage, sealer: Sealer, run: RunConfig, vocab_size: int) -> int | None:
-    """What was noted for this run, else what the checkpoint was trained with that it goes on from; None where neither
+    """Return what was recorded for this run, else what its base checkpoint was trained with; None where neither
     says anything of it. Raises StorageError, SealError."""
     training, sizes, key = run.training, _sizes(run, vocab_size), run.prefix + NOTE_NAME
     if training is None or sizes is None or training.parallelism.micro_batch_sequences != "auto":

@@ -14,7 +14,7 @@ from trainer.sinks.mlflow_run import MlflowRun
 
 @dataclass(frozen=True)
 class LocalSinks:
-    """What a standalone run is told at its start: the folder of TensorBoard's files, and MLflow's own variables."""
+    """Sinks of a standalone run: the folder of TensorBoard's files, and MLflow's own variables."""
 
     tensorboard: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -25,9 +25,9 @@ class Sink(Protocol):
 
 
 class Feed:
-    """`offer` takes points and returns at once; `finish` waits for the sink, for a bounded time.
+    """`offer` takes points and returns immediately; `finish` waits for the sink, for a bounded time.
 
-    The first failure is told as an event, and at the end how many points the sink never got, if any.
+    The first failure is reported as an event, and at the end the number of points that the sink never got.
     """
 
     def __init__(self, sink: Sink, tell: Tell) -> None:
