@@ -77,7 +77,7 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     expect(page.get_by_text("Mon–Fri 8–20 h UTC: 0.25").first).to_be_visible()
     is_clean(page)
     row.get_by_role("button", name="Prices and carbon over time of").click()
-    of_price = dialog.get_by_role("form", name=re.compile("^Price of a slot"))
+    of_price = dialog.get_by_role("form", name=re.compile("^Price per slot"))
     is_clean(page)
     of_price.locator("input[type=file]").set_input_files(
         {"name": "prices.csv", "mimeType": "text/csv", "buffer": f"{datetime.now(UTC).isoformat()},0.125\n".encode()}

@@ -35,7 +35,7 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     page.reload()
     page.get_by_label("Role of lin").select_option("viewer")
     guest.reload()
-    expect(guest.get_by_text("You are its viewer.")).to_be_visible()
+    expect(guest.get_by_text("Your role: viewer.")).to_be_visible()
     page.get_by_role("button", name="Remove lin").click()
     page.get_by_role("button", name="Remove", exact=True).click()
     expect(page.get_by_role("button", name="Remove lin")).to_have_count(0)

@@ -96,7 +96,7 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog).to_contain_text(f"{stack.team} -> research/{stack.team}")
     dialog.get_by_role("button", name="Save").click()
-    expect(tree.get_by_role("row", name=re.compile(f"{stack.team} team"))).to_contain_text("jobs that wait: 2")
+    expect(tree.get_by_role("row", name=re.compile(f"{stack.team} team"))).to_contain_text("waiting jobs: 2")
 
     held = submit(page, pool, "fits", 2)
     large = submit(page, pool, "too-large", 4)

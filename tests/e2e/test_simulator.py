@@ -23,7 +23,7 @@ def looked_at(page: Page, name: str) -> None:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.set_viewport_size({"width": width, "height": 860})
         page.reload()
-        page.get_by_role("button", name=re.compile("^Show what")).first.click()
+        page.get_by_role("button", name=re.compile("^Show the simulation")).first.click()
         expect(page.get_by_role("table", name="Results by team")).to_be_visible()
         assert page.evaluate("document.documentElement.dataset.mantineColorScheme") == scheme
         assert page.evaluate(OVERFLOW) <= 0, (name, width)

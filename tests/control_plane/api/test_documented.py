@@ -2,40 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
 from athanor.api.resources import RESOURCES
-from athanor.quotas.tree import TreeDocument
-from athanor.specs.v1 import JobSpec
 from deploy.local import checks
-from trainer.contract.base import SpecModel
 
 DOCUMENT = json.loads(checks.OPENAPI_DOCUMENT.read_text())
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]
 OPERATIONS: dict[str, dict[str, Any]] = {
     operation["operationId"]: operation for methods in DOCUMENT["paths"].values() for operation in methods.values()
 }
-# The spec's own models, whose fields are described with the spec.
-SPEC_PACKAGES = ("athanor.specs.", "trainer.contract.")
 SENTENCE = re.compile(r"[A-Z`].*[^.]\.")
-
-
-def _models(model: type[SpecModel]) -> Iterator[type[SpecModel]]:
-    yield model
-    for inner in model.__subclasses__():
-        yield from _models(inner)
-
-
-SPEC_SCHEMAS = {
-    f"{model.__name__}{suffix}"
-    for model in _models(SpecModel)
-    if f"{model.__module__}.".startswith(SPEC_PACKAGES)
-    for suffix in ("", "Request")
-}
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
@@ -78,17 +58,10 @@ def test_every_property_is_described() -> None:
     bare = [
         f"{name}.{field}"
         for name, schema in SCHEMAS.items()
-        if name not in SPEC_SCHEMAS
         for field, content in schema.get("properties", {}).items()
         if not _is_described(content)
     ]
     assert bare == [], "help_text=, or COMMON_FIELDS in athanor.api.schema"
-
-
-def test_only_the_models_of_the_spec_are_left_to_the_spec() -> None:
-    assert {f"{JobSpec.__name__}Request", "TrainingSpec"} <= SPEC_SCHEMAS & SCHEMAS.keys()
-    assert TreeDocument in _models(SpecModel)
-    assert not {"Job", "Problem", TreeDocument.__name__} & SPEC_SCHEMAS
 
 
 def test_every_response_is_described() -> None:
