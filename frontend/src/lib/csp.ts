@@ -3,7 +3,7 @@ export function cspNonce(): string | undefined {
   return document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce;
 }
 
-/** Tell react-remove-scroll, which locks scrolling behind dialogs by a style element; it reads the nonce from here. */
+/** Give the nonce to react-remove-scroll, which locks scrolling behind dialogs by a style element; it reads it from here. */
 export function shareCspNonce(): void {
   Object.assign(globalThis, { __webpack_nonce__: cspNonce() });
 }
