@@ -181,7 +181,7 @@ def test_a_lost_node_is_told_on_the_jobs_page_and_on_its_own(
     pool = {"accelerator": "h100", "nodes": 1, "slots_per_node": 8, "memory_bytes": 2**40}
     call(page, "PUT", f"clusters/{cluster['id']}/pools/gpu", pool)
     resources = {"cluster": cluster["name"], "accelerator": "h100", "processes_per_node": 1}
-    job = call(page, "POST", "jobs", {**TINY, "resources": resources})
+    job = call(page, "POST", "jobs", {**TINY, "team": stack.team, "resources": resources})
     wait_until(lambda: iron.world.created, "it is there", 30)
     (first,) = iron.world.created
     page.goto(f"/jobs/{job['id']}")

@@ -60,9 +60,9 @@ def pool(page: Page, stack) -> Iterator[str]:
     served.close()
 
 
-def submit(page: Page, cluster: str, name: str, processes: int) -> Any:
+def submit(page: Page, team: str, cluster: str, name: str, processes: int) -> Any:
     resources = {"cluster": cluster, "accelerator": ACCELERATOR, "processes_per_node": processes}
-    return call(page, "POST", "jobs", {**TINY, "name": name, "resources": resources})
+    return call(page, "POST", "jobs", {**TINY, "team": team, "name": name, "resources": resources})
 
 
 def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool: str) -> None:
@@ -98,8 +98,8 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     dialog.get_by_role("button", name="Save").click()
     expect(tree.get_by_role("row", name=re.compile(f"{stack.team} team"))).to_contain_text("waiting jobs: 2")
 
-    held = submit(page, pool, "fits", 2)
-    large = submit(page, pool, "too-large", 4)
+    held = submit(page, stack.team, pool, "fits", 2)
+    large = submit(page, stack.team, pool, "too-large", 4)
     wait_until(lambda: stack.job(held["id"])["status"] != "queued", "the one within the quota starts", 60)
     wait_until(lambda: (stack.job(large["id"])["reason"] or {}).get("code") == "quota_exceeded", "it says why", 60)
     page.goto("/queue")

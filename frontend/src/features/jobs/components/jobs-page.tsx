@@ -65,7 +65,7 @@ export function JobsPage() {
                 </Button>
               }
             >
-              No job matches the search and the filters.
+              Change the search or the filters.
             </EmptyState>
           ) : (
             <EmptyState title="No jobs yet" action={create}>
