@@ -112,7 +112,7 @@ def test_offloaded_state_takes_room_for_two_buckets_on_the_device() -> None:
     assert (before.host, after.host) == (0, before.optimizer)
     assert before.total - after.total == before.optimizer - 2 * 2 * 4 * cost.OFFLOADED_BUCKET_NUMBERS
     (line,) = [line for line in dry_run(offloading, 4) if line.startswith("  state: ")]
-    assert "optimiser 14.96 GiB in host memory, of which 256.00 MiB at once on the device" in line
+    assert "optimiser 14.96 GiB in host memory, of which 256.00 MiB at a time on the device" in line
 
 
 @pytest.mark.parametrize(

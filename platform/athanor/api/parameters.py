@@ -77,6 +77,11 @@ def time(request: Request, name: str) -> datetime | None:
 
 
 def comma_separated(name: str, values: list[str], description: str) -> OpenApiParameter:
-    """Document a parameter of some of these values, separated by commas."""
+    """Document a parameter of some of these values, separated by commas. An empty one counts as absent."""
     one = f"({'|'.join(re.escape(value) for value in values)})"
-    return OpenApiParameter(name, {"type": "string", "pattern": f"^{one}(,{one})*$"}, description=description)
+    return OpenApiParameter(name, {"type": "string", "pattern": f"^({one}(,{one})*)?$"}, description=description)
+
+
+def separated(text: str) -> list[str]:
+    """Return the values of a parameter that `comma_separated` documents, not checked yet."""
+    return text.split(",") if text else []

@@ -22,12 +22,12 @@
 #SBATCH --chdir=/
 #SBATCH --export=ALL
 # Job job_01J8YYYYYYYYYYYYYYYYYYYYYY, attempt att_01J8ZZZZZZZZZZZZZZZZZZZZZZ: "first run"
-trap : TERM  # the agents are told by themselves; this script stays, to write down how they ended
+trap : TERM  # the agents get the signal themselves; this script stays and records how they ended
 export PATH HOME="${HOME:-$(echo ~)}"  # slurmrestd passes none on
 
 began=/shared/athanor/athanor-01j8zzzzzzzzzzzzzzzzzzzzzz.begun
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-    echo "athanor: Slurm began job $SLURM_JOB_ID anew; an attempt does not run twice" >&2
+    echo "athanor: Slurm restarted job $SLURM_JOB_ID; an attempt does not run twice" >&2
     exit 97
 fi
 if ! (set -o noclobber; echo "$SLURM_JOB_ID" >"$began") 2>/dev/null; then

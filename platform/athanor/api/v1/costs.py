@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.parameters import comma_separated, time
+from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.budgets import costs, services
@@ -155,7 +155,7 @@ def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
     if not timedelta(0) < before - after <= LONGEST:
         detail = f"after={after.isoformat()} is not before `before`, by at most {LONGEST.days} days"
         raise _invalid("after", detail)
-    by = [name for name in (request.query_params.get("by") or "team").split(",") if name]
+    by = separated(request.query_params.get("by") or "team")
     wrong = [name for name in by if name not in costs.GROUPS]
     if wrong or len(set(by)) != len(by):
         raise _invalid("by", f"by={','.join(by)!r}: name each once, of {', '.join(costs.GROUPS)}")

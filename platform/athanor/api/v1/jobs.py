@@ -22,7 +22,7 @@ from athanor.api.etags import IF_MATCH, guard, tagged
 from athanor.api.examples import SUBMISSION
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
 from athanor.api.pagination import PAGED, listed, page
-from athanor.api.parameters import comma_separated, time
+from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, shown
 from athanor.api.v1 import deletions, outlook, submission
@@ -358,7 +358,7 @@ def _is_unchanged(job: Job, tag: str) -> bool:
 
 
 def _statuses(text: str) -> list[str]:
-    asked = [name for name in text.lower().split(",") if name]
+    asked = separated(text)
     known = [status.value for status in JobStatus]
     for name in asked:
         if name not in known:
