@@ -27,7 +27,9 @@ def links() -> str:
 def test_every_page_has_a_route() -> None:
     router = ROUTER.read_text()
     assert len(pages()) > 20
-    assert {page for page in pages() if f'"@/{page}"' not in router} == set(), "add a route to frontend/src/app/router.tsx"
+    assert {page for page in pages() if f'"@/{page}"' not in router} == set(), (
+        "add a route to frontend/src/app/router.tsx"
+    )
 
 
 def test_every_route_is_linked() -> None:

@@ -121,7 +121,9 @@ class Crew:
     def plant(self) -> None:
         """A fault in every process that lives now."""
         for worker in self._workers:
-            worker.ask("plant")
+            planted = worker.ask("plant")
+            if planted is None or "error" in planted:
+                raise RuntimeError(f"the fault could not be planted: {planted and planted['error']}")
 
     def scene(self, seed: int, seconds: float, killed: int) -> Found:
         """One world made from `seed`, then everybody at work in it for `seconds`; `killed` of them are killed."""

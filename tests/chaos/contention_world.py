@@ -102,7 +102,7 @@ def plant() -> dict[str, Any]:
     """From now on this process does not count what was admitted in the last two seconds: a fault that must be found."""
     take = snapshots.take
 
-    def forgetful(now: datetime) -> snapshots.Taken:
+    def forgetful(now: datetime) -> snapshots.TakenSnapshot:
         taken = take(now)
         known = [holding for holding in taken.snapshot.holdings if holding.ran_seconds > 1]
         return replace(taken, snapshot=replace(taken.snapshot, holdings=known))
