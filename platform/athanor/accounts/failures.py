@@ -52,7 +52,7 @@ def run_isolated(
         do()
     except (OperationalError, InterfaceError):
         log.exception("%s failed for the database and is tried again later", work)
-    except Exception as error:
+    except Exception as error:  # any bug: it is counted, and must not end the other rows' run
         log.exception("%s failed and is tried again later", work)
         try:
             longest = LONGEST_PAUSE_WITHOUT_END if give_up is None else LONGEST_PAUSE
@@ -104,7 +104,7 @@ def _count(
 def _give_up(task: str, work: str, reason: str, give_up: Callable[[str], object]) -> None:
     try:
         give_up(reason)
-    except Exception:
+    except Exception:  # likewise: it is tried again with the row
         log.exception("%s could not be given up and is tried again later", work)
     else:
         WorkFailure.objects.filter(task=task, work=work).update(given_up_at=timezone.now())

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Event
 from typing import Any
 
 import jwt
@@ -62,12 +63,16 @@ def due() -> QuerySet[SignOnGrant]:
 
 
 def run_due() -> None:
+    """Check the users who are due. After the first failure of the provider itself, leave the others to the next run."""
     adapter = OpenIDConnectOAuth2Adapter(None, settings.OIDC_PROVIDER_ID)  # reads the provider's document once
+    failed = Event()
     for lease in claim_each(due(), seconds=LEASE_SECONDS, limit=MOST_AT_ONCE):
         run_isolated(
-            wakeups.CHECK_SIGN_ONS, f"sign-on check of user {lease.pk}", partial(_check, adapter, lease),
+            wakeups.CHECK_SIGN_ONS, f"sign-on check of user {lease.pk}", partial(_check, adapter, lease, failed),
             held=(SignOnGrant, lease),
         )  # fmt: skip
+        if failed.is_set():
+            return
 
 
 def rewrap() -> int:
@@ -84,7 +89,8 @@ def rewrap() -> int:
     return done
 
 
-def _check(adapter: Any, lease: Lease) -> None:
+def _check(adapter: Any, lease: Lease, failed: Event) -> None:
+    """Ask the provider about one user. Sets `failed` if it gave no usable answer."""
     row = SignOnGrant.objects.get(pk=lease.pk)
     try:
         answer = _refresh(adapter, _decrypt(row))
@@ -96,6 +102,7 @@ def _check(adapter: Any, lease: Lease) -> None:
         _apply_refusal(lease, str(error))
         return
     except (requests.RequestException, ValueError) as error:
+        failed.set()
         log.warning("the sign-on provider did not answer about user %s, asked again later: %s", row.user_id, error)
         with applying(SignOnGrant, lease) as held:
             if held is not None:
@@ -136,7 +143,7 @@ def _refresh(adapter: Any, refresh_token: str) -> dict[str, Any]:
         response = session.post(adapter.access_token_url, data=form, auth=credentials)
     answer = response.json()
     if not isinstance(answer, dict):
-        raise ValueError("its token endpoint answered no JSON object")  # noqa: TRY004 - as of unreadable JSON
+        raise ValueError("its token endpoint answered no JSON object")  # noqa: TRY004 - as json() raises for unreadable JSON
     if response.status_code == requests.codes.bad_request and answer.get("error") == "invalid_grant":
         raise Refused(f"invalid_grant {answer.get('error_description', '')}".strip())
     response.raise_for_status()

@@ -59,7 +59,7 @@ class DocumentedSchema(AutoSchema):
     def get_summary(self) -> str | None:
         return self._docstring()[0].rstrip(".") or None
 
-    def get_description(self) -> str:  # type: ignore[override] # as drf-spectacular's AutoSchema has it
+    def get_description(self) -> str:  # type: ignore[override] # drf-spectacular's AutoSchema takes no arguments, DRF's does
         return self._docstring()[1] or inspect.getdoc(type(self.view)) or ""
 
     def _docstring(self) -> tuple[str, str]:
@@ -69,14 +69,14 @@ class DocumentedSchema(AutoSchema):
         return first, "\n\n".join(rest)
 
     def _resolve_path_parameters(self, variables: list[str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = super()._resolve_path_parameters(variables)  # type: ignore[no-untyped-call]
+        found: list[dict[str, Any]] = super()._resolve_path_parameters(variables)  # type: ignore[no-untyped-call] # no types there
         for parameter in found:
             if text := PATH_PARAMETERS.get(parameter["name"]):
                 parameter["description"] = text
         return found
 
     def _get_serializer_field_meta(self, field: Any, direction: Any) -> dict[str, Any]:
-        meta: dict[str, Any] = super()._get_serializer_field_meta(  # type: ignore[no-untyped-call]
+        meta: dict[str, Any] = super()._get_serializer_field_meta(  # type: ignore[no-untyped-call] # no types there
             field, direction
         )
         if isinstance(field, serializers.Field) and field.field_name in COMMON_FIELDS:

@@ -83,7 +83,7 @@ def list_deletions(as_json: AsJson = False) -> None:
 @app.command("restore")
 @reports_errors
 def restore(deletion: DeletionId, as_json: AsJson = False) -> None:
-    """Undo a deletion whose objects are still there."""
+    """Undo a deletion whose objects have not been purged yet."""
     _act(deletion, "restore", "is restored", as_json=as_json)
 
 

@@ -206,3 +206,25 @@ def test_refresh_tokens_are_encrypted_and_follow_a_new_master_key(checked: Provi
     sign_on_checks.run_due()
     assert grace().sign_on_refused_at is None
     assert SignOnGrant.objects.get().next_check_at > timezone.now()
+
+
+def test_a_provider_that_does_not_answer_is_asked_about_one_user_per_run(
+    checked: Provider, team: Team, make_user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that times out takes ten seconds: for every user it would occupy a worker for the whole outage."""
+    sign_in(checked)
+    for name in ("ada", "lin"):
+        sign_on_checks.remember(make_user(name, team), "a-refresh-token")
+    make_due()
+    checked.unavailable = True
+    asked: list[str] = []
+    refresh = sign_on_checks._refresh
+
+    def count(adapter: Any, token: str) -> Any:
+        asked.append(token)
+        return refresh(adapter, token)
+
+    monkeypatch.setattr(sign_on_checks, "_refresh", count)
+    sign_on_checks.run_due()
+    assert len(asked) == 1
+    assert sign_on_checks.due().count() == 2

@@ -313,7 +313,7 @@ class RetryView(APIView):
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
         if JobStatus(original.status) not in FINAL:
-            remedy = "wait for its end or cancel it; to run it twice at once, fork it"
+            remedy = "wait for its end or cancel it; to run it a second time in parallel, fork it"
             raise Conflict("job_not_final", f"{job_id} is {original.status} and has not ended", remedy=remedy)
         return _submit(request, original.team, _written(original), original)
 

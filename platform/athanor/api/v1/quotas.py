@@ -283,7 +283,7 @@ class QuotaDocumentView(APIView):
         if not sees_all(who):
             raise Forbidden(
                 "role_missing",
-                "the whole tree is for administrators and auditors of the platform",
+                "the complete tree is for administrators and auditors of the platform",
                 remedy="GET /api/v1/quotas shows the path of your team",
             )
         document = document_of(selectors.tree()).model_dump(mode="json", exclude_defaults=True)
