@@ -1,15 +1,15 @@
-"""The sweepers' schedule, as data. Messages only save latency; these alone carry every job to its end."""
+"""The schedule of the reconcilers, as data for Celery beat."""
 
-from athanor.operations.schedule import SWEEPERS
+from athanor.reconcilers.registry import RECONCILERS
 
-# An unfetched message of a sweeper expires, so that a worker that was away does not find thousands. Sender and worker
-# each go by their own clock: a worker that is ahead by more than this would find every message expired.
+# Unfetched messages expire, so that a worker does not find thousands after an outage. Sender and worker use their own
+# clocks: a worker whose clock is ahead by more than this would find every message expired.
 CLOCKS_DIFFER_SECONDS = 30.0
 SCHEDULE = {
-    sweeper.task: {
-        "task": sweeper.task,
-        "schedule": sweeper.seconds,
-        "options": {"expires": max(sweeper.seconds, CLOCKS_DIFFER_SECONDS)},
+    reconciler.task: {
+        "task": reconciler.task,
+        "schedule": reconciler.seconds,
+        "options": {"expires": max(reconciler.seconds, CLOCKS_DIFFER_SECONDS)},
     }
-    for sweeper in SWEEPERS
+    for reconciler in RECONCILERS
 }

@@ -8,19 +8,20 @@ from celery import shared_task
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
-from athanor.budgets import rounds
+from athanor.budgets import rounds, series_fetch
+from athanor.compliance import audit_anchors, erasure
 from athanor.core import wakeups
 from athanor.dispatch import finalise, observe, stop, submit
-from athanor.operations import audit_anchors, erasure, series, simulations, surveys
-from athanor.operations.sweepers import recorded
-from athanor.scheduling import estimates
+from athanor.fleet import inventory_sync
+from athanor.reconcilers.backlog import recorded
+from athanor.scheduling import estimates, simulations
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import folding, retention
 from athanor.webhooks import delivering
 from athanor.webhooks import publishing as webhooks
 
 
-def sweeper(task: str) -> Callable[[Callable[[], None]], Any]:
+def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
     """Register the periodic task `task`, whose runs are recorded for the operations page."""
 
     def register(work: Callable[[], None]) -> Any:
@@ -33,94 +34,94 @@ def sweeper(task: str) -> Callable[[Callable[[], None]], Any]:
     return register
 
 
-@sweeper(wakeups.ADMIT)
+@reconciler(wakeups.ADMIT)
 def admit() -> None:
     if scheduling.admit():
         submit.prepare_due()
         submit.submit_due()
 
 
-@sweeper(wakeups.ESTIMATE)
+@reconciler(wakeups.ESTIMATE)
 def estimate() -> None:
     estimates.estimate_due()
 
 
-@sweeper(wakeups.DISPATCH)
+@reconciler(wakeups.DISPATCH)
 def dispatch() -> None:
     submit.prepare_due()
     submit.submit_due()
     stop.stop_due()
 
 
-@sweeper(wakeups.OBSERVE)
+@reconciler(wakeups.OBSERVE)
 def watch() -> None:
     observe.observe_due()
     stop.stop_due()
 
 
-@sweeper(wakeups.FINALISE)
+@reconciler(wakeups.FINALISE)
 def finish() -> None:
     finalise.finalise_due()
 
 
-@sweeper(wakeups.PUBLISH)
+@reconciler(wakeups.PUBLISH)
 def publish() -> None:
     webhooks.publish_due()
 
 
-@sweeper(wakeups.DELIVER)
+@reconciler(wakeups.DELIVER)
 def deliver() -> None:
     delivering.deliver_due()
 
 
-@sweeper(wakeups.METER)
+@reconciler(wakeups.METER)
 def meter() -> None:
     rounds.carry_on()
-    series.fetch_due()
+    series_fetch.fetch_due()
 
 
-@sweeper(wakeups.SWEEP_STORAGE)
+@reconciler(wakeups.SWEEP_STORAGE)
 def sweep_storage() -> None:
     artifacts.sweep_retired()
     deletions.purge_due()
 
 
-@sweeper(wakeups.SWEEP_UNREFERENCED)
+@reconciler(wakeups.SWEEP_UNREFERENCED)
 def sweep_unreferenced() -> None:
     unreferenced.sweep()
 
 
-@sweeper(wakeups.CHECK_SIGN_ONS)
+@reconciler(wakeups.CHECK_SIGN_ONS)
 def check_sign_ons() -> None:
     sign_on_checks.run_due()
 
 
-@sweeper(wakeups.ERASE_TEAMS)
+@reconciler(wakeups.ERASE_TEAMS)
 def erase_teams() -> None:
     erasure.run_due()
 
 
-@sweeper(wakeups.FOLD_TELEMETRY)
+@reconciler(wakeups.FOLD_TELEMETRY)
 def fold_telemetry() -> None:
     folding.fold_due()
 
 
-@sweeper(wakeups.SWEEP_TELEMETRY)
+@reconciler(wakeups.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
     retention.sweep()
     idempotency.sweep()
 
 
-@sweeper(wakeups.ANCHOR_AUDIT)
+@reconciler(wakeups.ANCHOR_AUDIT)
 def anchor_audit() -> None:
     audit_anchors.write()
 
 
-@sweeper(wakeups.SIMULATE)
+@reconciler(wakeups.SIMULATE)
 def simulate() -> None:
     simulations.run_due()
 
 
-@sweeper(wakeups.SURVEY)
+@reconciler(wakeups.SURVEY)
 def survey() -> None:
-    surveys.survey_due()
+    inventory_sync.survey_due()

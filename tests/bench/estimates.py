@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from athanor.scheduling.forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
-from athanor.scheduling.generated import Submitter, generate
-from athanor.scheduling.policy import decide
-from athanor.scheduling.simulate import PastJob
-from athanor.scheduling.snapshot import Grant, Holding, Pool, QuotaNode, Snapshot, Waiting
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Holding, Pool, Snapshot, Waiting
+from athanor.scheduling.simulator.engine import PastJob
+from athanor.scheduling.simulator.workload import Submitter, generate
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 
 SLOTS, DAYS, JOBS_PER_DAY, FIRST_IN_LINE = 64, 28, 120, 60
 TEAMS = ("vision", "speech", "product")
@@ -44,9 +45,9 @@ class World:
         )
 
     def snapshot(self) -> Snapshot:
-        grant = {"h100": Grant(SLOTS // len(TEAMS))}
+        grant = {"h100": CapacityGrant(SLOTS // len(TEAMS))}
         return Snapshot(
-            [QuotaNode("top", "organisation"), *(QuotaNode(team, team, "top", grants=grant) for team in TEAMS)],
+            [CapacityNode("top", "organisation"), *(CapacityNode(team, team, "top", grants=grant) for team in TEAMS)],
             [Pool("gpu", "gpu", "h100", SLOTS, SLOTS)],
             [
                 Holding(

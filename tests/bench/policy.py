@@ -8,10 +8,11 @@ import random
 import time
 from typing import Any
 
-from athanor.scheduling.generated import Submitter, generate
-from athanor.scheduling.policy import decide
-from athanor.scheduling.simulate import Plan, simulate
-from athanor.scheduling.snapshot import Grant, Pool, QuotaNode, Snapshot, Waiting
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Pool, Snapshot, Waiting
+from athanor.scheduling.simulator.engine import Plan, simulate
+from athanor.scheduling.simulator.workload import Submitter, generate
 
 ROUNDS = 3
 SIZES = {1: 50, 5: 100, 20: 200}
@@ -21,12 +22,12 @@ JOBS_PER_DAY = 1000
 YEAR_SLOTS = 900
 
 
-def tree(groups: int, teams: int, nominal: int) -> list[QuotaNode]:
-    nodes = [QuotaNode("organisation", "organisation")]
-    nodes += [QuotaNode(f"group-{number:03}", f"group-{number:03}", "organisation") for number in range(groups)]
+def tree(groups: int, teams: int, nominal: int) -> list[CapacityNode]:
+    nodes = [CapacityNode("organisation", "organisation")]
+    nodes += [CapacityNode(f"group-{number:03}", f"group-{number:03}", "organisation") for number in range(groups)]
     for number in range(teams):
         name = f"team-{number:04}"
-        nodes.append(QuotaNode(name, name, f"group-{number % groups:03}", grants={"h100": Grant(nominal)}))
+        nodes.append(CapacityNode(name, name, f"group-{number % groups:03}", grants={"h100": CapacityGrant(nominal)}))
     return nodes
 
 

@@ -28,8 +28,8 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, HOLDING, AttemptStatus, Desired, JobStatus
 from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
 from athanor.quotas.services import leaf_of, locked_root
-from athanor.scheduling import record, snapshots
 from athanor.scheduling import services as scheduling
+from athanor.scheduling import snapshots, stored_cycles
 from athanor.scheduling.models import AdmissionCycle
 from athanor.specs.validation import parse_spec
 from tests.chaos.contention import LOG_TABLE
@@ -357,7 +357,7 @@ def _decisions_repeat() -> list[str]:
     """A few stored decisions, made again from what was stored."""
     problems = []
     for cycle in AdmissionCycle.objects.order_by("?")[:5]:
-        other = record.differences(cycle)
+        other = stored_cycles.differences(cycle)
         if other:
             problems.append(f"cycle {cycle.pk} decides otherwise when made again: {other}")
     return problems

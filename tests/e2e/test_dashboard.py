@@ -410,14 +410,14 @@ def test_a_webhook_is_added_tested_told_and_deleted(page: Page, stack, tmp_path:
         receiver.close()
 
 
-def test_an_administrator_sees_the_sweepers_and_cancels_an_orphan(page: Page, stack) -> None:
+def test_an_administrator_sees_the_reconcilers_and_cancels_an_orphan(page: Page, stack) -> None:
     command = (sys.executable, "-c", "import signal; signal.pause()")
     backend = LocalBackend(str(stack.folder.jobs), command=command, kill_after_seconds=0.5)
     backend.submit(Submission("athanor-stray", "", {}, {}))
     sign_in(page, stack)
     page.get_by_role("link", name="Operations").click()
-    sweepers = page.get_by_role("table", name="Sweepers")
-    expect(sweepers.get_by_role("row", name=re.compile("finalise.*The end of an attempt"))).to_contain_text("Runs")
+    reconcilers = page.get_by_role("table", name="Reconcilers")
+    expect(reconcilers.get_by_role("row", name=re.compile("finalise.*The end of an attempt"))).to_contain_text("Runs")
     orphans = page.get_by_role("table", name="Objects without a live attempt")
     expect(orphans).to_contain_text("There is no attempt of this name.")
     assert page.evaluate(UNNAMED_CONTROLS) == []

@@ -1,4 +1,4 @@
-"""Every hint has a task and every task a sweeper."""
+"""Every task trigger has a task, and every task a reconciler."""
 
 import ast
 import os
@@ -15,15 +15,15 @@ stores.start()
 
 from athanor.config.celery import app  # noqa: E402
 from athanor.core import wakeups  # noqa: E402
-from athanor.operations.schedule import SWEEPERS  # noqa: E402
-from athanor.operations.sweepers import DUE  # noqa: E402
+from athanor.reconcilers.backlog import DUE  # noqa: E402
+from athanor.reconcilers.registry import RECONCILERS  # noqa: E402
 from workers import beat, tasks  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HINTS = {value for name, value in vars(wakeups).items() if name.isupper() and isinstance(value, str)}
 
 
-def test_every_hint_has_a_task_and_a_sweeper() -> None:
+def test_every_trigger_has_a_task_and_a_reconciler() -> None:
     app.loader.import_default_modules()
     assert set(app.tasks) >= HINTS
     assert set(beat.SCHEDULE) == HINTS
@@ -40,11 +40,11 @@ def test_beat_knows_its_schedule_before_django_is_ready() -> None:
     assert said.stdout.strip() == str(len(HINTS)), said.stderr
 
 
-def test_every_sweeper_says_what_is_due() -> None:
-    assert set(DUE) == {sweeper.task for sweeper in SWEEPERS}
+def test_every_reconciler_has_a_query_of_what_is_due() -> None:
+    assert set(DUE) == {reconciler.task for reconciler in RECONCILERS}
 
 
-def test_a_sweepers_messages_expire_but_not_for_clocks_that_differ_a_little() -> None:
+def test_messages_of_a_reconciler_expire_but_not_for_clocks_that_differ_a_little() -> None:
     for entry in beat.SCHEDULE.values():
         assert beat.CLOCKS_DIFFER_SECONDS <= entry["options"]["expires"] <= max(entry["schedule"], 60)
 

@@ -24,7 +24,7 @@ def test_a_commit_survives_a_broker_that_is_away(
         Team.objects.create(name="green")
         wakeups.hint_after_commit(wakeups.ADMIT)
     assert Team.objects.filter(name="green").exists()
-    assert "left to its sweeper" in caplog.text
+    assert "left to its reconciler" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)

@@ -73,7 +73,7 @@ export type Deletion = Schemas["Deletion"];
 export type TeamOfPlatform = Schemas["Team"];
 export type DeletionPreview = Schemas["DeletionPreview"];
 
-export type Sweeper = Schemas["Sweeper"];
+export type Reconciler = Schemas["Sweeper"];
 export type Calibration = Schemas["Calibration"];
 export type AdmissionDecision = Schemas["Decision"];
 export type DecisionReplay = Schemas["Replay"];

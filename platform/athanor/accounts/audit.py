@@ -8,7 +8,7 @@ newest number and digest and a code over both. What that proves, and against who
 - Somebody with the rights of the tables' owner but without the master key can neither change, remove nor insert a
   record, nor make a head for a shorter trail: `verify` reports it.
 - They can put back an older copy of all rows and of the head, or empty both. Only anchors, copies of the head outside
-  the database (operations/audit_anchors.py), show that; without one `verify` cannot know.
+  the database (compliance/audit_anchors.py), show that; without one `verify` cannot know.
 
 Writers are serialised by the head's row lock, which is held to the end of the transaction: record last, after all
 other locks.

@@ -2,7 +2,7 @@
 help.
 
 A bug that one row meets must neither hold up the other rows nor be retried forever while the row's job keeps its slots
-and budget. Administrators see the counts beside each reconciler (operations/sweepers.py) and a record in the audit
+and budget. Administrators see the counts beside each reconciler (reconcilers/backlog.py) and a record in the audit
 trail. Errors of the database's connection are not counted: they say nothing about a row.
 """
 

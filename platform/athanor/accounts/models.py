@@ -41,7 +41,7 @@ class Team(models.Model):
     id = models.CharField(primary_key=True, max_length=40, default=ids.team_id, editable=False)
     name = models.SlugField(max_length=63, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
-    # Nobody belongs to a deleted team. Until its erasure begins it can be restored (operations/erasure.py).
+    # Nobody belongs to a deleted team. Until its erasure begins it can be restored (compliance/erasure.py).
     deleted_at = models.DateTimeField(null=True, editable=False)
 
     def __str__(self) -> str:

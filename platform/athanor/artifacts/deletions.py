@@ -4,7 +4,7 @@ A deletion hides its rows immediately. After the window the sweeper deletes thei
 the quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do
 the rows of what was purged, without their objects. A data key of which nothing is left to decrypt is destroyed. A
 deleted project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams:
-operations/erasure.py.
+compliance/erasure.py.
 
 What an unfinished job needs cannot be deleted: `preview` names it. The objects of a manifest that is not authentic are
 never deleted, since it may name those of others.

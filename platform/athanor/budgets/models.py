@@ -230,7 +230,7 @@ class Series(models.Model):
     """Values over time: the price of a pool, or the carbon intensity of a cluster's grid. A point holds up to the next
     one, for `stale_seconds` at most.
 
-    With `url` it is fetched from there (operations/series.py): `mapping` says where the answer has times and values.
+    With `url` it is fetched from there (series_fetch.py): `mapping` says where the answer has times and values.
     """
 
     class Kind(models.TextChoices):

@@ -18,9 +18,9 @@ from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json
 from athanor.cli.spec_file import read_spec
-from athanor.scheduling.report import Figures, Report, report
-from athanor.scheduling.scenario import Scenario
-from athanor.scheduling.simulate import simulate as run
+from athanor.scheduling.simulator.engine import simulate as run
+from athanor.scheduling.simulator.report import Figures, Report, report
+from athanor.scheduling.simulator.scenario import Scenario
 
 POLL_SECONDS = 2.0
 

@@ -1,4 +1,4 @@
-"""Hints to workers. Losing one costs latency only: periodic sweepers find the same work in the rows.
+"""Hints to workers. Losing one costs latency only: periodic reconcilers find the same work in the rows.
 
 The only caller of Celery's `send_task`; tasks are named, so nothing here imports workers.
 """
@@ -38,4 +38,4 @@ def _send(task: str) -> None:
     try:
         current_app.send_task(task, retry=False, expires=30)
     except (OperationalError, OSError) as error:
-        log.warning("broker away, %s is left to its sweeper: %s", task, error)
+        log.warning("broker unavailable, %s is left to its reconciler: %s", task, error)

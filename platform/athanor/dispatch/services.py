@@ -18,7 +18,7 @@ from athanor.clusters.models import Cluster
 from athanor.clusters.services import offending_names, quarantined_names
 from athanor.core import leases
 from athanor.core.leases import Lease
-from athanor.dispatch import plan
+from athanor.dispatch import plan_builder
 from athanor.dispatch.recovery import CONSEQUENCES
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -96,7 +96,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         attempt.refresh_from_db(fields=["launched_at"])
     assert attempt.launched_at is not None
     spec = spec_of(job)
-    return plan.run_config(
+    return plan_builder.run_config(
         spec,
         job_id=job.id,
         attempt_id=attempt.id,

@@ -12,7 +12,7 @@ from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, S
 from athanor.backends.plan import backend_name
 from athanor.core import ids, leases, wakeups
 from athanor.core.leases import Lease
-from athanor.dispatch import plan, tokens
+from athanor.dispatch import plan_builder, tokens
 from athanor.dispatch.abandon import abandon_job, abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, nodes_to_avoid, spec_of
 from athanor.jobs import transitions
@@ -89,10 +89,10 @@ def _submit(lease: Lease) -> None:
     except ValueError as error:  # its operator must act; the job is not to blame
         log.warning("attempt %s is submitted later, its cluster cannot be used: %s", attempt.id, error)
         return
-    launch = plan.launch_plan(
+    launch = plan_builder.launch_plan(
         spec_of(job),
         attempt_id=attempt.id,
-        owner=plan.Owner(job.id, job.team.name, job.project, job.pool.name),
+        owner=plan_builder.Owner(job.id, job.team.name, job.project, job.pool.name),
         avoid_nodes=nodes_to_avoid(job),
         agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
         token=tokens.issue(attempt.id),

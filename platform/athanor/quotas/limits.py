@@ -1,6 +1,6 @@
 """Limits that refuse a submission: jobs that a limit on the team's path can never admit, and full queues.
 
-Other limits and quotas let jobs wait (scheduling/policy.py).
+Other limits and quotas let jobs wait (scheduling/policy/cycle.py).
 """
 
 from collections.abc import Iterable, Sequence

@@ -42,7 +42,7 @@ class QuotaNode(models.Model):
 
 
 class QuotaGrant(models.Model):
-    """Slots of one accelerator (`cpu` too), with Kueue's meaning: scheduling/snapshot.py, `Grant`."""
+    """Slots of one accelerator (`cpu` too), with Kueue's meaning: scheduling/policy/snapshot.py, `Grant`."""
 
     node = models.ForeignKey(QuotaNode, on_delete=models.CASCADE, related_name="grants")
     accelerator = models.CharField(max_length=40)
@@ -73,7 +73,7 @@ class NominalChange(models.Model):
 
 
 class AdmissionSettings(models.Model):
-    """Admission settings (scheduling/snapshot.py, `Settings`). One row."""
+    """Admission settings (scheduling/policy/snapshot.py, `Settings`). One row."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     fair_share = models.BooleanField(default=True)

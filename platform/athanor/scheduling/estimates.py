@@ -12,10 +12,10 @@ from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
 from athanor.scheduling import snapshots
-from athanor.scheduling.forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 from athanor.scheduling.models import StartEstimate
-from athanor.scheduling.policy import decide
-from athanor.scheduling.snapshot import Snapshot
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Snapshot
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 
 HISTORY = 2000  # ended runs that run times are drawn from
 MOST_OF_A_POOL = 60  # jobs at the head of the queue that get an estimate

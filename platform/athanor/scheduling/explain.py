@@ -6,7 +6,7 @@ Team names and sums of slots are visible to everyone (one installation is one or
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from athanor.scheduling.snapshot import Blocker, Decision, Snapshot
+from athanor.scheduling.policy.snapshot import Blocker, Decision, Snapshot
 
 MOST_HOLDERS = 20
 

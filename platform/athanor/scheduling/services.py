@@ -17,8 +17,9 @@ from athanor.jobs.reasons import MEANINGS, Reason
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.jobs.transitions import WaitingFor
 from athanor.quotas.services import locked_root
-from athanor.scheduling import estimates, explain, policy, record, snapshots
-from athanor.scheduling.snapshot import Decision, Snapshot
+from athanor.scheduling import estimates, explain, snapshots, stored_cycles
+from athanor.scheduling.policy import cycle as admission_cycle
+from athanor.scheduling.policy.snapshot import Decision, Snapshot
 from athanor.scheduling.snapshots import TakenSnapshot
 
 BATCH = 1000
@@ -36,7 +37,7 @@ def admit() -> int:
         admitted += started
         if done or not started:
             break
-    record.sweep()
+    stored_cycles.sweep()
     return admitted
 
 
@@ -53,12 +54,12 @@ def _cycle() -> tuple[int, bool]:
         list(Pool.objects.select_for_update(no_key=True).order_by("id").values_list("id"))
         began, now = time.monotonic(), timezone.now()
         taken = snapshots.take(now)
-        decisions = policy.decide(taken.snapshot)
+        decisions = admission_cycle.decide(taken.snapshot)
         took = time.monotonic() - began
         startable = [decision.job_id for decision in decisions if decision.admitted]
         cycle = None
         if startable or any(decision.victims for decision in decisions):
-            cycle = record.store(taken.snapshot, decisions, took).pk
+            cycle = stored_cycles.store(taken.snapshot, decisions, took).pk
         _reclaim(decisions, taken, cycle)
         _report_reasons(decisions, taken, now)
         if not taken.complete:

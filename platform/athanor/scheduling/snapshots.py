@@ -28,8 +28,9 @@ from athanor.jobs.states import (
     JobStatus,
 )
 from athanor.quotas import services as quotas
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
 from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
-from athanor.scheduling import snapshot as pure
+from athanor.scheduling.policy import snapshot as pure
 
 MOST_CONSIDERED = 1000
 FEWEST_OF_A_QUEUE = 8
@@ -243,15 +244,15 @@ def leaves() -> dict[str, str]:
     return dict(QuotaNode.objects.filter(team__isnull=False).values_list("team_id", "id"))
 
 
-def _nodes(leaf_of: Mapping[str, str], half_life_seconds: int, now: datetime) -> tuple[pure.QuotaNode, ...]:
+def _nodes(leaf_of: Mapping[str, str], half_life_seconds: int, now: datetime) -> tuple[CapacityNode, ...]:
     recent: dict[str, dict[str, float]] = defaultdict(dict)
     for (team_id, accelerator), slots in usage.recent(half_life_seconds, now).items():
         recent[leaf_of[team_id]][accelerator] = slots
-    grants: dict[str, dict[str, pure.Grant]] = defaultdict(dict)
+    grants: dict[str, dict[str, CapacityGrant]] = defaultdict(dict)
     for grant in QuotaGrant.objects.order_by("id"):
-        grants[grant.node_id][grant.accelerator] = pure.Grant(grant.nominal, grant.borrow_limit, grant.lend_limit)
+        grants[grant.node_id][grant.accelerator] = CapacityGrant(grant.nominal, grant.borrow_limit, grant.lend_limit)
     return tuple(
-        pure.QuotaNode(
+        CapacityNode(
             id=node.id,
             name=node.name if node.parent_id else "the organisation",
             parent=node.parent_id,

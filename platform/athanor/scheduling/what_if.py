@@ -11,9 +11,9 @@ from athanor.budgets.quotes import Quotes
 from athanor.jobs.models import Job
 from athanor.quotas.services import leaf_of
 from athanor.scheduling import estimates, explain, snapshots
-from athanor.scheduling.forecast import Forecast, forecasts
-from athanor.scheduling.policy import decide
-from athanor.scheduling.snapshot import Decision, Snapshot, Waiting
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Decision, Snapshot, Waiting
+from athanor.scheduling.start_forecast import Forecast, forecasts
 
 SAMPLES = 9
 CONSIDERED = 500

@@ -14,10 +14,10 @@ from django.db import connection
 from athanor.accounts import audit
 from athanor.accounts.models import AuditEvent, AuditHead
 from athanor.artifacts import storage
+from athanor.compliance import audit_anchors
 from athanor.config.env import EnvironmentProblem, read
 from athanor.core.encryption import new_wrapping_keyset
 from athanor.core.errors import AthanorError
-from athanor.operations import audit_anchors
 from tests.control_plane.roles import as_owner
 
 pytestmark = pytest.mark.django_db

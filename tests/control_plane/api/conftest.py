@@ -13,9 +13,8 @@ from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, Pr
 from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
-from athanor.operations.models import Simulation
 from athanor.quotas import services as quotas
-from athanor.scheduling.models import AdmissionCycle
+from athanor.scheduling.models import AdmissionCycle, Simulation
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
 

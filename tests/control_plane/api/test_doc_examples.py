@@ -21,8 +21,8 @@ from athanor.backends.registry import configuration
 from athanor.cli.main import app
 from athanor.clusters.models import Pool
 from athanor.core.documents import load_yaml
-from athanor.operations import clusters
-from athanor.scheduling.scenario import Scenario
+from athanor.fleet import clusters
+from athanor.scheduling.simulator.scenario import Scenario
 from athanor.specs.v1 import JobSpec
 from athanor.webhooks.envelope import signature
 from tests.control_plane.conftest import SPEC, Api

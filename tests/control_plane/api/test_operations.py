@@ -14,8 +14,8 @@ from athanor.backends.fake.backend import World
 from athanor.clusters.models import Cluster
 from athanor.core import leases, wakeups
 from athanor.jobs.models import Attempt, Job
-from athanor.operations import sweepers
-from athanor.operations.models import SweeperRun
+from athanor.reconcilers import backlog
+from athanor.reconcilers.models import ReconcilerRun
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
 from tests.control_plane.roles import as_owner
@@ -55,7 +55,7 @@ def test_it_is_for_platform_administrators_alone(api: Api, make_user: Callable[.
 
 def test_every_sweeper_says_its_invariant_and_when_nothing_is_due(operator: Api, world: World) -> None:
     items = operator.send("GET", "admin/sweepers").json()["items"]
-    assert len(items) == len(sweepers.SWEEPERS)
+    assert len(items) == len(backlog.RECONCILERS)
     assert len({item["invariant"] for item in items}) == len(items)
     for item in items:
         assert item["invariant"].endswith(".")
@@ -91,15 +91,15 @@ def test_what_waits_for_a_sweeper_is_counted_until_it_has_run(operator: Api, sub
 
 
 def test_a_run_is_noted_and_so_is_one_that_failed(operator: Api) -> None:
-    with sweepers.recorded(wakeups.ADMIT):
+    with backlog.recorded(wakeups.ADMIT):
         pass
-    with pytest.raises(ZeroDivisionError), sweepers.recorded(wakeups.ADMIT):
+    with pytest.raises(ZeroDivisionError), backlog.recorded(wakeups.ADMIT):
         1 / 0  # noqa: B018 - any error
     shown = sweeper(operator, wakeups.ADMIT)
     assert shown["ran_at"]
     assert not shown["late"]
     assert shown["error"] == "ZeroDivisionError: division by zero"
-    SweeperRun.objects.update(ran_at=timezone.now() - timedelta(seconds=11))
+    ReconcilerRun.objects.update(ran_at=timezone.now() - timedelta(seconds=11))
     assert sweeper(operator, wakeups.ADMIT)["late"]
 
 

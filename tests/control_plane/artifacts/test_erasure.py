@@ -16,12 +16,12 @@ from athanor.accounts.services import issue_token
 from athanor.accounts.tickets import Ticket, still_good
 from athanor.artifacts import deletions, keys, storage, team_secrets, uploads
 from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, TeamKey, TeamSecret
+from athanor.compliance import certificates, erasure
+from athanor.compliance.models import Erasure
 from athanor.core import encryption
 from athanor.core.errors import Conflict, Gone, Misconfigured
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import JobStatus
-from athanor.operations import certificates, erasure
-from athanor.operations.models import Erasure
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaGrant
 from athanor.telemetry.models import LogChunk

@@ -10,14 +10,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, User
-from athanor.budgets import meter, rounds, series, windows
+from athanor.budgets import meter, rounds, series, series_fetch, windows
 from athanor.budgets.models import Meter, PoolTerms, Series, SeriesPoint, UsageHour
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import JobStatus
-from athanor.operations import series as fetching
 from tests.control_plane import drive
 from tests.providers import Provider
 
@@ -122,14 +121,14 @@ def provider() -> Iterator[Provider]:
 def test_a_provider_is_asked_when_it_is_due(provider: Provider, pool: Pool, settings: Any) -> None:
     mapping = {"items": "data.history", "time": "datetime", "value": "carbonIntensity"}
     row = Series.objects.create(kind="carbon", cluster=pool.cluster, url=provider.url, mapping=mapping)
-    fetching.fetch_due()
+    series_fetch.fetch_due()
     row.refresh_from_db()
     assert "not sent" in row.problem and row.fetched_at is None, "an address of its own network"
     settings.ATHANOR = settings.ATHANOR.model_copy(update={"webhook_allow": "127.0.0.1"})
     history = [{"datetime": f"2026-03-10T{hour:02}:00:00Z", "carbonIntensity": 100 + hour / 8} for hour in range(24)]
     provider.body = json.dumps({"data": {"history": history}}).encode()
-    assert not fetching.due().exists(), "not again at once"
-    assert fetching.fetch(row.pk) == ""
+    assert not series_fetch.due().exists(), "not again at once"
+    assert series_fetch.fetch(row.pk) == ""
     row.refresh_from_db()
     assert row.problem == "" and row.fetched_at is not None
     assert list(SeriesPoint.objects.order_by("time").values_list("value", flat=True))[:3] == [100_000, 100_125, 100_250]
@@ -141,7 +140,7 @@ def test_a_provider_is_asked_when_it_is_due(provider: Provider, pool: Pool, sett
         (200, b'{"data": {"history": [{"datetime": "now"}]}}', "item 0 has not both"),
     ]:
         provider.status, provider.body = status, body
-        assert problem in fetching.fetch(row.pk)
+        assert problem in series_fetch.fetch(row.pk)
     assert SeriesPoint.objects.count() == 24
 
 
@@ -151,11 +150,11 @@ def test_a_user_asks_a_provider_at_most_every_ten_seconds_and_is_on_record(
     settings.ATHANOR = settings.ATHANOR.model_copy(update={"webhook_allow": "127.0.0.1"})
     provider.status, provider.body = 500, b""
     row = Series.objects.create(kind="carbon", cluster=pool.cluster, url=provider.url, mapping={})
-    assert "answered 500" in fetching.fetch(row.pk, user)
-    assert fetching.fetch(row.pk, user) == "", "not asked again"
+    assert "answered 500" in series_fetch.fetch(row.pk, user)
+    assert series_fetch.fetch(row.pk, user) == "", "not asked again"
     assert AuditEvent.objects.filter(action="series.fetch", target_id=row.pk, actor_id=user.id).count() == 1
     Series.objects.update(asked_at=timezone.now() - timedelta(seconds=11))
-    assert "answered 500" in fetching.fetch(row.pk, user)
+    assert "answered 500" in series_fetch.fetch(row.pk, user)
     assert AuditEvent.objects.filter(action="series.fetch").count() == 2
 
 

@@ -12,8 +12,8 @@ from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import WORLDS, World
 from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool
 from athanor.clusters.services import quarantined_names, record_incidents
+from athanor.fleet import inventory_sync
 from athanor.jobs.models import Job
-from athanor.operations import surveys
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api
 
@@ -51,7 +51,7 @@ def path(operator: Api, iron: World) -> str:
     body = {"name": "iron", "kind": "fake_cluster", "config": {"world": iron.written["name"]}}
     made = operator.send("POST", "clusters", body)
     assert made.status_code == 201, made.content
-    surveys.survey_due()
+    inventory_sync.survey_due()
     return f"clusters/{made.json()['id']}"
 
 
@@ -245,7 +245,7 @@ def test_a_quarantine_counts_though_the_cluster_does_not_answer_and_is_made_good
     assert "did not drain it" in done["notice"]
     assert done["quarantined_at"]
     assert iron.nodes["g1"].state is NodeState.READY
-    surveys.refresh_nodes(Cluster.objects.get(name="iron"))
+    inventory_sync.refresh_nodes(Cluster.objects.get(name="iron"))
     assert iron.nodes["g1"].state is NodeState.DRAINED
     assert iron.nodes["g1"].reason == "smoke"
 

@@ -12,7 +12,7 @@ from athanor.accounts.roles import PlatformRole
 from athanor.clusters import server_config
 from athanor.clusters.models import Cluster, Node
 from athanor.clusters.services import quarantined_names
-from athanor.operations import surveys
+from athanor.fleet import inventory_sync
 from deploy.local.handle import wait_until
 from tests.control_plane.conftest import Api
 from tests.slurm.cluster import SlurmCluster
@@ -33,7 +33,7 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     made = operator.send("POST", "clusters", {"name": "iron", "kind": "slurm", "config": open_part})
     assert made.status_code == 201, made.content
     path = f"clusters/{made.json()['id']}"
-    surveys.survey_due()
+    inventory_sync.survey_due()
     shown = operator.send("GET", path).json()
     assert (shown["nodes"]["total"], shown["nodes"]["ready"]) == (4, 4)
     assert shown["setup"]["proposed_pools"]
@@ -55,7 +55,7 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     assert "it's $(hot)" in in_slurm()
     slurm.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
     wait_until(lambda: "DRAIN" not in in_slurm(), "somebody gave it back there", 20)
-    surveys.refresh_nodes(cluster)
+    inventory_sync.refresh_nodes(cluster)
     wait_until(lambda: "DRAIN" in in_slurm(), "what is in quarantine is drained again", 20)
 
     back = operator.send("POST", f"{path}/nodes/{name}:release").json()
@@ -63,7 +63,7 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     wait_until(lambda: "DRAIN" not in in_slurm(), "Slurm took it back", 20)
 
     def is_ready() -> bool:  # for a moment Slurm says that it does not respond
-        surveys.refresh_nodes(cluster)
+        inventory_sync.refresh_nodes(cluster)
         return Node.objects.get(name=name).state == "ready"
 
     wait_until(is_ready, "it is ready again", 30)

@@ -17,8 +17,8 @@ from athanor.clusters import server_config
 from athanor.clusters.models import Cluster, Pool
 from athanor.config.env import EnvironmentProblem, read
 from athanor.dispatch.services import backend_of
+from athanor.fleet.clusters import config_problems
 from athanor.jobs.models import Job
-from athanor.operations.clusters import config_problems
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
 

@@ -13,7 +13,7 @@ from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import WORLDS, FakeClusterBackend, World
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Survey
 from athanor.core import leases
-from athanor.operations import surveys
+from athanor.fleet import inventory_sync
 
 pytestmark = pytest.mark.django_db
 
@@ -31,7 +31,7 @@ def iron() -> Iterator[World]:
 def again() -> None:
     """As if a minute had passed since the last inventory."""
     Survey.objects.update(nodes_at=timezone.now() - timedelta(seconds=61))
-    surveys.survey_due()
+    inventory_sync.survey_due()
 
 
 def kinds(name: str) -> list[str]:
@@ -39,17 +39,17 @@ def kinds(name: str) -> list[str]:
 
 
 def test_every_cluster_is_surveyed_and_then_left_alone_for_a_while(iron: World) -> None:
-    surveys.survey_due()
+    inventory_sync.survey_due()
     assert {node.name: node.state for node in Node.objects.all()} == {"n1": "ready", "n2": "ready"}
     assert ClusterProbe.objects.get().usable
-    assert not surveys.due().exists()
+    assert not inventory_sync.due().exists()
     calls = iron.calls
-    surveys.survey_due()
+    inventory_sync.survey_due()
     assert iron.calls == calls
 
 
 def test_what_becomes_of_a_node_is_noted_once(iron: World) -> None:
-    surveys.survey_due()
+    inventory_sync.survey_due()
     assert kinds("n1") == []
     iron.nodes["n1"] = replace(iron.nodes["n1"], state=NodeState.DOWN, reason="Not responding", slots_used=3)
     again()
@@ -63,7 +63,7 @@ def test_what_becomes_of_a_node_is_noted_once(iron: World) -> None:
 
 
 def test_a_node_that_is_no_longer_listed_is_kept_for_a_while(iron: World) -> None:
-    surveys.survey_due()
+    inventory_sync.survey_due()
     gone = iron.nodes.pop("n1")
     again()
     again()
@@ -82,7 +82,7 @@ def test_a_node_that_is_no_longer_listed_is_kept_for_a_while(iron: World) -> Non
 
 
 def test_a_quarantined_node_that_somebody_gave_back_is_drained_again(iron: World) -> None:
-    surveys.survey_due()
+    inventory_sync.survey_due()
     Node.objects.filter(name="n2").update(quarantined_at=timezone.now(), quarantine_reason="bad link")
     again()
     assert iron.nodes["n2"].state is NodeState.DRAINED
@@ -92,7 +92,7 @@ def test_a_quarantined_node_that_somebody_gave_back_is_drained_again(iron: World
 def test_a_cluster_that_is_away_hides_no_other_and_says_so(iron: World) -> None:
     broken = Cluster.objects.create(name="copper", kind="fake_cluster", config={"no_such_field": 1})
     iron.away = 10
-    surveys.survey_due()
+    inventory_sync.survey_due()
     told = {row.cluster.name: row.problem for row in Survey.objects.select_related("cluster")}
     assert told["iron"] == "the backend is away"
     assert "no_such_field" in told["copper"]
@@ -106,7 +106,7 @@ def test_a_cluster_that_is_away_hides_no_other_and_says_so(iron: World) -> None:
 def test_an_inventory_and_an_observation_do_not_wait_for_each_other(
     iron: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    surveys.survey_due()
+    inventory_sync.survey_due()
     claimed: list[Any] = []
     original = FakeClusterBackend.nodes
 
@@ -123,7 +123,7 @@ def test_an_inventory_and_an_observation_do_not_wait_for_each_other(
 
 def test_findings_of_the_platform_itself_belong_to_every_examination(iron: World, settings: Any) -> None:
     iron.findings = [Finding("answer", Level.OK, "fine")]
-    surveys.survey_due()
+    inventory_sync.survey_due()
     findings = {finding["check"]: finding for finding in ClusterProbe.objects.get().findings}
     assert findings["platform_address"]["level"] == "warning"
     assert "ATHANOR_PUBLIC_URL" in findings["platform_address"]["remedy"]

@@ -14,10 +14,10 @@ from athanor.accounts.models import AuditEvent, WorkFailure
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Pool
 from athanor.core import wakeups
-from athanor.dispatch import finalise, plan, recovery, stop
+from athanor.dispatch import finalise, plan_builder, recovery, stop
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job
-from athanor.operations import sweepers
+from athanor.reconcilers import backlog
 from athanor.scheduling import services as scheduling
 from tests.control_plane import drive
 from trainer.contract.run import EndClass
@@ -41,8 +41,8 @@ def tries() -> int:
     return WorkFailure.objects.values_list("tries", flat=True).get()
 
 
-def state_of(task: str) -> sweepers.State:
-    return next(each for each in sweepers.states() if each.sweeper.task == task)
+def state_of(task: str) -> backlog.State:
+    return next(each for each in backlog.states() if each.reconciler.task == task)
 
 
 def test_an_end_without_a_reason_ends_its_job_and_holds_up_no_other(
@@ -91,7 +91,7 @@ def test_administrators_see_what_fails_and_what_was_given_up(
 def test_an_attempt_that_cannot_be_submitted_ends_with_its_job(
     world: World, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "launch_plan", fail)
+    monkeypatch.setattr(plan_builder, "launch_plan", fail)
     job = submit()
     drive.start(job)
     for _ in range(1, TRIES):

@@ -13,10 +13,10 @@ from athanor.clusters.models import Pool
 from athanor.core.errors import AthanorError
 from athanor.jobs import services as jobs
 from athanor.jobs.models import Job
-from athanor.operations import quotas
 from athanor.quotas import changes, services
 from athanor.quotas.models import QuotaNode
 from athanor.quotas.tree import NodeChange
+from athanor.scheduling import quota_checks
 from athanor.scheduling import services as scheduling
 from athanor.specs.validation import parse_spec
 from tests.control_plane.conftest import SPEC
@@ -41,7 +41,7 @@ def test_everybody_at_once(user: User, team: Team, other_team: Team, pool: Pool,
     def submitter(of: Team, number: int) -> None:
         spec = parse_spec({**SPEC, "name": f"n{number}"})
         request = jobs.Request(user=user, team=of, pool=pool, dataset_ids=["dset_0"], written=SPEC, spec=spec)
-        jobs.submit(request, None, quotas.check)
+        jobs.submit(request, None, quota_checks.check)
 
     def mover(number: int) -> None:
         services.change_tree(wish(node="red", parent="ab"[number % 2], max_running_jobs=number + 1), user)

@@ -14,9 +14,9 @@ from athanor.clusters.models import Pool
 from athanor.core.errors import Conflict
 from athanor.jobs import services
 from athanor.jobs.models import Job
-from athanor.operations import quotas
 from athanor.quotas.models import QuotaNode
 from athanor.quotas.selectors import path_of_team
+from athanor.scheduling import quota_checks
 from athanor.specs.validation import parse_spec
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api
@@ -118,7 +118,7 @@ def test_eight_at_once_never_fill_a_queue_above_its_limit(
         )  # fmt: skip
         barrier.wait()
         try:
-            services.submit(request, None, quotas.check)
+            services.submit(request, None, quota_checks.check)
             outcomes.append("taken")
         except Conflict as error:
             outcomes.append(error.code)

@@ -11,9 +11,9 @@ from athanor.accounts.models import Team, User
 from athanor.budgets.models import UsageHour
 from athanor.clusters.models import Pool
 from athanor.jobs.models import Job
-from athanor.operations import quota_history
 from athanor.quotas import selectors
 from athanor.quotas.models import NominalChange
+from athanor.scheduling import quota_history
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api
 

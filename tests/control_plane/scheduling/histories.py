@@ -8,33 +8,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from athanor.jobs.reasons import Reason
-from athanor.scheduling.policy import decide
-from athanor.scheduling.snapshot import (
-    Budget,
-    Decision,
-    Grant,
-    Hold,
-    Holding,
-    Pool,
-    QuotaNode,
-    Settings,
-    Snapshot,
-    Waiting,
-)
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Budget, Decision, Hold, Holding, Pool, Settings, Snapshot, Waiting
 
 ACCELERATORS = ("h100", "a100")
 PRIORITIES = (-10, 0, 0, 0, 10)
 Draw = random.Random
 
 
-def grant(draw: Draw) -> Grant:
+def grant(draw: Draw) -> CapacityGrant:
     limits = [draw.choice([None, draw.randint(0, 6)]) for _ in range(2)]
-    return Grant(draw.randint(0, 8), *limits)
+    return CapacityGrant(draw.randint(0, 8), *limits)
 
 
-def quota_node(draw: Draw, name: str, parent: str | None) -> QuotaNode:
+def quota_node(draw: Draw, name: str, parent: str | None) -> CapacityNode:
     granted = [accelerator for accelerator in ACCELERATORS if draw.random() < 0.45]
-    return QuotaNode(
+    return CapacityNode(
         name,
         name,
         parent,
@@ -46,7 +36,7 @@ def quota_node(draw: Draw, name: str, parent: str | None) -> QuotaNode:
     )
 
 
-def tree(draw: Draw) -> list[QuotaNode]:
+def tree(draw: Draw) -> list[CapacityNode]:
     """A root, up to three levels below it, and up to a dozen nodes."""
     nodes = [quota_node(draw, "organisation", None)]
     depths = {"organisation": 1}
@@ -58,7 +48,7 @@ def tree(draw: Draw) -> list[QuotaNode]:
     return nodes
 
 
-def leaves(nodes: list[QuotaNode]) -> list[str]:
+def leaves(nodes: list[CapacityNode]) -> list[str]:
     parents = {node.parent for node in nodes}
     return [node.id for node in nodes if node.id not in parents]
 
@@ -96,7 +86,7 @@ class History:
     """What is so at `now`. `step` lets something happen; `decided` asks the policy and does as it says."""
 
     draw: Draw
-    nodes: list[QuotaNode]
+    nodes: list[CapacityNode]
     pools: list[Pool]
     settings: Settings
     budgets: list[Budget] = field(default_factory=list)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from athanor.jobs.reasons import Reason
-from athanor.scheduling.snapshot import Decision, Grant, Holding, QuotaNode, Snapshot, Waiting
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
+from athanor.scheduling.policy.snapshot import Decision, Holding, Snapshot, Waiting
 
 Key = tuple[str, ...]
 
@@ -40,7 +41,7 @@ class World:
             ends = 0
         return Part(of.job_id, of.node, of.pool, slots, ends, of.priority)
 
-    def path(self, node: str) -> list[QuotaNode]:
+    def path(self, node: str) -> list[CapacityNode]:
         found = [self.nodes[node]]
         while (parent := found[-1].parent) is not None:
             found.append(self.nodes[parent])
@@ -49,22 +50,22 @@ class World:
     def accelerator(self, part: Part) -> str:
         return self.pools[part.pool].accelerator
 
-    def own(self, node: QuotaNode, accelerator: str) -> int:
+    def own(self, node: CapacityNode, accelerator: str) -> int:
         """Slots of its subtree."""
         lent = [(self.own(child, accelerator), grant_of(child, accelerator).lend_limit)
                 for child in self.children[node.id]]  # fmt: skip
         return grant_of(node, accelerator).nominal + sum(own if most is None else min(own, most) for own, most in lent)
 
-    def kept(self, node: QuotaNode, accelerator: str) -> int:
+    def kept(self, node: CapacityNode, accelerator: str) -> int:
         most = grant_of(node, accelerator).lend_limit
         return 0 if most is None else max(0, self.own(node, accelerator) - most)
 
-    def used(self, node: QuotaNode, accelerator: str, leaves: Counter[tuple[str, str]]) -> int:
+    def used(self, node: CapacityNode, accelerator: str, leaves: Counter[tuple[str, str]]) -> int:
         """What its subtree uses of more than its nodes keep to themselves, and its own."""
         below = sum(self.asked_above(child, accelerator, leaves) for child in self.children[node.id])
         return leaves[node.id, accelerator] + below
 
-    def asked_above(self, node: QuotaNode, accelerator: str, leaves: Counter[tuple[str, str]]) -> int:
+    def asked_above(self, node: CapacityNode, accelerator: str, leaves: Counter[tuple[str, str]]) -> int:
         return max(0, self.used(node, accelerator, leaves) - self.kept(node, accelerator))
 
     def loads(self, parts: Iterable[Part]) -> dict[Key, tuple[int, int]]:
@@ -87,7 +88,7 @@ class World:
         return found
 
     def _load_of_quota(
-        self, node: QuotaNode, accelerator: str, leaves: Counter[tuple[str, str]], found: dict[Key, tuple[int, int]]
+        self, node: CapacityNode, accelerator: str, leaves: Counter[tuple[str, str]], found: dict[Key, tuple[int, int]]
     ) -> None:
         grant = grant_of(node, accelerator)
         borrowable = 0 if node.parent is None else grant.borrow_limit
@@ -122,15 +123,15 @@ class World:
         inside = set(path[: path.index(top) + 1]) if top in path else set()
         return {key for key in self.loads([]) if key[0] != "pool" and key[1] in inside}
 
-    def borrows(self, node: QuotaNode, accelerator: str, parts: Iterable[Part]) -> int:
+    def borrows(self, node: CapacityNode, accelerator: str, parts: Iterable[Part]) -> int:
         leaves: Counter[tuple[str, str]] = Counter()
         for part in parts:
             leaves[part.node, self.accelerator(part)] += part.slots
         return max(0, self.used(node, accelerator, leaves) - self.own(node, accelerator))
 
 
-def grant_of(node: QuotaNode, accelerator: str) -> Grant:
-    return node.grants.get(accelerator, Grant())
+def grant_of(node: CapacityNode, accelerator: str) -> CapacityGrant:
+    return node.grants.get(accelerator, CapacityGrant())
 
 
 def check(snapshot: Snapshot, decisions: Sequence[Decision]) -> None:

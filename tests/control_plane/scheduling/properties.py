@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from pydantic import TypeAdapter
 
-from athanor.scheduling.policy import decide
-from athanor.scheduling.preemption import Potential, potential
-from athanor.scheduling.snapshot import Pool, QuotaNode, Settings, Snapshot
-from athanor.scheduling.tree import Tree
+from athanor.quotas.capacity import CapacityNode, CapacityTree
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.preemption import Potential, potential
+from athanor.scheduling.policy.snapshot import Pool, Settings, Snapshot
 from tests.control_plane.scheduling import oracle
 from tests.control_plane.scheduling.histories import Draw, History, leaves, steps
 
@@ -30,7 +30,7 @@ def each_preemption_lowers_the_potential(draw: Draw) -> None:
     history = History.random(draw)
     history.settings = replace(history.settings, preempt=True, protected_seconds=0)
     for snapshot, decisions in steps(history, draw.randint(2, 8)):
-        world, tree = oracle.World(snapshot), Tree(snapshot.nodes)
+        world, tree = oracle.World(snapshot), CapacityTree(snapshot.nodes)
         jobs = {job.job_id: job for job in snapshot.waiting}
         held = {one.job_id: world.part(one) for one in snapshot.holdings if not one.leaving}
         for decision in decisions:
@@ -44,7 +44,7 @@ def each_preemption_lowers_the_potential(draw: Draw) -> None:
                 assert _potential(world, tree, [*held.values(), part]) < before, decision
 
 
-def _potential(world: oracle.World, tree: Tree, parts: Iterable[oracle.Part]) -> Potential:
+def _potential(world: oracle.World, tree: CapacityTree, parts: Iterable[oracle.Part]) -> Potential:
     return potential(tree, [(tree.index[one.node], world.accelerator(one), one.slots, one.priority) for one in parts])
 
 
@@ -121,8 +121,8 @@ def nobody_starves(draw: Draw) -> None:
     size, longest, step = draw.randint(2, 8), draw.choice([20, 60]), draw.choice([100, 300])
     settings = Settings(fair_share=draw.random() < 0.5, age_step_seconds=step, backfill=draw.random() < 0.7)
     nodes = [
-        QuotaNode("organisation", "organisation"),
-        *(QuotaNode(f"t{n}", f"t{n}", "organisation") for n in range(3)),
+        CapacityNode("organisation", "organisation"),
+        *(CapacityNode(f"t{n}", f"t{n}", "organisation") for n in range(3)),
     ]
     history = History(draw, nodes, [Pool("pool", "pool", "h100", size, size)], settings)
     poor = history.arrive(node="t0", pool="pool", slots=size, priority=-10, lasts_seconds=longest, hold=None)

@@ -7,17 +7,18 @@ import pytest
 from django.utils import timezone
 
 from athanor.jobs.models import Job
+from athanor.quotas.capacity import CapacityNode
 from athanor.scheduling import estimates, services
-from athanor.scheduling.forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 from athanor.scheduling.models import StartEstimate
-from athanor.scheduling.snapshot import Holding, Pool, QuotaNode, Snapshot, Waiting
+from athanor.scheduling.policy.snapshot import Holding, Pool, Snapshot, Waiting
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 
 HALF = Shares({}, [0.5] * 20)
 
 
 def snapshot(*waiting: Waiting, held: int = 4) -> Snapshot:
     return Snapshot(
-        nodes=[QuotaNode("top", "organisation"), QuotaNode("red", "red", "top")],
+        nodes=[CapacityNode("top", "organisation"), CapacityNode("red", "red", "top")],
         pools=[Pool("pool", "fake/cpu", "cpu", 4, 4)],
         holdings=[Holding("job_0", "red", "pool", held, ends_in_seconds=100, ran_seconds=0)],
         waiting=waiting,

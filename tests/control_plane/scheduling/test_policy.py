@@ -5,25 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from athanor.jobs.reasons import Reason
-from athanor.scheduling.policy import decide
-from athanor.scheduling.snapshot import (
-    Budget,
-    Decision,
-    Grant,
-    Hold,
-    Holding,
-    Pool,
-    QuotaNode,
-    Settings,
-    Snapshot,
-    Waiting,
-)
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Budget, Decision, Hold, Holding, Pool, Settings, Snapshot, Waiting
 
-ROOT = QuotaNode("organisation", "organisation")
+ROOT = CapacityNode("organisation", "organisation")
 
 
-def team(name: str, parent: str = "organisation", grant: Grant | None = None, **fields: Any) -> QuotaNode:
-    return QuotaNode(name, name, parent, grants={"h100": grant} if grant else {}, **fields)
+def team(name: str, parent: str = "organisation", grant: CapacityGrant | None = None, **fields: Any) -> CapacityNode:
+    return CapacityNode(name, name, parent, grants={"h100": grant} if grant else {}, **fields)
 
 
 def pool(slots: int = 8, **fields: Any) -> Pool:
@@ -42,7 +32,7 @@ def holds(job_id: str, node: str = "red", slots: int = 1, **fields: Any) -> Hold
 def snapshot(
     waiting: Sequence[Waiting],
     holdings: Sequence[Holding] = (),
-    nodes: Sequence[QuotaNode] = (),
+    nodes: Sequence[CapacityNode] = (),
     pools: Sequence[Pool] = (),
     **fields: Any,
 ) -> Snapshot:
@@ -141,7 +131,7 @@ def test_a_large_job_at_its_teams_limit_is_not_passed_by_small_ones_of_the_team_
 
 
 def test_what_no_idle_tree_could_hold_says_that_it_never_starts_and_reserves_nothing() -> None:
-    nodes = (team("red", grant=Grant(2, borrow_limit=1)), team("blue", grant=Grant(4)))
+    nodes = (team("red", grant=CapacityGrant(2, borrow_limit=1)), team("blue", grant=CapacityGrant(4)))
     found = decided(snapshot([waits("job_1", slots=4), waits("job_2", slots=3)], nodes=nodes))
     assert found["job_1"].reason is Reason.QUOTA_EXCEEDED
     assert "use at most 3" in found["job_1"].detail
@@ -149,7 +139,7 @@ def test_what_no_idle_tree_could_hold_says_that_it_never_starts_and_reserves_not
 
 
 def test_a_wait_for_quota_names_the_node_the_figures_and_what_others_borrowed() -> None:
-    nodes = (team("red", grant=Grant(4)), team("blue", grant=Grant(4)))
+    nodes = (team("red", grant=CapacityGrant(4)), team("blue", grant=CapacityGrant(4)))
     held = [holds("job_0", "blue", 6, ran_seconds=0), holds("job_9", "red", 2)]
     found = decided(snapshot([waits("job_1", "red", 2)], held, nodes, [pool(16)]))["job_1"]
     expected = (
@@ -178,8 +168,8 @@ def test_a_hard_budget_refuses_what_it_cannot_pay_and_keeps_what_the_head_will_n
     assert found["job_2"].reason is Reason.BUDGET_EXHAUSTED
 
 
-def lenders(**fields: Any) -> tuple[QuotaNode, ...]:
-    return (team("red", grant=Grant(4)), team("blue", grant=Grant(4)))
+def lenders(**fields: Any) -> tuple[CapacityNode, ...]:
+    return (team("red", grant=CapacityGrant(4)), team("blue", grant=CapacityGrant(4)))
 
 
 def test_a_team_gets_its_own_slots_back_from_who_borrowed_them_and_loses_least_work() -> None:
@@ -196,7 +186,7 @@ def test_a_team_gets_its_own_slots_back_from_who_borrowed_them_and_loses_least_w
 
 def test_nobody_reclaims_from_a_team_within_its_own_quota() -> None:
     held = [holds("job_a", "blue", 4), holds("job_b", "red", 4)]
-    nodes = (team("red", grant=Grant(4)), team("blue", grant=Grant(4)))
+    nodes = (team("red", grant=CapacityGrant(4)), team("blue", grant=CapacityGrant(4)))
     found = decided(snapshot([waits("job_1", "red", 2, priority=10)], held, nodes))["job_1"]
     assert found.victims == ("job_b",), "of its own team, of lower priority"
     assert decided(snapshot([waits("job_1", "red", 2)], held, nodes))["job_1"].victims == ()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from athanor.scheduling import cluster_state, order, policy, preemption, reservations, tree
+from athanor.quotas import capacity
+from athanor.scheduling.policy import cluster_state, cycle, order, preemption, reservations
 from tests.control_plane.scheduling.properties import run
 
 SEEDS = 400
@@ -14,43 +15,43 @@ EXCEEDED = "nothing_is_exceeded_and_nothing_idles"
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _edited_quota(change: Callable[[tree.Quota], None]) -> Plant:
+def _edited_quota(change: Callable[[capacity.Quota], None]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        original = tree.Tree._quota
+        original = capacity.CapacityTree._quota
 
-        def changed(self: tree.Tree, accelerator: str) -> tree.Quota:
+        def changed(self: capacity.CapacityTree, accelerator: str) -> capacity.Quota:
             quota = original(self, accelerator)
             change(quota)
             return quota
 
-        patch.setattr(tree.Tree, "_quota", changed)
+        patch.setattr(capacity.CapacityTree, "_quota", changed)
 
     return plant
 
 
-def _borrow_as_you_like(quota: tree.Quota) -> None:
+def _borrow_as_you_like(quota: capacity.Quota) -> None:
     quota.most = [most + 5 for most in quota.most]
 
 
-def _lend_all(quota: tree.Quota) -> None:
+def _lend_all(quota: capacity.Quota) -> None:
     quota.local = [0] * len(quota.local)
 
 
-def _lend_nothing(quota: tree.Quota) -> None:
+def _lend_nothing(quota: capacity.Quota) -> None:
     quota.most = [min(most, own) for most, own in zip(quota.most, quota.subtree, strict=True)]
 
 
 def no_limits_of_jobs(patch: pytest.MonkeyPatch) -> None:
-    original = tree.Tree.__init__
+    original = capacity.CapacityTree.__init__
 
-    def made(self: tree.Tree, nodes: Any) -> None:
+    def made(self: capacity.CapacityTree, nodes: Any) -> None:
         original(self, [replace(node, max_running_jobs=None, max_slots=None) for node in nodes])
 
-    patch.setattr(tree.Tree, "__init__", made)
+    patch.setattr(capacity.CapacityTree, "__init__", made)
 
 
 def no_budgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(policy.Cycle, "_budget_short", lambda *_: None)
+    patch.setattr(cycle.Cycle, "_budget_short", lambda *_: None)
 
 
 def everything_passes_the_head(patch: pytest.MonkeyPatch) -> None:
@@ -89,11 +90,11 @@ def borrowers_come_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def age_counts_for_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(policy, "effective_priority", lambda job, _: job.priority)
+    patch.setattr(cycle, "effective_priority", lambda job, _: job.priority)
 
 
 def ties_are_left_to_chance(patch: pytest.MonkeyPatch) -> None:
-    for module in (policy, cluster_state):
+    for module in (cycle, cluster_state):
         patch.setattr(module, "sorted", lambda things, **_: list(things), raising=False)
 
 

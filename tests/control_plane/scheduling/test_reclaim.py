@@ -14,7 +14,7 @@ from athanor.jobs import services as jobs
 from athanor.jobs.models import Job
 from athanor.quotas.models import AdmissionSettings, QuotaGrant
 from athanor.quotas.services import leaf_of
-from athanor.scheduling import record, services
+from athanor.scheduling import services, stored_cycles
 from athanor.scheduling.models import AdmissionCycle
 from tests.control_plane import drive
 from trainer.contract.run import EndClass, StopRequest
@@ -126,10 +126,10 @@ def test_a_decision_is_stored_and_made_again(submit: Callable[..., Job], halves:
     services.admit()
     cycle = AdmissionCycle.objects.get()
     assert len(cycle.admitted) == 2
-    assert record.differences(cycle) == []
+    assert stored_cycles.differences(cycle) == []
     AdmissionCycle.objects.update(digest="0" * 64)
     with pytest.raises(ValueError, match="changed after it was stored"):
-        record.differences(AdmissionCycle.objects.get())
+        stored_cycles.differences(AdmissionCycle.objects.get())
 
 
 def test_it_waits_for_its_time_and_expires_at_its_deadline(submit: Callable[..., Job]) -> None:

@@ -12,18 +12,19 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from athanor.cli.main import app
-from athanor.scheduling.generated import DAY, Submitter, generate
-from athanor.scheduling.report import jain, quantile, report
-from athanor.scheduling.scenario import Scenario
-from athanor.scheduling.simulate import PastJob, Plan, simulate
-from athanor.scheduling.snapshot import Grant, Pool, QuotaNode, Settings
+from athanor.quotas.capacity import CapacityGrant, CapacityNode
+from athanor.scheduling.policy.snapshot import Pool, Settings
+from athanor.scheduling.simulator.engine import PastJob, Plan, simulate
+from athanor.scheduling.simulator.report import jain, quantile, report
+from athanor.scheduling.simulator.scenario import Scenario
+from athanor.scheduling.simulator.workload import DAY, Submitter, generate
 
-ROOT = QuotaNode("organisation", "organisation")
+ROOT = CapacityNode("organisation", "organisation")
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "simulator.md"
 
 
-def plan(*nodes: QuotaNode, slots: int = 8, **fields: Any) -> Plan:
-    given = nodes or (QuotaNode("red", "red", "organisation"), QuotaNode("blue", "blue", "organisation"))
+def plan(*nodes: CapacityNode, slots: int = 8, **fields: Any) -> Plan:
+    given = nodes or (CapacityNode("red", "red", "organisation"), CapacityNode("blue", "blue", "organisation"))
     return Plan([ROOT, *given], [Pool("gpu", "gpu", "h100", slots, slots)], **fields)
 
 
@@ -46,7 +47,7 @@ def test_waits_use_and_queue_are_those_of_a_timeline_done_by_hand() -> None:
 
 
 def test_reclaiming_ones_own_costs_others_their_work_since_the_last_checkpoint() -> None:
-    nodes = [QuotaNode(name, name, "organisation", grants={"h100": Grant(4)}) for name in ("red", "blue")]
+    nodes = [CapacityNode(name, name, "organisation", grants={"h100": CapacityGrant(4)}) for name in ("red", "blue")]
     jobs = [job("greedy", 0, 8, 5000), job("owner", 1000, 4, 100, "blue")]
     of = plan(*nodes, settings=Settings(protected_seconds=0), checkpoint_seconds=300, cycle_seconds=1)
     records = {record.job.id: record for record in simulate(of, jobs).records}
@@ -59,7 +60,7 @@ def test_reclaiming_ones_own_costs_others_their_work_since_the_last_checkpoint()
 
 
 def test_a_job_that_can_never_start_is_counted_and_stops_nobody() -> None:
-    nodes = [QuotaNode("red", "red", "organisation", grants={"h100": Grant(4, borrow_limit=0)})]
+    nodes = [CapacityNode("red", "red", "organisation", grants={"h100": CapacityGrant(4, borrow_limit=0)})]
     found = report(simulate(plan(*nodes), [job("never", 0, 6, 10), job("small", 1, 2, 10)]))
     assert (found.all.jobs, found.all.started, found.all.ended) == (2, 1, 1)
 

@@ -10,8 +10,8 @@ from django.utils import timezone
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import PlatformRole
 from athanor.jobs.models import Attempt, Job
-from athanor.operations import simulations
-from athanor.operations.models import Simulation
+from athanor.scheduling import simulations
+from athanor.scheduling.models import Simulation
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
 

@@ -2,22 +2,21 @@
 
 import pytest
 
-from athanor.scheduling.snapshot import Grant, QuotaNode
-from athanor.scheduling.tree import NO_LIMIT, Constraint, Tree, Usage
+from athanor.quotas.capacity import NO_LIMIT, CapacityGrant, CapacityNode, CapacityTree, Constraint, Usage
 
 GPU = "h100"
 
 
-def node(name: str, parent: str | None = "organisation", **fields: object) -> QuotaNode:
+def node(name: str, parent: str | None = "organisation", **fields: object) -> CapacityNode:
     grant = {key: fields.pop(key) for key in ("nominal", "borrow_limit", "lend_limit") if key in fields}
-    return QuotaNode(name, name, parent, grants={GPU: Grant(**grant)} if grant else {}, **fields)  # type: ignore[arg-type]
+    return CapacityNode(name, name, parent, grants={GPU: CapacityGrant(**grant)} if grant else {}, **fields)  # type: ignore[arg-type]
 
 
 class Organisation:
     """A tree with names in place of numbers."""
 
-    def __init__(self, *nodes: QuotaNode) -> None:
-        self.tree = Tree([QuotaNode("organisation", "organisation"), *nodes])
+    def __init__(self, *nodes: CapacityNode) -> None:
+        self.tree = CapacityTree([CapacityNode("organisation", "organisation"), *nodes])
         self.usage = Usage(self.tree)
 
     def use(self, name: str, slots: int) -> None:
@@ -141,10 +140,10 @@ def test_within_its_own_quota_is_asked_of_each_level_below_a_node() -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([QuotaNode("a", "a", "b"), QuotaNode("b", "b", "a")], "above itself"),
-        ([QuotaNode("a", "a", "gone")], "'gone' is not in the tree"),
+        ([CapacityNode("a", "a", "b"), CapacityNode("b", "b", "a")], "above itself"),
+        ([CapacityNode("a", "a", "gone")], "'gone' is not in the tree"),
     ],
 )
-def test_what_is_no_tree_is_refused(nodes: list[QuotaNode], message: str) -> None:
+def test_what_is_no_tree_is_refused(nodes: list[CapacityNode], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Tree(nodes)
+        CapacityTree(nodes)

@@ -14,9 +14,9 @@ from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
 from athanor.core import tenancy
+from athanor.fleet import clusters
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import HOLDING
-from athanor.operations import clusters
 
 CURRENCY = r"^[A-Z]{3}$"
 LARGEST = 2**31 - 1

@@ -48,7 +48,7 @@ from athanor.clusters.selectors import enabled_clusters
 from athanor.clusters.server_config import schema_for_http
 from athanor.core import tenancy
 from athanor.core.errors import NotFound
-from athanor.operations import clusters
+from athanor.fleet import clusters
 
 MOST_NODES = 2000
 MOST_INCIDENTS = 200

@@ -14,7 +14,7 @@ from athanor.api.v1.operations import operator
 from athanor.api.v1.shapes import PROBLEMS, page_of
 from athanor.core import tenancy
 from athanor.core.errors import Conflict, NotFound
-from athanor.scheduling import estimates, record
+from athanor.scheduling import estimates, stored_cycles
 from athanor.scheduling.models import AdmissionCycle
 
 
@@ -41,10 +41,10 @@ class WholeDecisionSerializer(DecisionSerializer):
     decisions = serializers.SerializerMethodField(help_text="What was decided for each waiting job.")
 
     def get_snapshot(self, cycle: AdmissionCycle) -> dict[str, Any]:
-        return record.stored(cycle)[0]
+        return stored_cycles.stored(cycle)[0]
 
     def get_decisions(self, cycle: AdmissionCycle) -> list[dict[str, Any]]:
-        return record.stored(cycle)[1]
+        return stored_cycles.stored(cycle)[1]
 
 
 class ReplaySerializer(serializers.Serializer[Any]):
@@ -119,7 +119,7 @@ class DecisionReplayView(APIView):
         For platform administrators."""
         operator(request)
         try:
-            differing = record.differences(_cycle(decision_id))
+            differing = stored_cycles.differences(_cycle(decision_id))
         except ValueError as error:
             remedy = "it is no evidence any more; look into the audit trail of the database"
             raise Conflict("decision_changed", str(error), remedy=remedy) from error

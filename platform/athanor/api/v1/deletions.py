@@ -17,10 +17,10 @@ from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.artifacts import deletions, selectors
 from athanor.artifacts.deletions import Target
 from athanor.artifacts.models import Deletion
+from athanor.compliance import erasure, team_deletion
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.projects import project_of
 from athanor.jobs.selectors import job_of
-from athanor.operations import erasure, team_deletion
 
 PERMANENTLY = OpenApiParameter(
     "permanently",

@@ -39,7 +39,7 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
-from athanor.operations import quotas
+from athanor.scheduling import quota_checks
 from athanor.specs import fit
 from athanor.specs.v1 import JobSpec
 
@@ -180,7 +180,7 @@ class PlanView(APIView):
         role member in the team."""
         who = principal(request)
         asked = submission.read(who, submission.team_of(who, request.data), request.data)
-        warnings = services.check_fits(asked.spec, asked.pool) + quotas.check_plan(asked)
+        warnings = services.check_fits(asked.spec, asked.pool) + quota_checks.check_plan(asked)
         need = fit.estimate(asked.spec, services.pool_facts(asked.pool))
         with tenancy.unrestricted():  # others hold what it would wait for; of them only sums are told
             prospects = outlook.plan_of(asked)
@@ -325,7 +325,7 @@ def _written(job: Job) -> dict[str, Any]:
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
     key = key_of(request)
     try:
-        done = services.submit(submission.read(principal(request), team, written, original), key, quotas.check)
+        done = services.submit(submission.read(principal(request), team, written, original), key, quota_checks.check)
     except (Invalid, Conflict):
         # What was accepted once is answered again, whatever has become of the clusters and data it names.
         before = services.replayed(team, key, written) if key else None

@@ -26,14 +26,13 @@ from athanor.api.parameters import time
 from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
 from athanor.budgets import series as points
-from athanor.budgets import terms
+from athanor.budgets import series_fetch, terms
 from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
 from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
 from athanor.core import outbound
-from athanor.operations import series as fetching
 
 MOST_BYTES = 8 * 2**20
 MOST_POINTS = 5000
@@ -318,7 +317,7 @@ class SeriesFetchView(APIView):
         Asks the provider for new points. Within 10 seconds of the last request the provider is not asked again, and
         the response is what is stored. For platform administrators."""
         who = _operator(request)
-        fetching.fetch(terms.series_of(series_id).pk, who.user)
+        series_fetch.fetch(terms.series_of(series_id).pk, who.user)
         return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
 
 

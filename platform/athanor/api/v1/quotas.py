@@ -20,10 +20,10 @@ from athanor.api.parameters import WholeNumber
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
-from athanor.operations import quota_history, quotas
-from athanor.quotas import changes, selectors, services
+from athanor.quotas import changes, selectors, services, usage
 from athanor.quotas.models import AdmissionSettings, QuotaNode
 from athanor.quotas.tree import LIMITS, ChangesDocument, ProposalDocument, Tree, TreeDocument, document_of
+from athanor.scheduling import quota_history, quota_preview
 from athanor.specs.validation import parsed
 
 PARSERS = (JSONParser, YamlParser, TextYamlParser)
@@ -44,7 +44,7 @@ class QuotaGrantSerializer(serializers.Serializer[Any]):
     )
 
 
-class ShareSerializer(serializers.Serializer[quotas.Share]):
+class ShareSerializer(serializers.Serializer[usage.Share]):
     """Quota and use of one accelerator in a node's subtree."""
 
     accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
@@ -148,7 +148,7 @@ class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer
         }
 
 
-class OverSerializer(serializers.Serializer[quotas.Over]):
+class OverSerializer(serializers.Serializer[quota_preview.Overuse]):
     """A node that uses more than it would be allowed to."""
 
     node = serializers.CharField(help_text="Path of the node.")
@@ -158,7 +158,7 @@ class OverSerializer(serializers.Serializer[quotas.Over]):
     detail = serializers.CharField(help_text="The same as a sentence.")
 
 
-class TouchedJobSerializer(serializers.Serializer[quotas.TouchedJob]):
+class TouchedJobSerializer(serializers.Serializer[quota_preview.AffectedJob]):
     """A job that a change would affect."""
 
     id = serializers.CharField(help_text="Id of the job.")
@@ -168,7 +168,7 @@ class TouchedJobSerializer(serializers.Serializer[quotas.TouchedJob]):
     why = serializers.CharField(allow_blank=True, help_text="Reason, in words. May be empty.")
 
 
-class QuotaPreviewSerializer(serializers.Serializer[quotas.Preview]):
+class QuotaPreviewSerializer(serializers.Serializer[quota_preview.Preview]):
     """What a change of the quota tree would do now."""
 
     version = serializers.IntegerField(help_text="Version of the tree that the preview started from.")
@@ -304,7 +304,7 @@ class QuotaPreviewView(APIView):
         Returns what changes, or a replacement of the whole tree, would do now: differences, nodes above a limit, and
         jobs that would be preempted, started or not started. Nothing is changed. For platform administrators."""
         manager(request)
-        found = quotas.preview(proposed(request.data))
+        found = quota_preview.preview(proposed(request.data))
         return Response(QuotaPreviewSerializer(found).data)
 
 
@@ -380,7 +380,7 @@ def proposed(data: Any) -> Any:
     return partial(changes.declared, document=TreeDocument(organisation=document.organisation))
 
 
-def node_data(row: quotas.Shown) -> dict[str, Any]:
+def node_data(row: usage.NodeUsage) -> dict[str, Any]:
     """What QuotaNodeSerializer describes."""
     node = row.node
     return {
@@ -403,13 +403,13 @@ def node_data(row: quotas.Shown) -> dict[str, Any]:
 
 def visible(who: Principal, tree: Tree) -> set[str]:
     """Ids of the nodes that they see."""
-    return {*tree} if sees_all(who) else quotas.seen_by(tree, who.team_ids)
+    return {*tree} if sees_all(who) else usage.nodes_visible_to(tree, who.team_ids)
 
 
 def _shown(request: Request) -> Response:
     who, version, tree = principal(request), selectors.version(), selectors.tree()
     seen = visible(who, tree)
-    rows = [row for row in quotas.shown(tree, selectors.used_of_nodes(tree)) if row.node.id in seen]
+    rows = [row for row in usage.usage_of_nodes(tree, selectors.used_of_nodes(tree)) if row.node.id in seen]
     data = QuotasSerializer(
         {
             "version": version,

@@ -16,9 +16,9 @@ from athanor.api.pagination import PAGED, page
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.core.errors import NotFound
-from athanor.operations import simulations
-from athanor.operations.models import Simulation
-from athanor.operations.simulations import SimulationRequest, SimulationResult
+from athanor.scheduling import simulations
+from athanor.scheduling.models import Simulation
+from athanor.scheduling.simulations import SimulationRequest, SimulationResult
 from athanor.specs.validation import parsed
 from trainer.contract.base import SpecModel
 

@@ -36,7 +36,8 @@ INSTALLED_APPS = [
     "athanor.artifacts",
     "athanor.scheduling",
     "athanor.webhooks",
-    "athanor.operations",
+    "athanor.reconcilers",
+    "athanor.compliance",
     "athanor.config",
 ]
 MIDDLEWARE = [

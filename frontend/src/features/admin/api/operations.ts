@@ -9,15 +9,15 @@ import type {
   Orphans,
   Page,
   Seen,
-  Sweeper,
+  Reconciler,
 } from "@/api/types";
 
 const POLL_MS = 5_000;
 
-export function sweepersQuery() {
+export function reconcilersQuery() {
   return queryOptions({
-    queryKey: ["admin", "sweepers"],
-    queryFn: ({ signal }) => request<Page<Sweeper>>("/admin/sweepers", { signal }),
+    queryKey: ["admin", "reconcilers"],
+    queryFn: ({ signal }) => request<Page<Reconciler>>("/admin/sweepers", { signal }),
     refetchInterval: POLL_MS,
   });
 }

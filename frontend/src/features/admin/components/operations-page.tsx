@@ -2,24 +2,24 @@ import { useQuery } from "@tanstack/react-query";
 
 import { Page } from "@/components/page";
 import { ProblemNotice } from "@/components/problem-notice";
-import { sweepersQuery } from "@/features/admin/api/operations";
+import { reconcilersQuery } from "@/features/admin/api/operations";
 import { DecisionsPanel } from "@/features/admin/components/decisions-panel";
 import { OrphansPanel } from "@/features/admin/components/orphans-panel";
-import { SweepersPanel } from "@/features/admin/components/sweepers-panel";
+import { ReconcilersPanel } from "@/features/admin/components/reconcilers-panel";
 
 export function OperationsPage() {
-  const sweepers = useQuery(sweepersQuery());
+  const reconcilers = useQuery(reconcilersQuery());
   return (
     <Page
       title="Operations"
       lead="Background reconcilers, their backlog, and orphaned objects."
     >
-      {sweepers.error ? (
-        <ProblemNotice error={sweepers.error} onRetry={() => void sweepers.refetch()} />
+      {reconcilers.error ? (
+        <ProblemNotice error={reconcilers.error} onRetry={() => void reconcilers.refetch()} />
       ) : null}
-      {sweepers.data ? <SweepersPanel sweepers={sweepers.data.items} /> : null}
-      {sweepers.data ? <DecisionsPanel /> : null}
-      {sweepers.data ? <OrphansPanel /> : null}
+      {reconcilers.data ? <ReconcilersPanel reconcilers={reconcilers.data.items} /> : null}
+      {reconcilers.data ? <DecisionsPanel /> : null}
+      {reconcilers.data ? <OrphansPanel /> : null}
     </Page>
   );
 }

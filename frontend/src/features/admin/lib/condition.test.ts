@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 
-import type { Sweeper } from "@/api/types";
+import type { Reconciler } from "@/api/types";
 import { condition } from "@/features/admin/lib/condition";
 
 const NOW = Date.parse("2026-01-01T00:01:00Z");
-const healthy: Sweeper = {
+const healthy: Reconciler = {
   name: "athanor.admit",
   invariant: "A job that may start is admitted.",
   every_seconds: 2,
@@ -19,7 +19,7 @@ const healthy: Sweeper = {
   rows_given_up: 0,
 };
 
-describe("the condition of a sweeper", () => {
+describe("the condition of a reconciler", () => {
   it("is good while it runs", () => {
     expect(condition(healthy, NOW).text).toBe("Runs");
   });

@@ -5,8 +5,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from athanor.accounts import audit, audit_export
 from athanor.accounts.models import AuditHead
+from athanor.compliance import audit_anchors
 from athanor.config import database_roles
-from athanor.operations import audit_anchors
 
 
 class Command(BaseCommand):

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from athanor.operations import certificates
+from athanor.compliance import certificates
 
 
 class Command(BaseCommand):

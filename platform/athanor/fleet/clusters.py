@@ -1,0 +1,381 @@
+"""Clusters as an administrator sets them up and operates them; each act is in the audit trail.
+
+What a backend is asked for happens outside transactions. A quarantine is ours alone and counts from its commit; the
+backend's own drain follows, and is repeated by surveys.py where it failed.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError, QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+from pydantic import ValidationError
+
+from athanor.accounts import audit
+from athanor.accounts.models import Team, User
+from athanor.backends import registry
+from athanor.backends.base import (
+    Backend,
+    BackendRejected,
+    BackendUnavailable,
+    DrainsNodes,
+    ListsNodes,
+    Probes,
+    SyncsTeams,
+)
+from athanor.backends.facts import NodeState, Probe
+from athanor.clusters import server_config, services
+from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool, Survey
+from athanor.core import tenancy, wakeups
+from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
+from athanor.dispatch.services import backend_of
+from athanor.fleet import inventory_sync
+from athanor.jobs.models import Attempt
+from athanor.jobs.states import AttemptStatus
+
+Guard = Callable[[Cluster], None]
+SLUG = re.compile(r"^[A-Za-z0-9_-]{1,63}$")
+
+
+def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
+    """Return the backend that this configuration makes, with the server's own part for a cluster of that name.
+
+    Raises Invalid naming each field that does not fit, or that only the server may set.
+    """
+    if kind not in registry.BACKENDS:
+        detail = f"kind {kind!r} is none of {', '.join(registry.KINDS)}"
+        raise Invalid("unknown_kind", detail, remedy=detail, problems=(FieldProblem("/kind", "choice", detail),))
+    try:
+        return backend_of(Cluster(name=name, kind=kind, config=config))
+    except server_config.ConfigRefused as error:
+        problems = error.problems
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        problems = tuple(FieldProblem(_pointer(each["loc"], config), each["type"], each["msg"]) for each in found)
+    except (TypeError, ValueError) as error:
+        problems = (FieldProblem("/config", "invalid", str(error)),)
+    first = f"{problems[0].pointer}: {problems[0].detail}"
+    remedy = "fix the fields listed in errors"
+    raise Invalid("invalid_config", f"the configuration does not fit: {first}", remedy=remedy, problems=problems)
+
+
+def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> Probe | None:
+    """Examine what a configuration leads to. It is not stored, but recorded in the audit trail, since the server
+    connects to what it names. None: such a backend cannot be examined."""
+    checked(kind, config, name)
+    row = Cluster(name=name, kind=kind, config=config)
+    audit.record_alone("cluster.check", actor=actor, target=("cluster", name or "unregistered"), after=_facts(row))
+    return inventory_sync.look(row)
+
+
+def capabilities(cluster: Cluster) -> list[str]:
+    """Return the backend's capabilities; none if its configuration is invalid."""
+    try:
+        backend = backend_of(cluster)
+    except (TypeError, ValueError):
+        return []
+    names = {Probes: "probe", ListsNodes: "nodes", DrainsNodes: "drain", SyncsTeams: "sync_teams"}
+    return [name for kind, name in names.items() if isinstance(backend, kind)]
+
+
+def config_problems(cluster: Cluster) -> tuple[FieldProblem, ...]:
+    """Where a stored configuration no longer fits, as after an upgrade."""
+    try:
+        checked(cluster.kind, cluster.config, cluster.name)
+    except Invalid as error:
+        return error.problems
+    return ()
+
+
+def find(cluster_id: str) -> Cluster:
+    row = Cluster.objects.filter(pk=cluster_id).prefetch_related("pools").first()
+    if row is None:
+        raise NotFound("cluster", cluster_id)
+    return row
+
+
+def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, actor: User) -> Cluster:
+    checked(kind, config, name)
+    try:
+        with transaction.atomic():
+            row = Cluster.objects.create(name=name, kind=kind, config=config, enabled=enabled)
+            Survey.objects.create(cluster=row)
+            audit.record("cluster.register", actor=actor, target=("cluster", row.id), after=_facts(row))
+            wakeups.hint_after_commit(wakeups.SURVEY)
+    except IntegrityError as error:
+        detail = f"there is a cluster {name!r}"
+        raise Conflict("cluster_exists", detail, remedy="choose another name, or change that one") from error
+    return row
+
+
+def change(
+    cluster_id: str, actor: User, guard: Guard, *, config: dict[str, Any] | None = None, enabled: bool | None = None
+) -> Cluster:
+    """Change a cluster; None leaves a field unchanged. A disabled cluster admits nothing new; running jobs continue."""
+    known = find(cluster_id)
+    if config is not None:
+        checked(known.kind, config, known.name)
+    with transaction.atomic():
+        row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
+        guard(row)
+        before = _facts(row)
+        if config is not None:
+            row.config = config
+        if enabled is not None:
+            row.enabled = enabled
+        if _facts(row) != before:
+            row.save(update_fields=["config", "enabled"])
+            Survey.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
+            target = ("cluster", row.id)
+            audit.record("cluster.change", actor=actor, target=target, before=before, after=_facts(row))
+            wakeups.hint_after_commit(wakeups.SURVEY)
+            wakeups.hint_after_commit(wakeups.ADMIT)
+    return row
+
+
+def remove(cluster_id: str, actor: User) -> None:
+    """Only one that never had a job; others are disabled."""
+    row = find(cluster_id)
+    try:
+        with tenancy.unrestricted(), transaction.atomic():  # else the jobs of other teams protect nothing
+            services.locked(row)
+            row.delete()
+            audit.record("cluster.remove", actor=actor, target=("cluster", cluster_id), before=_facts(row))
+    except ProtectedError as error:
+        detail = f"jobs refer to {row}"
+        raise Conflict("cluster_in_use", detail, remedy="disable it instead: nothing new is admitted then") from error
+
+
+def probe(cluster_id: str, actor: User) -> ClusterProbe:
+    """Examine it now, and list its nodes. Takes as long as the backend does, 15 seconds a call at most."""
+    row = find(cluster_id)
+    checked(row.kind, row.config, row.name)
+    found = inventory_sync.look(row)
+    if found is None:
+        detail = f"a cluster of kind {row.kind!r} cannot be examined"
+        raise Conflict("cannot_probe", detail, remedy="look at its jobs instead")
+    made = services.store_probe(row, found)
+    problem = ""
+    try:
+        inventory_sync.refresh_nodes(row)
+    except BackendUnavailable as error:
+        problem = str(error)[:1000]
+    Survey.objects.update_or_create(cluster=row, defaults={"probed_at": Now(), "nodes_at": Now(), "problem": problem})
+    audit.record_alone(
+        "cluster.probe", actor=actor, target=("cluster", row.id), after={"usable": made.usable, "probe": made.id}
+    )
+    return made
+
+
+def sync_teams(cluster_id: str, actor: User) -> list[str]:
+    """Give every team its counterpart there; what was changed, a line each."""
+    row = find(cluster_id)
+    backend = checked(row.kind, row.config, row.name)
+    if not isinstance(backend, SyncsTeams):
+        raise Conflict(
+            "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no counterpart of teams", remedy="none"
+        )
+    try:
+        teams = Team.objects.filter(deleted_at=None).order_by("name")
+        done = backend.sync_teams(list(teams.values_list("name", flat=True)))
+    except BackendRejected as error:
+        raise Conflict("sync_refused", f"{row} refused: {error}", remedy="fix what it says") from error
+    except BackendUnavailable as error:
+        raise away(row, error) from error
+    audit.record_alone("cluster.sync_teams", actor=actor, target=("cluster", row.id), after={"changes": len(done)})
+    return done
+
+
+def queue_of(cluster: Cluster) -> QuerySet[Attempt]:
+    """Live attempts there, oldest first."""
+    live = Attempt.objects.filter(job__pool__cluster=cluster).exclude(status=AttemptStatus.ENDED.value)
+    return live.order_by("id")
+
+
+def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> tuple[Pool, bool]:
+    """Make or change a pool; what is not in `facts` stays. The second is whether it was made."""
+    row = find(cluster_id)
+    if not SLUG.match(name):
+        detail = f"pool name {name!r} takes letters, digits, - and _, 63 at most"
+        raise Invalid("invalid", detail, remedy="fix it", problems=(FieldProblem("/name", "invalid", detail),))
+    with transaction.atomic():
+        pool = Pool.objects.select_for_update(no_key=True).filter(cluster=row, name=name).first()
+        before = _pool_facts(pool) if pool else None
+        made = pool is None
+        if pool is None:
+            missing = [field for field in ("slots_per_node", "memory_bytes") if field not in facts]
+            if missing:
+                problems = tuple(FieldProblem(f"/{field}", "required", "a new pool needs it") for field in missing)
+                detail = f"a new pool needs {' and '.join(missing)}"
+                raise Invalid("invalid", detail, remedy="say them", problems=problems)
+            pool = Pool(cluster=row, name=name)
+        for field, value in facts.items():
+            setattr(pool, field, value)
+        pool.save()
+        audit.record(
+            "pool.create" if made else "pool.change", actor=actor, target=("pool", pool.id), before=before,
+            after=_pool_facts(pool),
+        )  # fmt: skip
+        wakeups.hint_after_commit(wakeups.ADMIT)
+    return pool, made
+
+
+def remove_pool(cluster_id: str, name: str, actor: User) -> None:
+    pool = Pool.objects.filter(cluster=find(cluster_id), name=name).first()
+    if pool is None:
+        raise NotFound("pool", name)
+    try:
+        with tenancy.unrestricted(), transaction.atomic():
+            identifier, before = pool.id, _pool_facts(pool)
+            pool.delete()
+            audit.record("pool.remove", actor=actor, target=("pool", identifier), before=before)
+    except ProtectedError as error:
+        detail = f"jobs refer to pool {name!r}"
+        raise Conflict("pool_in_use", detail, remedy="set its nodes to 0 instead") from error
+
+
+def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[Node, str]:
+    """No new attempt runs there. The second is what the backend said, where it was asked to drain it and did not."""
+    cluster = find(cluster_id)
+    with transaction.atomic():
+        node = _locked(cluster, name)
+        if node.quarantined_at is None:
+            _check_others_are_left(cluster, node)
+            node.quarantined_at = timezone.now()
+        node.quarantined_by, node.quarantine_reason = actor.username, reason
+        node.save(update_fields=["quarantined_at", "quarantined_by", "quarantine_reason"])
+        services.note(node, "quarantined", actor=actor.username, detail=reason)
+        _record("node.quarantine", actor, node, {"reason": reason})
+    return _follow(cluster, node, reason, drained=True)
+
+
+def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
+    """End a quarantine."""
+    cluster = find(cluster_id)
+    with transaction.atomic():
+        node = _locked(cluster, name)
+        if node.quarantined_at is None:
+            remedy = "undrain it, if its cluster drained it"
+            raise Conflict("not_quarantined", f"node {name} is not in quarantine", remedy=remedy)
+        node.quarantined_at, node.quarantined_by, node.quarantine_reason = None, "", ""
+        node.released_at = timezone.now()
+        node.save(update_fields=["quarantined_at", "quarantined_by", "quarantine_reason", "released_at"])
+        services.note(node, "released", actor=actor.username)
+        _record("node.release", actor, node, None)
+    return _follow(cluster, node, "", drained=False)
+
+
+def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained: bool) -> Node:
+    """By the cluster's own means alone. Raises Conflict where it has none, Unavailable when it does not answer."""
+    cluster = find(cluster_id)
+    node = _of(cluster, name)
+    if not drained and node.quarantined_at is not None:
+        raise Conflict("quarantined", f"node {name} is in quarantine", remedy="release it instead")
+    backend = checked(cluster.kind, cluster.config, cluster.name)
+    if not isinstance(backend, DrainsNodes):
+        detail = f"a cluster of kind {cluster.kind!r} cannot drain a node"
+        raise Conflict("cannot_drain", detail, remedy="quarantine it: new attempts then avoid it")
+    try:
+        _drain(backend, name, reason, drained=drained)
+    except BackendRejected as error:
+        raise Conflict("drain_refused", f"{cluster} refused: {error}", remedy="fix what it says") from error
+    except BackendUnavailable as error:
+        raise away(cluster, error) from error
+    with transaction.atomic():
+        node = _locked(cluster, name)
+        _note_drained(node, reason, drained=drained)
+        services.note(node, "drained" if drained else "undrained", actor=actor.username, detail=reason)
+        _record("node.drain" if drained else "node.undrain", actor, node, {"reason": reason})
+    return node
+
+
+def away(cluster: Cluster, error: Exception) -> Unavailable:
+    return Unavailable("cluster_unavailable", f"{cluster} does not answer: {error}", remedy="try again later")
+
+
+def _follow(cluster: Cluster, node: Node, reason: str, *, drained: bool) -> tuple[Node, str]:
+    """Let the cluster itself drain or take back what was quarantined or released."""
+    try:
+        backend = checked(cluster.kind, cluster.config, cluster.name)
+        if not isinstance(backend, DrainsNodes) or not node.listed:
+            return node, ""
+        _drain(backend, node.name, reason, drained=drained)
+    except (BackendRejected, BackendUnavailable, Invalid) as error:
+        return node, f"{cluster} did not {'drain' if drained else 'take back'} it: {error}"
+    with transaction.atomic():
+        node = _locked(cluster, node.name)
+        _note_drained(node, reason, drained=drained)
+    return node, ""
+
+
+def _drain(backend: DrainsNodes, name: str, reason: str, *, drained: bool) -> None:
+    if drained:
+        backend.drain(name, reason)
+    else:
+        backend.undrain(name)
+
+
+def _note_drained(node: Node, reason: str, *, drained: bool) -> None:
+    """Until the next inventory says how it is."""
+    if drained and node.state != NodeState.DOWN.value:
+        node.state, node.reason = NodeState.DRAINED.value, reason
+    elif not drained and node.state == NodeState.DRAINED.value:
+        node.state, node.reason = NodeState.READY.value, ""
+    node.save(update_fields=["state", "reason"])
+
+
+def _of(cluster: Cluster, name: str) -> Node:
+    node = Node.objects.filter(cluster=cluster, name=name).first()
+    if node is None:
+        raise NotFound("node", name)
+    return node
+
+
+def _locked(cluster: Cluster, name: str) -> Node:
+    node = Node.objects.select_for_update(no_key=True).filter(cluster=cluster, name=name).first()
+    if node is None:
+        raise NotFound("node", name)
+    return node
+
+
+def _check_others_are_left(cluster: Cluster, node: Node) -> None:
+    """Refuse a quarantine that would leave the cluster without any node for new attempts."""
+    others = Node.objects.filter(cluster=cluster, listed=True, quarantined_at__isnull=True).exclude(pk=node.pk)
+    if node.listed and not others.exists():
+        detail = f"{node.name} is the last node of {cluster} that is not in quarantine"
+        raise Conflict("last_node", detail, remedy="disable the cluster instead: nothing new is admitted then")
+
+
+def _record(action: str, actor: User, node: Node, after: dict[str, Any] | None) -> None:
+    audit.record(action, actor=actor, target=("node", f"{node.cluster_id}/{node.name}"), after=after)
+
+
+def _facts(row: Cluster) -> dict[str, Any]:
+    """Return the audited facts, with the configuration as text: audit records hold no fractions."""
+    return {"name": row.name, "kind": row.kind, "enabled": row.enabled, "config": json.dumps(row.config)}
+
+
+def _pool_facts(pool: Pool) -> dict[str, Any]:
+    return {
+        "name": pool.name, "accelerator": pool.accelerator, "nodes": pool.nodes, "slots_per_node": pool.slots_per_node,
+        "memory_bytes": pool.memory_bytes, "price_per_slot_hour": str(pool.price_per_slot_hour),
+        "currency": pool.currency,
+    }  # fmt: skip
+
+
+def _pointer(place: tuple[int | str, ...], config: Any) -> str:
+    """RFC 6901. Pydantic also names the member of a union that it tried, which is no part of what was written: a word
+    that is no key there, and that something deeper follows."""
+    pieces, value = [], config
+    for number, piece in enumerate(place):
+        inside = isinstance(value, dict) and piece in value
+        inside = inside or (isinstance(value, list) and isinstance(piece, int) and piece < len(value))
+        if not inside and number < len(place) - 1:
+            continue
+        pieces.append(piece)
+        value = value[piece] if inside else None
+    return "/config" + "".join(f"/{str(piece).replace('~', '~0').replace('/', '~1')}" for piece in pieces)

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class ReconcilersConfig(AppConfig):
+    name = "athanor.reconcilers"
+    label = "operations"  # of its tables and migrations

@@ -1,0 +1,171 @@
+"""Estimate when queued jobs start: simulate the admission policy many times with past run times (Monte Carlo). Pure."""
+
+import heapq
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from athanor.scheduling.policy.cycle import decide
+from athanor.scheduling.policy.snapshot import Holding, Snapshot, Waiting
+
+# Assumed shares of the time limit that runs take, without history: from an early failure to a run that is cut off.
+UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+FEWEST_KNOWN = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
+MAX_FACTOR = 10.0
+HORIZON_SECONDS = 60 * 86_400
+SAVING_SECONDS = 30  # what a preempted job takes to save its checkpoint
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of their time limit that runs took, sorted: per leaf and overall."""
+
+    of_leaf: Mapping[str, Sequence[float]]
+    of_all: Sequence[float]
+
+    def draw(self, chance: random.Random, leaf: str, limit: int, ran: int) -> int:
+        """Draw the remaining seconds of a run that has taken `ran` of at most `limit`."""
+        known = self.of_leaf.get(leaf, ())
+        if len(known) < FEWEST_KNOWN:
+            known = self.of_all if len(self.of_all) >= FEWEST_KNOWN else UNKNOWN
+        longer = [share for share in known if share * limit > ran] or [1.0]
+        return max(int(chance.choice(longer) * limit) - ran, 1)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Estimated start in seconds from now; None if beyond the horizon."""
+
+    p50_seconds: int | None
+    p90_seconds: int | None
+
+
+@dataclass(frozen=True)
+class CalibrationFactors:
+    """Factors on forecasts, so that they are met as often as they claim."""
+
+    p50: float = 1.0
+    p90: float = 1.0
+
+    def of(self, found: Forecast) -> Forecast:
+        if found.p50_seconds is None or found.p90_seconds is None:
+            return found
+        p50 = int(found.p50_seconds * self.p50)
+        return Forecast(p50, max(int(found.p90_seconds * self.p90), p50))
+
+
+def calibration_factors(judged: Sequence[tuple[int, int, int]]) -> CalibrationFactors:
+    """Return the factors with which 50 % and 90 % of past forecasts would have been met.
+
+    `judged`: (P50, P90, actual wait) in seconds, before calibration. This is split conformal prediction with the ratio
+    as its score. It also accounts for later arrivals, which no forecast contains.
+    """
+    if len(judged) < FEWEST_KNOWN:
+        return CalibrationFactors()
+    p50 = sorted(waited / max(p50, 1) for p50, _, waited in judged)
+    p90 = sorted(waited / max(p90, 1) for _, p90, waited in judged)
+    return CalibrationFactors(_within(p50[len(p50) // 2]), _within(p90[min(int(0.9 * (len(p90) + 1)), len(p90) - 1)]))
+
+
+def _within(factor: float) -> float:
+    return min(max(factor, 1 / MAX_FACTOR), MAX_FACTOR)
+
+
+def forecasts(
+    snapshot: Snapshot,
+    job_ids: Sequence[str],
+    shares: Shares,
+    *,
+    samples: int = 15,
+    seed: int = 0,
+    most_events: int = 150,
+) -> dict[str, Forecast]:
+    """Return a forecast for each of `job_ids`. Later arrivals are not simulated."""
+    starts: dict[str, list[int]] = {job_id: [] for job_id in job_ids}
+    for sample in range(samples):
+        chance = random.Random(seed * 1_000 + sample)  # noqa: S311 - of a model, no secret
+        found = _play(snapshot, frozenset(job_ids), shares, chance, most_events)
+        for job_id in job_ids:
+            starts[job_id].append(found.get(job_id, HORIZON_SECONDS))
+    return {job_id: Forecast(_quantile(those, 0.5), _quantile(those, 0.9)) for job_id, those in starts.items()}
+
+
+def _quantile(values: list[int], share: float) -> int | None:
+    found = sorted(values)[min(int(share * len(values)), len(values) - 1)]
+    return None if found >= HORIZON_SECONDS else found
+
+
+def _play(
+    snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, most_events: int
+) -> dict[str, int]:
+    """Return the start of each of `wanted` in one simulated future."""
+    clock = 0
+    started: dict[str, int] = {}
+    waiting = {job.job_id: job for job in snapshot.waiting if job.hold is None}
+    holdings, ends = _running(snapshot, shares, chance)
+    requeued: dict[str, Waiting] = {}
+    left = set(wanted & waiting.keys())
+    for _ in range(most_events):
+        now = [replace(job, waited_seconds=job.waited_seconds + clock) for job in waiting.values()]
+        decisions = decide(replace(snapshot, waiting=now, holdings=_at(holdings, clock)))
+        for decision in decisions:
+            if decision.admitted:
+                job = waiting.pop(decision.job_id)
+                started.setdefault(job.job_id, clock)
+                left.discard(job.job_id)
+                lasts = job.lasts_seconds or HORIZON_SECONDS
+                heapq.heappush(ends, (clock + shares.draw(chance, job.node, lasts, 0), job.job_id))
+                holdings[job.job_id] = (_as_holding(job), clock)
+            for victim in decision.victims:
+                holding, since = holdings[victim]
+                holdings[victim] = (replace(holding, leaving=True), since)
+                heapq.heappush(ends, (clock + SAVING_SECONDS, victim))
+                requeued[victim] = _as_waiting(holding)
+        if not left:
+            break
+        while ends and ends[0][1] not in holdings:
+            heapq.heappop(ends)  # of one that was preempted before its end
+        if not ends or ends[0][0] > HORIZON_SECONDS:
+            break
+        clock, ended = heapq.heappop(ends)
+        del holdings[ended]
+        if ended in requeued:
+            waiting[ended] = requeued.pop(ended)
+    return started
+
+
+def _running(
+    snapshot: Snapshot, shares: Shares, chance: random.Random
+) -> tuple[dict[str, tuple[Holding, int]], list[tuple[int, str]]]:
+    """Return the jobs that hold slots, with the time of their facts, and their ends in this future."""
+    ends: list[tuple[int, str]] = []
+    for holding in snapshot.holdings:
+        left = SAVING_SECONDS if holding.leaving else holding.ends_in_seconds
+        if left is not None and not holding.leaving:
+            left = shares.draw(chance, holding.node, left + holding.ran_seconds, holding.ran_seconds)
+        if left is not None:
+            ends.append((left, holding.job_id))
+    heapq.heapify(ends)
+    return {holding.job_id: (holding, 0) for holding in snapshot.holdings}, ends
+
+
+def _at(holdings: Mapping[str, tuple[Holding, int]], clock: int) -> list[Holding]:
+    found = []
+    for holding, since in holdings.values():
+        passed = clock - since
+        left = None if holding.ends_in_seconds is None else max(holding.ends_in_seconds - passed, 0)
+        ran = holding.ran_seconds + passed
+        unsaved = min(holding.unsaved_seconds + passed, ran)
+        found.append(replace(holding, ends_in_seconds=left, ran_seconds=ran, unsaved_seconds=unsaved))
+    return found
+
+
+def _as_holding(job: Waiting) -> Holding:
+    return Holding(job.job_id, job.node, job.pool, job.slots, job.priority, ends_in_seconds=job.lasts_seconds)
+
+
+def _as_waiting(holding: Holding) -> Waiting:
+    return Waiting(
+        holding.job_id, holding.node, holding.pool, holding.slots, holding.priority,
+        lasts_seconds=holding.ends_in_seconds,
+    )  # fmt: skip
