@@ -1,14 +1,15 @@
-"""Real stores for the control plane's tests: PostgreSQL, Valkey and S3, embedded, one set a test run.
+"""Real stores for tests that need Django: PostgreSQL, Valkey and S3, embedded, one set for each pytest process.
 
-Imported by the conftest of folders whose tests need Django, before anything of Django is; so the other tests start
-nothing.
+`configure` chooses their addresses and sets Django up, which is quick and starts nothing; `start` starts them, when the
+first test asks for the database or another store (tests/conftest.py).
 """
 
 import atexit
 import os
-import shlex
 import shutil
+import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import dj_database_url
@@ -16,18 +17,40 @@ import django
 from django.conf import settings
 
 from athanor.core.encryption import new_wrapping_keyset
-from deploy.local.handle import StackHandle
+from deploy.local import environment, ports, secret_values
+from deploy.local.environment import Embedded
+from deploy.local.errors import StackError
+from deploy.local.folder import DataFolder
+from deploy.local.handle import FOREIGN, StackHandle
 
-RUNNING = "ATHANOR_TEST_STORES"
+_stack: list[StackHandle] = []
+_reserved: list[socket.socket] = []
+_started: list[bool] = []
 
 
-def start() -> None:
-    """Start them once, tell the settings by the environment, and set Django up."""
-    if _started:
+def configure() -> None:
+    """Choose folder, ports and keys, put them into the environment, and set Django up. Starts no process."""
+    if _stack:
         return
-    _started.append(True)
-    if RUNNING not in os.environ:  # else the main process of pytest-xdist has started them for its workers
-        _start_processes()
+    _forget_outside_settings()
+    root = Path(tempfile.mkdtemp(prefix="athanor-test-stores-"))
+    root.chmod(0o755)  # PostgreSQL may run as another user
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    stack = StackHandle(root / "data")
+    _stack.append(stack)
+    folder = DataFolder(stack.data_dir)
+    folder.open()
+    chosen, web = ports.choose(folder, Embedded.from_environment().port_names())
+    web.close()
+    _reserved.extend(held for name, port in chosen.items() if name != "web" and (held := ports.hold(port)))
+    secret_values.load_or_make(folder)
+    os.environ.update(environment.of_running(folder))
+    del os.environ["ATHANOR_AUDIT_ANCHORS"]
+    os.environ["ATHANOR_LOCAL_BACKEND_DIR"] = str(root / "local-backend")
+    os.environ["ATHANOR_CLUSTER_CONFIG_DIR"] = str(root / "clusters")
+    os.environ["ATHANOR_SECRET_KEY"] = "tests"
+    os.environ["ATHANOR_MASTER_KEY"] = new_wrapping_keyset()
+    os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings"
     # The tests' database is made by the owner of its tables; each test then runs as the role of web and workers
     # (`runtime_role` in tests/control_plane/conftest.py).
     owner = dj_database_url.parse(os.environ["ATHANOR_MIGRATION_DATABASE_URL"])
@@ -35,23 +58,32 @@ def start() -> None:
     django.setup()
 
 
-def _start_processes() -> None:
-    folder = Path(tempfile.mkdtemp(prefix="athanor-test-stores-"))
-    folder.chmod(0o755)  # PostgreSQL may run as another user
-    stack = StackHandle(folder / "data")
+def start() -> None:
+    """Start the stores unless they run already. Raises StackError if they are not at the chosen addresses."""
+    configure()
+    if _started:
+        return
+    stack = _stack[0]
+    while _reserved:
+        _reserved.pop().close()
+    before = (stack.data_dir / "ports.json").read_bytes()
     stack.up(only_stores=True)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(stack.down)
-    for line in stack.run("env").stdout.splitlines():
-        name, _, value = shlex.split(line)[-1].partition("=")
-        os.environ[name] = value
-    os.environ["ATHANOR_LOCAL_BACKEND_DIR"] = str(folder / "local-backend")
-    del os.environ["ATHANOR_AUDIT_ANCHORS"]
-    os.environ["ATHANOR_CLUSTER_CONFIG_DIR"] = str(folder / "clusters")
-    os.environ["ATHANOR_SECRET_KEY"] = "tests"
-    os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings"
-    os.environ["ATHANOR_MASTER_KEY"] = new_wrapping_keyset()
-    os.environ[RUNNING] = "1"
+    atexit.register(stop)
+    _started.append(True)
+    if (stack.data_dir / "ports.json").read_bytes() != before:
+        raise StackError("a port of the test stores was taken in the meantime: run the tests again")
 
 
-_started: list[bool] = []
+def stop() -> None:
+    """Stop the stores, if they were started."""
+    if _started:
+        _started.clear()
+        _stack[0].down()
+
+
+def _forget_outside_settings() -> None:
+    """Remove settings of the user's own platform, and those of a process that started this one."""
+    for name in list(os.environ):
+        if name.startswith("ATHANOR_") and not name.startswith("ATHANOR_TEST_") or name in FOREIGN:
+            with suppress(KeyError):
+                del os.environ[name]

@@ -14,6 +14,7 @@ from deploy.local import code_version, environment
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json
+from deploy.local.jobs import job_processes, kill_jobs
 from deploy.local.processes import ProcessIdentity, proportional_memory_bytes
 from deploy.local.service import last_lines
 from deploy.local.stack import Stack
@@ -28,11 +29,11 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def up(folder: DataFolder, *, only_stores: bool) -> None:
-    """Run the stack in the foreground until Ctrl-C or SIGTERM."""
+def up(folder: DataFolder, *, only_stores: bool, owner: ProcessIdentity | None) -> None:
+    """Run the stack in the foreground until Ctrl-C, SIGTERM, or the end of `owner`."""
     folder.open()
     with folder.owned():
-        supervisor = Supervisor(folder, say)
+        supervisor = Supervisor(folder, say, owner)
         supervisor.take_signals()
         supervisor.stop_orphans()
         try:
@@ -60,10 +61,12 @@ def up(folder: DataFolder, *, only_stores: bool) -> None:
         finally:
             say("stopping")
             supervisor.stop()
+            if supervisor.owner_has_ended():
+                kill_jobs(folder)
     say(f"stopped; data stays in {folder.root}")
 
 
-def up_in_background(folder: DataFolder, *, only_stores: bool) -> None:
+def up_in_background(folder: DataFolder, *, only_stores: bool, while_pid: int | None) -> None:
     """Return once the stack is ready. One that runs already is left as it is, unless its code has changed."""
     folder.open()
     running = _live_state(folder)
@@ -76,14 +79,17 @@ def up_in_background(folder: DataFolder, *, only_stores: bool) -> None:
         log.unlink(missing_ok=True)
         with log.open("ab") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", "deploy.local", "up", *(["--stores"] if only_stores else [])],
+                [
+                    sys.executable, "-m", "deploy.local", "up", *(["--stores"] if only_stores else []),
+                    *([f"--while-pid={while_pid}"] if while_pid else []),
+                ],
                 cwd=REPOSITORY,
                 env={**os.environ, "ATHANOR_DATA_DIR": str(folder.root)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-            )
+            )  # fmt: skip
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         state = _live_state(folder)
@@ -115,22 +121,14 @@ def down(folder: DataFolder) -> None:
     if folder.is_owned():
         raise StackError(f"process {supervisor.pid} still holds {folder.root}: end it with kill -9")
     say(f"stopped; data stays in {folder.root}")
-    _tell_of_jobs(folder)
+    _report_jobs(folder)
 
 
-def _tell_of_jobs(folder: DataFolder) -> None:
-    """Trainers live in sessions of their own, so that a restart of the platform fails no job."""
-    import psutil  # noqa: PLC0415 - only this walk over all processes needs it here
-
-    marker = str(folder.jobs)
-    count = 0
-    for process in psutil.process_iter():
-        try:
-            count += process.environ().get("ATHANOR_WORK_DIR", "").startswith(marker)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
+def _report_jobs(folder: DataFolder) -> None:
+    """Say how many processes of jobs still run: a restart of the platform fails no job."""
+    count = len(job_processes(folder))
     if count:
-        say(f"{count} processes of running jobs go on without the platform; the next `up` finds them again")
+        say(f"{count} processes of running jobs continue without the platform; the next `up` finds them again")
 
 
 def show_environment(folder: DataFolder) -> None:
@@ -190,12 +188,18 @@ def _live_state(folder: DataFolder) -> dict[str, Any] | None:
     return state if identity is not None and identity.is_alive() else None
 
 
+def _identity(pid: int) -> ProcessIdentity:
+    """Return the identity of a process; of one that has ended already, an identity that is not alive."""
+    return ProcessIdentity.of(pid) or ProcessIdentity(pid, -1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("up", help="start the stack and stay with it")
     start.add_argument("--stores", action="store_true", help="only database, broker and object store")
     start.add_argument("--background", action="store_true", help="return when it is ready")
+    start.add_argument("--while-pid", type=int, help="stop, and end its jobs, when this process has ended")
     commands.add_parser("down", help="stop it; the data stays")
     commands.add_parser("status").add_argument("--json", action="store_true")
     commands.add_parser("env", help="print the environment of the server's programs, for a shell")
@@ -206,9 +210,10 @@ def main() -> int:
     folder = DataFolder.from_environment()
     try:
         if options.command == "up" and options.background:
-            up_in_background(folder, only_stores=options.stores)
+            up_in_background(folder, only_stores=options.stores, while_pid=options.while_pid)
         elif options.command == "up":
-            up(folder, only_stores=options.stores)
+            owner = _identity(options.while_pid) if options.while_pid else None
+            up(folder, only_stores=options.stores, owner=owner)
         elif options.command == "env":
             show_environment(folder)
         elif options.command == "down":

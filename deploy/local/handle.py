@@ -14,6 +14,7 @@ import psutil
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json
+from deploy.local.jobs import job_processes
 from deploy.local.processes import ProcessIdentity
 
 POLL_SECONDS = 0.05
@@ -41,7 +42,8 @@ class StackHandle:
         )
 
     def up(self, *, only_stores: bool = False) -> None:
-        result = self.run("up", "--background", *(["--stores"] if only_stores else []))
+        """Start it. It ends by itself, with its jobs, when the calling process has ended without stopping it."""
+        result = self.run("up", "--background", f"--while-pid={os.getpid()}", *(["--stores"] if only_stores else []))
         if result.returncode:
             raise StackError("the private stack did not start", result.stdout + result.stderr)
 
@@ -99,16 +101,8 @@ class StackHandle:
         psutil.wait_procs(victims, timeout=10)
 
     def job_processes(self) -> list[psutil.Process]:
-        """Agents and trainers of this stack's local backend, wherever in the process tree they hang."""
-        marker = str(self.folder.jobs)
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("ATHANOR_WORK_DIR", "").startswith(marker):
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                continue
-        return found
+        """Return the agents and trainers of this stack's local backend."""
+        return job_processes(self.folder)
 
     def wait_for_restart(self, service: str, before: ProcessIdentity, within_seconds: float = 60.0) -> None:
         wait_until(

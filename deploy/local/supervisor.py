@@ -29,9 +29,14 @@ class Interrupted(Exception):
 
 
 class Supervisor:
-    """Runs the services of one data folder. `say` shows a line to the person who started it."""
+    """Runs the services of one data folder.
 
-    def __init__(self, folder: DataFolder, say: Callable[[str], None]) -> None:
+    `say` prints a line for the user. With `owner`, the stack stops when that process has ended
+    (checked every HOUSEKEEPING_SECONDS).
+    """
+
+    def __init__(self, folder: DataFolder, say: Callable[[str], None], owner: ProcessIdentity | None = None) -> None:
+        self._owner = owner
         self._folder = folder
         self._say = say
         self._running: list[RunningService] = []
@@ -81,10 +86,10 @@ class Supervisor:
         self._write_state()
 
     def run(self, url: str) -> None:
-        """Keep everything alive until asked to stop."""
+        """Keep all services alive until asked to stop, or until the owner has ended."""
         self._status, self._url = "ready", url
         self._write_state()
-        while not self.stop_asked:
+        while not self.stop_asked and not self.owner_has_ended():
             before = [(r.identity, r.restarts) for r in self._running]
             for running in self._running:
                 self._revive(running, starting=False)
@@ -95,6 +100,10 @@ class Supervisor:
             pause = min([HOUSEKEEPING_SECONDS, *(max(0.0, at - time.monotonic()) for at in pending)])
             if not self.stop_asked:
                 self._sleep_until_woken(pause)
+
+    def owner_has_ended(self) -> bool:
+        """Return whether there is an owner and its process has ended."""
+        return self._owner is not None and not self._owner.is_alive()
 
     def stop(self) -> None:
         """Stop all in reverse order: programs first, then the stores they write to."""

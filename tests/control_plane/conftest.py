@@ -1,30 +1,24 @@
 """People, teams, clusters and specs for the tests of the control plane, on real PostgreSQL and a real object store."""
 
-from tests import stores
+import copy
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
-stores.start()
+import pytest
+from rest_framework.test import APIClient
 
-import copy  # noqa: E402
-import json  # noqa: E402
-import uuid  # noqa: E402
-from collections.abc import Callable, Iterator  # noqa: E402
-from typing import Any  # noqa: E402
-
-import pytest  # noqa: E402
-from django.db import connection  # noqa: E402
-from rest_framework.test import APIClient  # noqa: E402
-
-from athanor.accounts.models import Membership, Role, Team, User  # noqa: E402
-from athanor.accounts.services import issue_token  # noqa: E402
-from athanor.api import throttling  # noqa: E402
-from athanor.artifacts import datasets, storage  # noqa: E402
-from athanor.backends.fake.backend import WORLDS, World  # noqa: E402
-from athanor.clusters.models import Cluster, Pool  # noqa: E402
-from athanor.jobs import services  # noqa: E402
-from athanor.jobs.models import Job  # noqa: E402
-from athanor.specs.validation import parse_spec  # noqa: E402
-from deploy.local.handle import wait_until  # noqa: E402
-from tests.control_plane import roles  # noqa: E402
+from athanor.accounts.models import Membership, Role, Team, User
+from athanor.accounts.services import issue_token
+from athanor.api import throttling
+from athanor.artifacts import datasets, storage
+from athanor.backends.fake.backend import WORLDS, World
+from athanor.clusters.models import Cluster, Pool
+from athanor.jobs import services
+from athanor.jobs.models import Job
+from athanor.specs.validation import parse_spec
+from tests.control_plane import roles
 
 SPEC: dict[str, Any] = {
     "version": 1,
@@ -39,20 +33,6 @@ SPEC: dict[str, Any] = {
         "schedule": {"warmup_steps": 2},
     },
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def idle_pool(django_db_setup: None) -> Iterator[None]:
-    """A session still on its way back into the pool would outlive the pool and keep the database from going."""
-    yield
-    connection.close()
-    pool = connection.pool
-
-    def idle() -> bool:
-        stats = pool.get_stats()
-        return pool.closed or stats["pool_available"] == stats["pool_size"]
-
-    wait_until(idle, "the pool has its sessions back", 10)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -164,6 +144,6 @@ def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable
 
 
 @pytest.fixture(scope="session")
-def bucket() -> str:
+def bucket(running_stores: None) -> str:
     storage.ensure_bucket()
     return storage.bucket()

@@ -299,3 +299,28 @@ def test_a_long_log_is_cut_and_one_older_copy_is_kept(stack: StackHandle) -> Non
     wait_until(lambda: log.stat().st_size < LOG_BYTES, "the log is cut", 30)
     assert (stack.folder.logs / "valkey.log.1").stat().st_size > LOG_BYTES
     assert stack.identity("valkey").is_alive()
+
+
+OWNER = """
+import sys
+from pathlib import Path
+from deploy.local.handle import StackHandle
+
+StackHandle(Path(sys.argv[1])).up(only_stores=True)
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_stack_ends_by_itself_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    stack = StackHandle(tmp_path / "data")
+    command = [sys.executable, "-c", OWNER, str(stack.data_dir)]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=stack.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "up\n"
+        services = [stack.identity(name) for name in ("supervisor", *stack.state["services"])]
+        assert all(service.is_alive() for service in services)
+        owner.kill()
+    wait_until(lambda: not any(service.is_alive() for service in services), "the stack has ended", 60)
