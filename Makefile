@@ -6,10 +6,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
 VENV := .venv/bin
 INSTALL = $(PYTHON) -m deploy.local.install
-export ATHANOR_TORCH ATHANOR_PORT ATHANOR_DATA_DIR
+export ATHANOR_TORCH ATHANOR_PORT ATHANOR_DATA_DIR CHANGED
 # An empty variable is no choice: pass on only what was given.
 ifeq ($(ATHANOR_TORCH),)
 unexport ATHANOR_TORCH
+endif
+ifeq ($(CHANGED),)
+unexport CHANGED
 endif
 ifeq ($(ATHANOR_PORT),)
 unexport ATHANOR_PORT
@@ -19,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test lint bench chaos matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-fast lint bench chaos matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -27,7 +30,8 @@ help:
 	@echo 'make up       run the stack in the foreground (Ctrl-C stops it)'
 	@echo 'make down     stop a stack that runs in the background'
 	@echo 'make status   what runs, where, and how much memory it takes'
-	@echo 'make test     set everything up and run all checks and tests'
+	@echo 'make test     set everything up and run all checks and tests (CHANGED=1: those that your changes can affect)'
+	@echo 'make test-fast  the tests that start no server and no process'
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
 	@echo 'make chaos    attack and kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
@@ -70,6 +74,9 @@ lint: setup-dev
 
 test: setup-dev
 	@$(VENV)/python -m deploy.local.checks test
+
+test-fast: setup-dev
+	@$(VENV)/python -m deploy.local.checks test-fast
 
 bench: setup-dev
 	@$(VENV)/python -m tests.bench.run $(BENCH)

@@ -1,4 +1,8 @@
-"""`make lint`, `make test`, `make gen`: every check by one command each, all of them run, failures named at the end."""
+"""`make lint`, `make test`, `make test-fast`, `make gen`: all commands are run, and failures are named at the end.
+
+`make test CHANGED=1` runs the tests that uncommitted changes can affect (of a clean tree: the last commit);
+`CHANGED=REVISION` those that changes since a revision can affect.
+"""
 
 import os
 import shutil
@@ -7,13 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+from deploy.local import flaky
 from deploy.local.install import FRONTEND, REPOSITORY, node_environment
 
 BINARIES = Path(sys.executable).parent
 RESULTS = REPOSITORY / "test-results"
 REPORT = RESULTS / "pytest.xml"
-# Files of tests, two at a time, for most tests wait: each half has stores, a stack and clusters of its own.
+# Two files of tests at a time. Each half has stores, a stack and clusters of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+FAST = "not server and not processes and not e2e and not slow"
 OPENAPI_DOCUMENT = REPOSITORY / "platform" / "athanor" / "api" / "openapi.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # mypy's Django plugin and the OpenAPI generator load the settings; neither connects to anything.
@@ -34,11 +40,22 @@ def lint_commands() -> list[tuple[str, list[str], Path]]:
     ]
 
 
-def test_commands() -> list[tuple[str, list[str], Path]]:
+def test_commands(*chosen: str) -> list[tuple[str, list[str], Path]]:
+    """Return the commands of the dashboard's tests and of pytest. `chosen`: arguments of pytest, all tests if empty."""
     return [
         ("dashboard tests", ["npm", "run", "--silent", "test"], FRONTEND),
-        ("pytest", [sys.executable, "-m", "pytest", "-q", *SIDE_BY_SIDE, f"--junitxml={REPORT}"], REPOSITORY),
+        ("pytest", [sys.executable, "-m", "pytest", "-q", *SIDE_BY_SIDE, f"--junitxml={REPORT}", *chosen], REPOSITORY),
     ]
+
+
+def affected_tests(revision: str) -> list[str]:
+    """Return the test files that changes since a revision can affect. "1": uncommitted changes, or the last commit."""
+    if revision == "1":
+        unchanged = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=REPOSITORY, check=False).returncode == 0
+        revision = "HEAD~1" if unchanged else "HEAD"
+    command = [sys.executable, "-m", "tests.affected", revision]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
 
 PYTHON_TYPES_HEADER = (
@@ -80,8 +97,10 @@ def run_all(commands: list[tuple[str, list[str], Path]]) -> int:
         began = time.monotonic()
         # The tests start stacks of their own, which would take a database given by the environment for theirs.
         chosen = environment if name == "pytest" else static
-        result = subprocess.run(command, cwd=folder, env=chosen, check=False)
-        outcomes.append((name, result.returncode == 0, time.monotonic() - began))
+        passed = subprocess.run(command, cwd=folder, env=chosen, check=False).returncode == 0
+        if name == "pytest" and not passed:
+            passed = flaky.rerun(REPORT, REPOSITORY, chosen)
+        outcomes.append((name, passed, time.monotonic() - began))
     print()
     for name, passed, seconds in outcomes:
         print(f"{'passed' if passed else 'FAILED'}  {name:<18} {seconds:6.1f} s")
@@ -108,11 +127,14 @@ def main() -> int:
         return run_all(lint_commands())
     if what == "gen":
         return run_all(gen_commands())
+    if what == "test-fast":
+        return run_all(test_commands("-m", FAST)[1:])
     if what == "test":
-        code = run_all([*lint_commands(), *test_commands()])
+        revision = os.environ.pop("CHANGED", "")
+        code = run_all([*lint_commands(), *test_commands(*(affected_tests(revision) if revision else ()))])
         _say_browser()
         return code
-    print("athanor: say lint, test or gen", file=sys.stderr)
+    print("athanor: say lint, test, test-fast or gen", file=sys.stderr)
     return 2
 
 
