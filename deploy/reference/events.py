@@ -6,7 +6,7 @@ from trainer.contract.events import AGENT_EVENTS, EventType
 
 INTRODUCTION = """
 Everything that happens to a job is an event. How to read events as pages, streams and webhooks is in
-[events](../events.md). An event has these fields:
+[events](../how-to/follow-events.md). An event has these fields:
 """
 FIELDS = (
     ("job_id", "Id of the job."),

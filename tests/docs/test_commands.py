@@ -32,13 +32,14 @@ LANGUAGES = ("sh", "console")
 PROGRAMS = ("athanor ", "make ", "curl ", "python ", "manage.py ", "kubectl ", ". ", "$ ")
 # What is not run here, by the place of its block, and why.
 NOT_RUN = {
-    "make demo": "the first half of README's own commands: `make bench BENCH=--demo` runs it",
+    "make demo": "the first of README's two commands: `make bench BENCH=--demo` runs it",
     "make test": "it is what runs this test",
     "make quota-demo": "tests/e2e/test_quota_demo.py runs it",
+    "make up": "the stack of these tests runs already",
     "TOKEN=$(kubectl": "needs a Kubernetes cluster",
     "kubectl config view": "needs a Kubernetes cluster",
     'chmod 600 "$ATHANOR_CLUSTER_CONFIG_DIR/training.kubeconfig"': "needs the file of the command before it",
-    "athanor cluster add training.yaml": "needs a Kubernetes cluster; README's iron.yaml runs the same command",
+    "athanor cluster add training.yaml": "needs a Kubernetes cluster; iron.yaml in clusters.md runs the same command",
     "export ATHANOR_TEST_KUBECONFIG": "needs a Kubernetes cluster",
     ".venv/bin/python -m pytest tests/backends tests/kubernetes/test_real.py": "needs a Kubernetes cluster",
 }
@@ -157,7 +158,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def iron(stack: Stack) -> Iterator[ServedWorld]:
-    """The cluster of README: its operator has written the server's part."""
+    """The cluster of docs/operations/clusters.md: its operator has written the server's part."""
     world = World()
     world.nodes = {
         name: NodeFacts(name, NodeState.READY, pools=("gpu",), accelerator="h100", slots=8, cpus=96, memory_bytes=2**40)
@@ -192,35 +193,48 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
     assert used == set(NOT_RUN.values())
     pages = {each.place.partition(":")[0] for each in COMMANDS if not each.reason_not_run}
     assert pages == {
-        "README.md",
-        *(f"docs/{name}.md" for name in ("audit", "budgets", "deletion", "events", "quotas", "retries")),
+        "docs/tutorial/first-run.md",
+        *(
+            f"docs/how-to/{name}.md"
+            for name in ("delete-data", "follow-events", "retry-requests", "submit-from-a-pipeline")
+        ),
+        *(f"docs/operations/{name}.md" for name in ("audit", "budgets", "clusters", "quotas", "quotas-and-budgets")),
     }
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
-def test_the_commands_of_the_readme(stack: Stack, reader: Reader, iron: ServedWorld) -> None:
+def test_the_commands_of_the_first_run(stack: Stack, reader: Reader) -> None:
     folder = reader.folder
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(2000)))
-    (folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
-    (folder / "iron.yaml").write_text("name: iron\nkind: fake_cluster\n")
-    (folder / "scenario.yaml").write_text(example_with("nodes:"))
-    for command in page("README.md"):
-        if command.text.startswith(("athanor cluster add", "athanor quota set")):
-            reader.log_in_as_administrator()
-        if command.text.startswith("athanor quota set red"):
-            reader.follow(Command("setup", "athanor quota set red --create", []))
+    for command in page("docs/tutorial/first-run.md"):
         said = reader.follow(command)
         if command.text.startswith("athanor submit --preset demo"):
             job = ANY_ID.findall(said)[0]
             reader.replaced["JOB_ID"] = job
             stack.wait_for_step(job, 1)
-        elif command.text.startswith("curl"):
-            made = json.loads(said)
-            assert made["name"] == "my-first-run"
-            stack.athanor("cancel", made["id"])
         elif command.text.startswith("athanor generate"):
             assert said.startswith("def ")
     assert (folder / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_the_commands_of_a_pipeline(stack: Stack, reader: Reader) -> None:
+    (reader.folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
+    (command,) = page("docs/how-to/submit-from-a-pipeline.md")
+    made = json.loads(reader.follow(command))
+    assert made["name"] == "my-first-run"
+    stack.athanor("cancel", made["id"])
+
+
+def test_the_commands_of_clusters(reader: Reader, iron: ServedWorld) -> None:
+    (reader.folder / "iron.yaml").write_text("name: iron\nkind: fake_cluster\n")
+    reader.follow_page("docs/operations/clusters.md")
+
+
+def test_the_commands_of_quotas_and_budgets(reader: Reader) -> None:
+    (reader.folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
+    (reader.folder / "scenario.yaml").write_text(example_with("nodes:"))
+    reader.follow(Command("setup", "athanor quota set red --create", []))
+    reader.follow_page("docs/operations/quotas-and-budgets.md")
 
 
 def test_the_commands_of_quotas(stack: Stack, reader: Reader) -> None:
@@ -232,7 +246,7 @@ def test_the_commands_of_quotas(stack: Stack, reader: Reader) -> None:
         json.dumps({**TINY, "resources": {"processes_per_node": 1}, "training": {**TINY["training"], "steps": 10**6}})
     )
     jobs: list[str] = []
-    for command in page("docs/quotas.md"):
+    for command in page("docs/operations/quotas.md"):
         if command.text.startswith("athanor quota set demo --grant cpu=1:1"):  # one runs on demo's own slot, one waits
             jobs = [ANY_ID.findall(stack.athanor("submit", str(reader.folder / "long.json")).stdout)[0] for _ in "12"]
             stack.wait_for_step(jobs[0], 1)
@@ -245,7 +259,7 @@ def test_the_commands_of_quotas(stack: Stack, reader: Reader) -> None:
 
 
 def test_the_commands_of_budgets_which_follow_those_of_quotas(reader: Reader) -> None:
-    said = reader.follow_page("docs/budgets.md")
+    said = reader.follow_page("docs/operations/budgets.md")
     assert "research/spring" in next(
         text for command, text in said.items() if command.startswith("athanor budget list")
     )
@@ -253,7 +267,7 @@ def test_the_commands_of_budgets_which_follow_those_of_quotas(reader: Reader) ->
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 def test_the_commands_of_events(stack: Stack, reader: Reader) -> None:
-    (command,) = page("docs/events.md")
+    (command,) = page("docs/how-to/follow-events.md")
     said = reader.follow(command)
     assert "HTTP" not in said
     assert said.startswith((":", "id:", "event:", "retry:")), said
@@ -261,7 +275,7 @@ def test_the_commands_of_events(stack: Stack, reader: Reader) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 def test_the_commands_of_retries(reader: Reader) -> None:
-    (command,) = page("docs/retries.md")
+    (command,) = page("docs/how-to/retry-requests.md")
     made = json.loads(reader.follow(command))
     assert (made["url"], bool(made["secret"])) == ("https://example.org/hook", True)
 
@@ -278,7 +292,7 @@ def test_the_commands_of_deletion(stack: Stack, reader: Reader) -> None:
     wait_until(is_erased, "the team is erased", 120)
     certificate = admin.call("GET", f"deletions/{deletion['id']}/certificate")
     (reader.folder / "certificate.json").write_text(json.dumps(certificate))
-    reader.follow_page("docs/deletion.md")
+    reader.follow_page("docs/how-to/delete-data.md")
 
 
 def test_the_commands_of_the_audit_trail(stack: Stack, reader: Reader) -> None:
@@ -291,6 +305,6 @@ def test_the_commands_of_the_audit_trail(stack: Stack, reader: Reader) -> None:
         token = json.loads(next(reader.folder.glob("home/**/config.json")).read_text())["token"]
         answer = client.get("/api/v1/audit:export", headers={"Authorization": f"Bearer {token}"}).raise_for_status()
     (reader.folder / "trail.jsonl").write_bytes(answer.content)
-    said = reader.follow_page("docs/audit.md")
+    said = reader.follow_page("docs/operations/audit.md")
     assert all("is whole" in text or "an intact export" in text for text in said.values()), said
     assert "anchors agree" in said["python manage.py verify_audit --anchors syslog.txt"]

@@ -28,7 +28,7 @@ POLL_SECONDS = 2.0
 @reports_errors
 def simulate(
     scenario: Annotated[
-        Path | None, typer.Argument(help="A scenario: tree, pools, settings, and jobs (docs/simulator.md).")
+        Path | None, typer.Argument(help="A scenario: tree, pools, settings, and jobs (docs/operations/simulator.md).")
     ] = None,
     compare: Annotated[
         Path | None,

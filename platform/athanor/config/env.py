@@ -1,4 +1,4 @@
-"""The only reader of the server's environment. README lists these names; an unknown ATHANOR_ name is refused."""
+"""Read the environment of the server; an unknown ATHANOR_ name is refused. Names: docs/operations/settings.md."""
 
 import difflib
 import os

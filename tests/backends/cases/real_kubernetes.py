@@ -1,4 +1,4 @@
-"""A real Kubernetes cluster, where ATHANOR_TEST_KUBECONFIG names one. docs/kubernetes.md says how to run it.
+"""A real Kubernetes cluster, where ATHANOR_TEST_KUBECONFIG names one. docs/operations/kubernetes.md says how to run it.
 
 Its nodes must see the folder of signals by the same path (they are this machine, or share it): pods mount it from their
 host. Everything is made in namespaces of a prefix of its own and removed at the end.

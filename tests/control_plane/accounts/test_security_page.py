@@ -1,4 +1,4 @@
-"""docs/security.md says what the code does."""
+"""docs/concepts/security.md says what the code does."""
 
 import re
 from datetime import timedelta
@@ -15,7 +15,7 @@ from athanor.core import documents
 from athanor.specs.validation import LARGEST_SPEC_BYTES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PAGE = (REPOSITORY / "docs" / "security.md").read_text()
+PAGE = (REPOSITORY / "docs" / "concepts" / "security.md").read_text()
 
 
 def table(heading: str) -> dict[str, str]:

@@ -33,7 +33,11 @@ pytestmark = pytest.mark.django_db
 COMMAND = re.compile(r"^[ ]*(?:\$ )?((?:athanor|make|curl|python|\S*/python|torchrun) .*)$")
 # What an example names and a new installation does not have: its errors are the right ones.
 NOT_HERE = {"dataset_missing", "base_not_found", "unknown_secret"}
-SERVER_PART = {"kind": "slurm", "config": {"command": ["python", "-m", "trainer.agent"]}}  # as docs/slurm.md has it
+# As in docs/operations/slurm.md.
+SERVER_PART = {
+    "kind": "slurm",
+    "config": {"command": ["python", "-m", "trainer.agent"]},
+}
 MESH_RANKS = 16  # of the meshes that are shown
 
 

@@ -20,7 +20,7 @@ from athanor.scheduling.simulator.scenario import Scenario
 from athanor.scheduling.simulator.workload import DAY, Submitter, generate
 
 ROOT = CapacityNode("organisation", "organisation")
-EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "simulator.md"
+EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "operations" / "simulator.md"
 
 
 def plan(*nodes: CapacityNode, slots: int = 8, **fields: Any) -> Plan:

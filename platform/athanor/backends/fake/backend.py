@@ -1,6 +1,6 @@
 """A backend whose attempts live in a world that a test scripts: in this process, or behind an address.
 
-docs/backends.md describes how to write a backend after this one.
+docs/contributing/add-a-backend.md describes how to write a backend after this one.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A scenario file: a quota tree, pools, settings, and real or generated jobs to replay on them. Pure.
 
-Nodes, pools and teams are referenced by name; `docs/simulator.md` shows one.
+Nodes, pools and teams are referenced by name; `docs/operations/simulator.md` shows one.
 """
 
 from typing import Annotated, Literal

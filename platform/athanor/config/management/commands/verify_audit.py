@@ -55,7 +55,7 @@ class Command(BaseCommand):
         if excess := database_roles.excess_rights():
             self.stdout.write(
                 f"the database role of this command may {excess} the audit trail: give web and workers a role of their "
-                "own (docs/audit.md)"
+                "own (docs/operations/audit.md)"
             )
         if options["require_anchors"] and not found.anchors:
             raise CommandError("there is no anchor to check the audit trail against")

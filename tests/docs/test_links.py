@@ -1,0 +1,39 @@
+"""Links between pages lead somewhere, and the pages of the server's settings are complete."""
+
+import re
+import subprocess
+
+import pytest
+
+from athanor.config.env import Environment
+from tests.pages import REPOSITORY
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PAGES = subprocess.run(
+    ["git", "ls-files", "*.md"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+).stdout.split()
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_page_and_a_heading(page: str) -> None:
+    broken = []
+    for target in LINK.findall((REPOSITORY / page).read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = ((REPOSITORY / page).parent / name).resolve() if name else REPOSITORY / page
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text())):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_setting_of_the_server_is_listed() -> None:
+    page = (REPOSITORY / "docs" / "operations" / "settings.md").read_text()
+    listed = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page))
+    assert {field.alias for field in Environment.model_fields.values()} - listed == set()
