@@ -85,6 +85,8 @@ chaos: setup-dev
 	@$(VENV)/python -m tests.chaos.policies --seeds $(or $(CHAOS_SEEDS),1000)
 	@$(VENV)/python -m tests.chaos.contention --seeds $(or $(CHAOS_SEEDS),1000) --minutes $(or $(CHAOS_MINUTES),10)
 	@$(VENV)/python -m tests.chaos.attacks
+	@ATHANOR_TEST_EXAMPLES=all $(VENV)/python -m pytest -q tests/control_plane/api/test_fuzz.py \
+		tests/control_plane/budgets/test_properties.py tests/control_plane/jobs/test_transitions.py
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
 
 matrix: setup-dev

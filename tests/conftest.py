@@ -1,6 +1,9 @@
 """What all tests share: settings for Django, stores that start when a test first needs them, and markers."""
 
+import os
+import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -9,14 +12,44 @@ from deploy.local.handle import wait_until
 from tests import stores
 
 stores.configure()
+STARTS_SOMETHING = ("server", "processes", "e2e", "slow", "browser")
 SERVER_FIXTURES = {"running_stores", "django_db_setup", "db", "transactional_db", "stack"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-processes",
+        action="store_true",
+        help="run only tests without the markers server and processes, and fail those that start a process",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test that needs a store or the whole stack with `server`."""
     for item in items:
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("django_db"):
             item.add_marker("server")
+    if config.getoption("--no-processes"):
+        slow = [item for item in items if any(item.get_closest_marker(name) for name in STARTS_SOMETHING)]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --no-processes, let a test that starts a process fail. git is allowed: it lists files, and is quick."""
+    if not request.config.getoption("--no-processes"):
+        return
+    start = subprocess.Popen.__init__
+
+    def refuse(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+        if isinstance(args, list) and args[:1] == ["git"]:
+            start(self, args, *rest, **options)
+            return
+        raise AssertionError(f"{request.node.nodeid} starts {args!r}: mark it with pytest.mark.processes")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    monkeypatch.setattr(os, "fork", lambda: refuse(None, "a fork"))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ RESULTS = REPOSITORY / "test-results"
 REPORT = RESULTS / "pytest.xml"
 # Two files of tests at a time. Each half has stores, a stack and clusters of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
-FAST = "not server and not processes and not e2e and not slow"
 OPENAPI_DOCUMENT = REPOSITORY / "platform" / "athanor" / "api" / "openapi.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # mypy's Django plugin and the OpenAPI generator load the settings; neither connects to anything.
@@ -128,7 +127,7 @@ def main() -> int:
     if what == "gen":
         return run_all(gen_commands())
     if what == "test-fast":
-        return run_all(test_commands("-m", FAST)[1:])
+        return run_all(test_commands("--no-processes")[1:])
     if what == "test":
         revision = os.environ.pop("CHANGED", "")
         code = run_all([*lint_commands(), *test_commands(*(affected_tests(revision) if revision else ()))])

@@ -14,7 +14,8 @@ import pytest
 
 from deploy.local.environment import REPOSITORY
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+SEEDS = 4  # in a round; `make chaos` plays a thousand
 
 
 def played(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -31,8 +32,8 @@ def played(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 def test_no_admission_goes_above_what_there_is_at_any_instant(tmp_path: Path) -> None:
     admitted = finished = 0
-    for first in range(1, 61, 12):  # on a busy machine a scene may be over before any job ends
-        status, found = played(tmp_path, "--seeds", "12", "--first", str(first))
+    for first in range(1, 61, SEEDS):  # on a busy machine a scene may be over before any job ends
+        status, found = played(tmp_path, "--seeds", str(SEEDS), "--first", str(first))
         assert (status, found["problems"]) == (0, [])
         admitted += found["admitted"]
         finished += found["finished"]
@@ -43,8 +44,8 @@ def test_no_admission_goes_above_what_there_is_at_any_instant(tmp_path: Path) ->
 
 
 def test_admission_that_forgets_what_it_has_just_admitted_is_found(tmp_path: Path) -> None:
-    for first in range(1, 37, 12):  # on a busy machine a scene may be over before two processes admit
-        status, found = played(tmp_path, "--seeds", "12", "--first", str(first), "--plant")
+    for first in range(1, 37, SEEDS):  # on a busy machine a scene may be over before two processes admit
+        status, found = played(tmp_path, "--seeds", str(SEEDS), "--first", str(first), "--plant")
         if status == 1:
             break
     assert status == 1

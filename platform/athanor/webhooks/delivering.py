@@ -99,13 +99,15 @@ def _abandon(delivery_id: str, reason: str) -> None:
 def deliver(lease: Lease) -> None:
     delivery = Delivery.objects.select_related("webhook").get(pk=lease.pk)
     timestamp = int(time.time())
+    active = secrets.opened(delivery.webhook)
     headers = {
         "Content-Type": envelope.CONTENT_TYPE,
         "User-Agent": "Athanor-Webhooks/1",
         "Connection": "close",
         "Athanor-Delivery": delivery.id,
         "Athanor-Webhook": delivery.webhook_id,
-        envelope.SIGNATURE: envelope.signature(secrets.opened(delivery.webhook), timestamp, delivery.body),
+        envelope.SIGNATURE: envelope.signature(active, timestamp, delivery.body),
+        **envelope.standard_headers(active, delivery.id, timestamp, delivery.body),
     }
     outcome = outbound.post(delivery.webhook.url, delivery.body.encode(), headers, outbound.allowed_for_webhooks())
     with applying(Delivery, lease) as row:

@@ -1,5 +1,10 @@
-"""What a receiver gets: a CloudEvents 1.0 envelope in structured mode, and a signature over its time and body."""
+"""Webhook messages: a CloudEvents 1.0 envelope in structured mode, and the signatures over it.
 
+Each message is signed twice: in the headers of Standard Webhooks (https://www.standardwebhooks.com), verified by
+its libraries, and in `Athanor-Signature`.
+"""
+
+import base64
 import hashlib
 import hmac
 import json
@@ -11,6 +16,7 @@ from athanor.jobs.models import JobEvent
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 SIGNATURE = "Athanor-Signature"
+SECRET_PREFIX = "whsec_"  # noqa: S105 - not a secret
 TYPE_PREFIX = "athanor."
 TEST = "webhook.test"
 
@@ -68,11 +74,33 @@ def of_test(delivery_id: str, webhook_id: str, time: str, source: str) -> str:
 
 
 def signature(secrets: Iterable[str], timestamp: int, body: str) -> str:
-    """`t=TIME,v1=HEX[,v1=HEX]`: one HMAC-SHA256 of "TIME.BODY" for each active secret. A receiver needs one to match
-    and a time that is not old."""
+    """Return `t=TIME,v1=HEX[,v1=HEX]`: an HMAC-SHA256 of "TIME.BODY" for each active secret.
+
+    `timestamp`: in Unix seconds. A receiver needs one signature to match, and a recent time.
+    """
     signed = f"{timestamp}.{body}".encode()
     marks = [hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest() for secret in secrets]
     return ",".join([f"t={timestamp}", *(f"v1={mark}" for mark in marks)])
+
+
+def standard_headers(secrets: Iterable[str], message_id: str, timestamp: int, body: str) -> dict[str, str]:
+    """Return the headers of Standard Webhooks 1.0, with a symmetric signature for each active secret.
+
+    `message_id`: the same for every try of a delivery. `timestamp`: in Unix seconds.
+    """
+    signed = f"{message_id}.{timestamp}.{body}".encode()
+    digests = [hmac.new(standard_key(secret), signed, hashlib.sha256).digest() for secret in secrets]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests),
+    }
+
+
+def standard_key(secret: str) -> bytes:
+    """Return the key in a secret: the base64 after its prefix. Older secrets have the URL-safe alphabet, unpadded."""
+    encoded = secret.removeprefix(SECRET_PREFIX).translate(str.maketrans("-_", "+/"))
+    return base64.b64decode(encoded + "=" * (-len(encoded) % 4))
 
 
 def _encoded(document: dict[str, Any]) -> str:

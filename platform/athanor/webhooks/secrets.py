@@ -1,5 +1,6 @@
 """A webhook's signing secrets: shown once, sealed with the team's key. Two are active while one is replaced."""
 
+import base64
 import secrets
 from datetime import timedelta
 
@@ -8,9 +9,10 @@ from django.utils import timezone
 
 from athanor.artifacts import keys
 from athanor.core import encryption
+from athanor.webhooks.envelope import SECRET_PREFIX
 from athanor.webhooks.models import Webhook, WebhookSecret
 
-PREFIX = "whsec_"
+KEY_BYTES = 32
 
 
 def owner_of(webhook_id: str) -> str:
@@ -27,7 +29,7 @@ def add(webhook: Webhook, overlap: timedelta) -> str:
     active = list(_active(webhook).order_by("-created_at").values_list("pk", flat=True)[:1])
     WebhookSecret.objects.filter(webhook=webhook).exclude(pk__in=active).delete()
     WebhookSecret.objects.filter(pk__in=active).update(retires_at=retires)
-    secret = PREFIX + secrets.token_urlsafe(32)
+    secret = SECRET_PREFIX + base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
     wrapped = encryption.wrap(keys.locked_team_keyset(webhook.team), secret, owner_of(webhook.id))
     WebhookSecret.objects.create(team_id=webhook.team_id, webhook=webhook, wrapped=wrapped)
     return secret

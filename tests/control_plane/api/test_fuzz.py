@@ -30,6 +30,7 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.roles import PlatformRole, Role, Scope
 from athanor.accounts.services import issue_token
 from deploy.local import checks
+from tests.examples import examples
 
 pytestmark = pytest.mark.django_db
 
@@ -44,7 +45,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 SETTINGS = hypothesis_settings(
-    max_examples=15,
+    max_examples=examples(15),
     deadline=None,
     derandomize=True,
     database=None,

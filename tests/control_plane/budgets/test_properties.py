@@ -21,6 +21,7 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import HOLDING, JobStatus
 from athanor.quotas import services as quotas
+from tests.examples import examples
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 HOUR = 3600
@@ -140,7 +141,7 @@ class World:
 
 
 @pytest.mark.django_db
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_the_books_balance_whatever_happens(steps: list, submit: Callable[..., Job], team: Team) -> None:
     with transaction.atomic():

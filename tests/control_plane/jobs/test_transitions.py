@@ -18,6 +18,7 @@ from athanor.jobs.reasons import Reason
 from athanor.jobs.states import ALLOWED, FINAL, JobStatus
 from athanor.scheduling import services as scheduling
 from tests.control_plane import drive
+from tests.examples import examples
 from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db
@@ -80,7 +81,10 @@ def test_every_transition_sends_its_signal_once(world: World, submit: Callable[.
 
 
 @hypothesis_settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(choices=st.lists(st.integers(min_value=0, max_value=11), max_size=14))
 def test_events_are_gapless_whatever_way_a_job_takes(submit: Callable[..., Job], choices: list[int]) -> None:

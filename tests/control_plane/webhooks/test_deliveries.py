@@ -1,5 +1,6 @@
 """From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and told of."""
 
+import base64
 import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -7,17 +8,21 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import transaction
 from django.utils import timezone
+from standardwebhooks.webhooks import Webhook as Standard
 
 from athanor.accounts import audit
 from athanor.accounts.models import AuditEvent, Team, User, WorkFailure
-from athanor.core import leases
+from athanor.artifacts import keys
+from athanor.core import encryption, leases
 from athanor.core.errors import NotFound
 from athanor.jobs import services as jobs
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
 from athanor.webhooks import delivering, publishing, services
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
+from athanor.webhooks.secrets import owner_of
 from tests.control_plane.artifacts.test_team_secrets import whole_database
 from tests.control_plane.conftest import Api
 from tests.control_plane.webhooks.receiver import Receiver
@@ -70,7 +75,7 @@ def test_an_event_arrives_as_a_signed_cloudevent(
     (got,) = receiver.received
     assert got.headers["Content-Type"].startswith("application/cloudevents+json")
     assert got.is_signed_with(webhook["secret"])
-    assert not got.is_signed_with(webhook["secret"] + "x")
+    assert not got.is_signed_with("whsec_" + base64.b64encode(b"another").decode())
     event = got.event
     assert {name: event[name] for name in ("specversion", "id", "type", "subject")} == {
         "specversion": "1.0",
@@ -86,6 +91,24 @@ def test_an_event_arrives_as_a_signed_cloudevent(
     assert (delivery.state, delivery.tries, delivery.log[0]["status"]) == ("delivered", 1, 200)
     assert delivery.log[0]["answer"] == "th\N{REPLACEMENT CHARACTER}at"
     assert Webhook.objects.get().last_success_at is not None
+
+
+def test_a_secret_of_before_standard_webhooks_signs_too(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job]
+) -> None:
+    made()
+    older = "whsec_" + base64.urlsafe_b64encode(b"\xfb\xff" * 16).decode().rstrip("=")
+    assert "-" in older or "_" in older.removeprefix("whsec_")
+    row = WebhookSecret.objects.select_related("team").get()
+    with transaction.atomic():
+        row.wrapped = encryption.wrap(keys.locked_team_keyset(row.team), older, owner_of(row.webhook_id))
+        row.save()
+    submit()
+    run()
+    (got,) = receiver.received
+    standard = older.replace("-", "+").replace("_", "/").replace("whsec/", "whsec_")
+    assert "v1=" in got.headers["Athanor-Signature"]
+    Standard(standard).verify(got.body, got.headers)
 
 
 def test_only_the_types_that_were_asked_for_are_told(
