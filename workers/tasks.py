@@ -8,14 +8,14 @@ from celery import shared_task
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
-from athanor.budgets import rounds
-from athanor.core import wakeups
+from athanor.budgets import metering_cycle
+from athanor.core import task_triggers
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.operations import audit_anchors, erasure, series, simulations, surveys
 from athanor.operations.sweepers import recorded
 from athanor.scheduling import estimates
 from athanor.scheduling import services as scheduling
-from athanor.telemetry import folding, retention
+from athanor.telemetry import compaction, retention
 from athanor.webhooks import delivering
 from athanor.webhooks import publishing as webhooks
 
@@ -33,94 +33,94 @@ def sweeper(task: str) -> Callable[[Callable[[], None]], Any]:
     return register
 
 
-@sweeper(wakeups.ADMIT)
+@sweeper(task_triggers.ADMIT)
 def admit() -> None:
     if scheduling.admit():
         submit.prepare_due()
         submit.submit_due()
 
 
-@sweeper(wakeups.ESTIMATE)
+@sweeper(task_triggers.ESTIMATE)
 def estimate() -> None:
     estimates.estimate_due()
 
 
-@sweeper(wakeups.DISPATCH)
+@sweeper(task_triggers.DISPATCH)
 def dispatch() -> None:
     submit.prepare_due()
     submit.submit_due()
     stop.stop_due()
 
 
-@sweeper(wakeups.OBSERVE)
+@sweeper(task_triggers.OBSERVE)
 def watch() -> None:
     observe.observe_due()
     stop.stop_due()
 
 
-@sweeper(wakeups.FINALISE)
+@sweeper(task_triggers.FINALISE)
 def finish() -> None:
     finalise.finalise_due()
 
 
-@sweeper(wakeups.PUBLISH)
+@sweeper(task_triggers.PUBLISH)
 def publish() -> None:
     webhooks.publish_due()
 
 
-@sweeper(wakeups.DELIVER)
+@sweeper(task_triggers.DELIVER)
 def deliver() -> None:
     delivering.deliver_due()
 
 
-@sweeper(wakeups.METER)
+@sweeper(task_triggers.METER)
 def meter() -> None:
-    rounds.carry_on()
+    metering_cycle.run()
     series.fetch_due()
 
 
-@sweeper(wakeups.SWEEP_STORAGE)
+@sweeper(task_triggers.SWEEP_STORAGE)
 def sweep_storage() -> None:
     artifacts.sweep_retired()
     deletions.purge_due()
 
 
-@sweeper(wakeups.SWEEP_UNREFERENCED)
+@sweeper(task_triggers.SWEEP_UNREFERENCED)
 def sweep_unreferenced() -> None:
     unreferenced.sweep()
 
 
-@sweeper(wakeups.CHECK_SIGN_ONS)
+@sweeper(task_triggers.CHECK_SIGN_ONS)
 def check_sign_ons() -> None:
     sign_on_checks.run_due()
 
 
-@sweeper(wakeups.ERASE_TEAMS)
+@sweeper(task_triggers.ERASE_TEAMS)
 def erase_teams() -> None:
     erasure.run_due()
 
 
-@sweeper(wakeups.FOLD_TELEMETRY)
-def fold_telemetry() -> None:
-    folding.fold_due()
+@sweeper(task_triggers.COMPACT_TELEMETRY)
+def compact_telemetry() -> None:
+    compaction.compact_due()
 
 
-@sweeper(wakeups.SWEEP_TELEMETRY)
+@sweeper(task_triggers.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
     retention.sweep()
     idempotency.sweep()
 
 
-@sweeper(wakeups.ANCHOR_AUDIT)
+@sweeper(task_triggers.ANCHOR_AUDIT)
 def anchor_audit() -> None:
     audit_anchors.write()
 
 
-@sweeper(wakeups.SIMULATE)
+@sweeper(task_triggers.SIMULATE)
 def simulate() -> None:
     simulations.run_due()
 
 
-@sweeper(wakeups.SURVEY)
+@sweeper(task_triggers.SURVEY)
 def survey() -> None:
     surveys.survey_due()

@@ -40,14 +40,14 @@ def test_processes_that_ignore_the_request_are_killed(local: LocalCase) -> None:
     assert local.look(handle).exit_status == -signal.SIGKILL
 
 
-def test_a_killed_keeper_takes_its_processes_along_and_is_never_started_again(local: LocalCase) -> None:
+def test_a_killed_shim_takes_its_processes_along_and_is_never_started_again(local: LocalCase) -> None:
     submission = local.submission()
     handle = local.backend.submit(submission)
     wait_until(lambda: local.starts(handle) == 1, "it has started")
-    keeper = local.keeper_of(handle)
-    children = keeper.children()
+    shim = local.shim_of(handle)
+    children = shim.children()
     assert children
-    keeper.kill()
+    shim.kill()
     psutil.wait_procs(children, timeout=10)
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     local.until(handle, Presence.FINISHED)
@@ -64,7 +64,7 @@ def test_processes_get_no_variable_but_the_named_ones(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     handle = local.backend.submit(local.submission())
     wait_until(lambda: local.starts(handle) == 1, "it has started")
-    (process,) = local.keeper_of(handle).children()
+    (process,) = local.shim_of(handle).children()
     environment = process.environ()
     local.finish(handle)
     assert environment["ATHANOR_ATTEMPT_TOKEN"] == "planted-secret"

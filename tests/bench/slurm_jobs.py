@@ -14,7 +14,7 @@ from typing import Any
 from athanor.backends.base import Handle, Presence
 from athanor.backends.plan import LaunchPlan, backend_name
 from athanor.backends.slurm.backend import SlurmBackend
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.operations.schedule import SWEEPERS
 from deploy.local.handle import wait_until
 from tests.slurm.cluster import SlurmCluster, missing, slurm_cluster
@@ -22,7 +22,7 @@ from tests.slurm.cluster import SlurmCluster, missing, slurm_cluster
 JOBS = 1000
 MANY = 5000
 ENDING = 60
-SWEEP_SECONDS = next(sweeper.seconds for sweeper in SWEEPERS if sweeper.task == wakeups.OBSERVE)
+SWEEP_SECONDS = next(sweeper.seconds for sweeper in SWEEPERS if sweeper.task == task_triggers.OBSERVE)
 # Ends after a while of its own, and notes when.
 PROGRAM = """
 import os, random, sys, time

@@ -14,13 +14,13 @@ from tests import stores
 stores.start()
 
 from athanor.config.celery import app  # noqa: E402
-from athanor.core import wakeups  # noqa: E402
+from athanor.core import task_triggers  # noqa: E402
 from athanor.operations.schedule import SWEEPERS  # noqa: E402
 from athanor.operations.sweepers import DUE  # noqa: E402
 from workers import beat, tasks  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-HINTS = {value for name, value in vars(wakeups).items() if name.isupper() and isinstance(value, str)}
+HINTS = {value for name, value in vars(task_triggers).items() if name.isupper() and isinstance(value, str)}
 
 
 def test_every_hint_has_a_task_and_a_sweeper() -> None:

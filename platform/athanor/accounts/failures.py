@@ -39,8 +39,8 @@ def run_isolated(
     held: tuple[type[LeasedModel], Lease] | None = None,
     give_up: Callable[[str], object] | None = None,
 ) -> None:
-    """Run `do`, whose unexpected error is logged and counted under `task` (core/wakeups.py) and `work`, a phrase that
-    names the row. While `work` pauses after an error, return without running it.
+    """Run `do`, whose unexpected error is logged and counted under `task` (core/task_triggers.py) and
+    `work`, a phrase that names the row. While `work` pauses after an error, return without running it.
 
     `held` is the row that was claimed for it, whose lease then lasts as long as the pause. `give_up` is called with a
     sentence for people after TRIES errors in a row; work without it is retried at least once a minute.

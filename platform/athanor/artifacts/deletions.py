@@ -26,7 +26,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
-from athanor.core import tenancy, wakeups
+from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import projects
 from athanor.jobs.models import Job, Project
@@ -158,7 +158,7 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
         facts = {"name": found.name, "size_bytes": found.size_bytes, "permanently": permanently, "deletion": row.id}
         audit.record(f"{found.kind}.delete", actor=user, target=(found.kind, target.pk), team_id=team.id, after=facts)
         if permanently:
-            wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+            task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)
     return row
 
 
@@ -201,7 +201,9 @@ def expedite(row: Deletion, user: User) -> Deletion:
         row.save(update_fields=["purge_after"])
         target, after = (row.kind, row.target_id), {"deletion": row.id}
         audit.record(f"{row.kind}.purge", actor=user, target=target, team_id=row.team_id, after=after)
-        wakeups.hint_after_commit(wakeups.ERASE_TEAMS if row.kind == Deletion.Kind.TEAM else wakeups.SWEEP_STORAGE)
+        task_triggers.trigger_after_commit(
+            task_triggers.ERASE_TEAMS if row.kind == Deletion.Kind.TEAM else task_triggers.SWEEP_STORAGE
+        )
     return row
 
 

@@ -11,7 +11,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.artifacts import buckets, datasets, keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
@@ -205,7 +205,7 @@ def _retire_older(job: Job) -> None:
     too_old = [row.pk for row in newest_first[keep:]]
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
-        wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+        task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)
 
 
 def check_is_whole(job_id: str, manifest: Manifest) -> None:

@@ -22,7 +22,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from athanor.budgets import quotes as quoting
+from athanor.budgets import reservations
 from athanor.budgets.charges import Charging
 from athanor.budgets.models import Budget, BudgetPeriod, Reservation, SpentHour, Transfer
 from athanor.budgets.periods import moment_of, seconds_of
@@ -186,7 +186,7 @@ def reserve(jobs: Sequence[Job], now: datetime) -> None:
     charging = Charging()
     if not jobs or not charging.budgets:
         return
-    costs = quoting.costs_of(jobs, now, charging)
+    costs = reservations.planned_amounts(jobs, now, charging)
     spans = {budget_id: charging.span(charging.budgets[budget_id], now) for budget_id in charging.budgets}
     wanted = [
         (charging.budgets[budget_id], spans[budget_id].start, spans[budget_id].end)

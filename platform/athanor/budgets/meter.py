@@ -23,7 +23,7 @@ from athanor.budgets.ledger import Book
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
 from athanor.budgets.periods import moment_of, pieces, seconds_of
 from athanor.budgets.prices import Tariffs
-from athanor.budgets.windows import has_ceiling
+from athanor.budgets.schedule_windows import has_ceiling
 from athanor.clusters.models import Pool
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import HOLDING, AttemptStatus
@@ -78,7 +78,7 @@ def count_due(now: datetime) -> list[Stop]:
     return stops
 
 
-def let_go(job: Job) -> None:
+def release(job: Job) -> None:
     """`job`, whose row the caller has locked, holds nothing any more: count the rest, release what is left over."""
     now = timezone.now()
     _begin(job.attempts.filter(launched_at__isnull=False, meter__isnull=True).select_related("job__pool"))

@@ -15,7 +15,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.budgets.models import Series, SeriesPoint
 from athanor.budgets.tariff import MICRO
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import FieldProblem, Invalid
 
 MOST_POINTS = 100_000
@@ -76,8 +76,8 @@ def store(series: Series, points: Iterable[SeriesPoint]) -> int:
     SeriesPoint.objects.bulk_create(
         rows, update_conflicts=True, unique_fields=["series", "time"], update_fields=["value"], batch_size=5000
     )
-    wakeups.hint_after_commit(wakeups.METER)
-    wakeups.hint_after_commit(wakeups.ADMIT)
+    task_triggers.trigger_after_commit(task_triggers.METER)
+    task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return len(rows)
 
 

@@ -15,7 +15,7 @@ from athanor.budgets import ledger
 from athanor.budgets.ledger import Book
 from athanor.budgets.models import Budget
 from athanor.budgets.periods import Every, bounds, seconds_of
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
@@ -55,7 +55,7 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
             row = Budget.objects.create(node=node, **facts)
             _open_current(row)
             audit.record("budget.create", actor=actor, target=("budget", row.id), after=_facts(row))
-            wakeups.hint_after_commit(wakeups.METER)
+            task_triggers.trigger_after_commit(task_triggers.METER)
     except IntegrityError as error:
         raise _exists(node, facts["name"]) from error
     return row
@@ -78,8 +78,8 @@ def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
             row.save()
             _open_current(row)
             audit.record("budget.change", actor=actor, target=("budget", row.id), before=before, after=after)
-            for hint in (wakeups.METER, wakeups.ADMIT):
-                wakeups.hint_after_commit(hint)
+            for hint in (task_triggers.METER, task_triggers.ADMIT):
+                task_triggers.trigger_after_commit(hint)
     except IntegrityError as error:
         raise _exists(row.node, row.name) from error
     return row

@@ -11,6 +11,6 @@ from athanor.jobs.states import HOLDING, JobStatus
 
 
 @receiver(moved, dispatch_uid="athanor.budgets")
-def let_go(job: Job, source: JobStatus, to: JobStatus, **_: Any) -> None:
+def release(job: Job, source: JobStatus, to: JobStatus, **_: Any) -> None:
     if source in HOLDING and to not in HOLDING:
-        meter.let_go(job)
+        meter.release(job)

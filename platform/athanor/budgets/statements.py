@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet, Sum
 
-from athanor.budgets.forecast import Forecast, forecast
+from athanor.budgets.cost_forecast import Forecast, forecast
 from athanor.budgets.ledger import spent_by_day
 from athanor.budgets.models import Budget, BudgetPeriod, SpentHour, Transfer
 from athanor.core.errors import FieldProblem, Invalid

@@ -30,7 +30,7 @@ from athanor.backends.base import (
 from athanor.backends.facts import NodeState, Probe
 from athanor.clusters import server_config, services
 from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool, Survey
-from athanor.core import tenancy, wakeups
+from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
 from athanor.dispatch.services import backend_of
 from athanor.jobs.models import Attempt
@@ -105,7 +105,7 @@ def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, act
             row = Cluster.objects.create(name=name, kind=kind, config=config, enabled=enabled)
             Survey.objects.create(cluster=row)
             audit.record("cluster.register", actor=actor, target=("cluster", row.id), after=_facts(row))
-            wakeups.hint_after_commit(wakeups.SURVEY)
+            task_triggers.trigger_after_commit(task_triggers.SURVEY)
     except IntegrityError as error:
         detail = f"there is a cluster {name!r}"
         raise Conflict("cluster_exists", detail, remedy="choose another name, or change that one") from error
@@ -132,8 +132,8 @@ def change(
             Survey.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
             target = ("cluster", row.id)
             audit.record("cluster.change", actor=actor, target=target, before=before, after=_facts(row))
-            wakeups.hint_after_commit(wakeups.SURVEY)
-            wakeups.hint_after_commit(wakeups.ADMIT)
+            task_triggers.trigger_after_commit(task_triggers.SURVEY)
+            task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return row
 
 
@@ -220,7 +220,7 @@ def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> 
             "pool.create" if made else "pool.change", actor=actor, target=("pool", pool.id), before=before,
             after=_pool_facts(pool),
         )  # fmt: skip
-        wakeups.hint_after_commit(wakeups.ADMIT)
+        task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return pool, made
 
 

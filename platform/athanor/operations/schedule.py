@@ -6,7 +6,7 @@ ready.
 
 from dataclasses import dataclass
 
-from athanor.core import wakeups
+from athanor.core import task_triggers
 
 
 @dataclass(frozen=True)
@@ -17,42 +17,48 @@ class Sweeper:
 
 
 SWEEPERS = (
-    Sweeper(wakeups.ADMIT, 2.0, "A job that may start is admitted, and one that waits says on what."),
-    Sweeper(wakeups.ESTIMATE, 30.0, "The first in line of each pool know when they will start."),
-    Sweeper(wakeups.DISPATCH, 2.0, "An admitted job is on its cluster, once; one that is not wanted is asked to end."),
-    Sweeper(wakeups.OBSERVE, 2.0, "What its cluster says of a live attempt is known; none is forgotten."),
-    Sweeper(wakeups.FINALISE, 2.0, "The end of an attempt ends its job or queues it again."),
+    Sweeper(task_triggers.ADMIT, 2.0, "A job that may start is admitted, and one that waits says on what."),
+    Sweeper(task_triggers.ESTIMATE, 30.0, "The first in line of each pool know when they will start."),
     Sweeper(
-        wakeups.PUBLISH,
+        task_triggers.DISPATCH, 2.0, "An admitted job is on its cluster, once; one that is not wanted is asked to end."
+    ),
+    Sweeper(task_triggers.OBSERVE, 2.0, "What its cluster says of a live attempt is known; none is forgotten."),
+    Sweeper(task_triggers.FINALISE, 2.0, "The end of an attempt ends its job or queues it again."),
+    Sweeper(
+        task_triggers.PUBLISH,
         2.0,
         "Every event has its place in its team's feed, and a delivery for each webhook.",
     ),
-    Sweeper(wakeups.DELIVER, 5.0, "A delivery is tried until it is taken or given up."),
-    Sweeper(wakeups.METER, 10.0, "What ran is charged to its budgets, once; a run that they do not carry on stops."),
+    Sweeper(task_triggers.DELIVER, 5.0, "A delivery is tried until it is taken or given up."),
     Sweeper(
-        wakeups.SWEEP_STORAGE, 30.0, "Nothing of a retired checkpoint, or of what was deleted, stays in the store."
+        task_triggers.METER, 10.0, "What ran is charged to its budgets, once; a run that they do not carry on stops."
     ),
     Sweeper(
-        wakeups.SWEEP_UNREFERENCED,
+        task_triggers.SWEEP_STORAGE,
+        30.0,
+        "Nothing of a retired checkpoint, or of what was deleted, stays in the store.",
+    ),
+    Sweeper(
+        task_triggers.SWEEP_UNREFERENCED,
         60.0,
         "Objects under a job's prefix that no manifest names are counted, and deleted when no save can need them.",
     ),
-    Sweeper(wakeups.ERASE_TEAMS, 30.0, "A deleted team whose undo window is over is erased, with a certificate."),
+    Sweeper(task_triggers.ERASE_TEAMS, 30.0, "A deleted team whose undo window is over is erased, with a certificate."),
     Sweeper(
-        wakeups.CHECK_SIGN_ONS,
+        task_triggers.CHECK_SIGN_ONS,
         30.0,
         "A single-sign-on user whom the provider refuses to confirm has no access.",
     ),
-    Sweeper(wakeups.FOLD_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
+    Sweeper(task_triggers.COMPACT_TELEMETRY, 60.0, "What an ended attempt has reported lies where it is read from."),
     Sweeper(
-        wakeups.SWEEP_TELEMETRY,
+        task_triggers.SWEEP_TELEMETRY,
         600.0,
         "No series or log is kept longer than the policy says, and no answer to an Idempotency-Key beyond a day.",
     ),
-    Sweeper(wakeups.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),
-    Sweeper(wakeups.SIMULATE, 15.0, "A simulation that was asked for is carried out, or says why not."),
+    Sweeper(task_triggers.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),
+    Sweeper(task_triggers.SIMULATE, 15.0, "A simulation that was asked for is carried out, or says why not."),
     Sweeper(
-        wakeups.SURVEY,
+        task_triggers.SURVEY,
         10.0,
         "It is known which nodes a cluster has and what is wrong with it; a quarantined node is drained there.",
     ),

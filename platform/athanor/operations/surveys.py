@@ -17,7 +17,7 @@ from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, 
 from athanor.backends.facts import Finding, Level, NodeState, Probe
 from athanor.clusters import services
 from athanor.clusters.models import Cluster, Node, Survey
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.dispatch.services import backend_of
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,9 @@ def survey_due() -> None:
     Survey.objects.bulk_create([Survey(cluster=cluster) for cluster in new], ignore_conflicts=True)
     ordered = due().order_by(F("nodes_at").asc(nulls_first=True))
     for lease in leases.claim_each(ordered, seconds=LEASE_SECONDS, limit=CLUSTERS):
-        run_isolated(wakeups.SURVEY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease))
+        run_isolated(
+            task_triggers.SURVEY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease)
+        )
 
 
 def look(cluster: Cluster) -> Probe | None:

@@ -15,11 +15,11 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
-from athanor.telemetry import codec, folding
+from athanor.telemetry import codec, compaction
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
 from trainer.contract.events import AGENT_EVENT_TYPES
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
@@ -89,7 +89,7 @@ def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
     )
     Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": message.phase[:40]})
     if created:
-        wakeups.hint_after_commit(wakeups.OBSERVE)
+        task_triggers.trigger_after_commit(task_triggers.OBSERVE)
 
 
 # The usual small batch: the next of its writer, of the segment that is being drawn, with room left before it is time to
@@ -117,7 +117,7 @@ SELECT %(attempt)s, %(content)s, %(count)s, %(generation)s, %(first_step)s, %(la
 def _append_points(attempt: Attempt, batch: Batch) -> bool:
     """Whether the batch was one that one statement can store, and is stored."""
     points = batch.points
-    if len(points) >= folding.ROWS:
+    if len(points) >= compaction.ROWS:
         return False
     steps = [point.step for point in points]
     newest = _newest(points)
@@ -128,7 +128,7 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
         "sequence": batch.sequence,
         "segment": f"{attempt.id}:{points[0].generation}",
         "count": len(points),
-        "most": folding.ROWS,
+        "most": compaction.ROWS,
         "step": points[-1].step,
         "values": json.dumps(newest.values),
         "first": newest.first_validation,
@@ -182,10 +182,10 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
     generation = points[0].generation
     segment = f"{attempt.id}:{generation}"
     if progress.segment != segment:
-        folding.segment_of(attempt, generation, min(steps))
+        compaction.segment_of(attempt, generation, min(steps))
         progress.segment = segment
-    if progress.loose_rows + len(rows) >= folding.ROWS:
-        folding.fold_points(attempt, progress, rows, generation)
+    if progress.loose_rows + len(rows) >= compaction.ROWS:
+        compaction.compact_points(attempt, progress, rows, generation)
     else:
         MetricChunk.objects.create(
             attempt=attempt,
@@ -197,7 +197,7 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
         )
         progress.loose_rows += len(rows)
     if progress.step < 0:
-        wakeups.hint_after_commit(wakeups.OBSERVE)
+        task_triggers.trigger_after_commit(task_triggers.OBSERVE)
     newest = _newest(points)
     progress.step = points[-1].step
     progress.values |= newest.values
@@ -230,7 +230,7 @@ def _is_number(value: float | None) -> bool:
     return value is not None and isfinite(value)
 
 
-def _rows(attempt: Attempt, points: list[MetricPoint]) -> list[folding.Row]:
+def _rows(attempt: Attempt, points: list[MetricPoint]) -> list[compaction.Row]:
     clock = Clock(attempt)
     return [(point.step, clock.bounded(point.time).timestamp(), point.values) for point in points]
 
@@ -244,8 +244,8 @@ def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> 
     )
     progress.log_lines = after
     progress.loose_lines += len(rows)
-    if progress.loose_lines >= folding.LINES:
-        folding.fold_lines(attempt, progress)
+    if progress.loose_lines >= compaction.LINES:
+        compaction.compact_lines(attempt, progress)
 
 
 def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[ProgressEvent]) -> None:

@@ -77,7 +77,7 @@ class Chunk(models.Model):
 class MetricChunk(Chunk):
     """Points of steps `first_step`..`last_step`, all series together, in the order in which chunks came.
 
-    A loose end: folding.py moves them into series soon, and readers add them to what they read there.
+    Unflushed: compaction.py moves them into series; until then, readers merge them with the series.
     """
 
     generation = models.PositiveIntegerField()
@@ -109,7 +109,7 @@ class MetricSegment(models.Model):
 
 
 class MetricSeries(models.Model):
-    """One series of one segment. `tail` holds, of every level, what does not fill a block yet (pyramid.py)."""
+    """One series of one segment. `tail` holds, of every level, what does not fill a block yet (rollups.py)."""
 
     segment = models.ForeignKey(MetricSegment, on_delete=models.CASCADE, related_name="series")
     name = models.CharField(max_length=200)
@@ -150,7 +150,7 @@ class LogChunk(Chunk):
     """Lines `first_line`..`last_line` of the job, in the order they were received.
 
     `ranks` and `signature` (logs.signature) let a search skip chunks. Both are null until the chunk is
-    compacted with others (folding.py).
+    compacted with others (compaction.py).
     """
 
     first_line = models.BigIntegerField()

@@ -14,8 +14,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from athanor.telemetry import codec, pyramid
-from athanor.telemetry.folding import levels_of
+from athanor.telemetry import codec, rollups
+from athanor.telemetry.compaction import levels_of
 from athanor.telemetry.models import LogChunk, MetricBlock, MetricSeries
 
 FULL_CHART = 4096  # buckets that the next resolution has at least
@@ -55,7 +55,7 @@ def due(level: int, ended_before: datetime) -> QuerySet[MetricSeries]:
     """Series that still have `level`, of jobs that ended before then, long enough to do without."""
     return MetricSeries.objects.filter(
         finest_level__lte=level,
-        points__gte=FULL_CHART * pyramid.size_of(level + 1),
+        points__gte=FULL_CHART * rollups.size_of(level + 1),
         segment__attempt__job__finished_at__lt=ended_before,
     )
 
@@ -78,8 +78,8 @@ def _thin_out(level: int, ended_before: datetime) -> int:
         rows = list(due(level, ended_before).select_for_update(of=("self",), skip_locked=True, no_key=True)[:ROWS])
         for row in rows:
             tails = levels_of(row.tail)
-            tails[: level + 1] = [pyramid.empty(finer) for finer in range(level + 1)]
-            row.tail = codec.pack(tails, pyramid.RISING)
+            tails[: level + 1] = [rollups.empty(finer) for finer in range(level + 1)]
+            row.tail = codec.pack(tails, rollups.RISING)
             row.finest_level = level + 1
             row.save(update_fields=["tail", "finest_level"])
         MetricBlock.objects.filter(series__in=[row.pk for row in rows], level__lte=level).delete()

@@ -70,6 +70,8 @@ def silence(attempts: Collection[str]) -> dict[str, timedelta]:
 def trained_among(attempts: Collection[str]) -> frozenset[str]:
     """Those that have finished a step, or are past their start-up."""
     beating = Heartbeat.objects.filter(attempt__in=attempts, step__gte=0).values_list("attempt_id", flat=True)
-    loose = MetricChunk.objects.filter(attempt__in=attempts, last_step__gte=1).values_list("attempt_id", flat=True)
-    folded = MetricSeries.objects.filter(segment__attempt__in=attempts, last_step__gte=1)
-    return frozenset(beating) | frozenset(loose) | frozenset(folded.values_list("segment__attempt_id", flat=True))
+    unflushed = MetricChunk.objects.filter(attempt__in=attempts, last_step__gte=1).values_list("attempt_id", flat=True)
+    compacted = MetricSeries.objects.filter(segment__attempt__in=attempts, last_step__gte=1)
+    return (
+        frozenset(beating) | frozenset(unflushed) | frozenset(compacted.values_list("segment__attempt_id", flat=True))
+    )

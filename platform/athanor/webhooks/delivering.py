@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.failures import run_isolated
-from athanor.core import outbound, wakeups
+from athanor.core import outbound, task_triggers
 from athanor.core.leases import Lease, applying, claim
 from athanor.core.outbound import Outcome
 from athanor.webhooks import envelope, schedule, secrets
@@ -80,7 +80,7 @@ def _claim() -> Iterator[Lease]:
 def _in_thread(lease: Lease) -> None:
     try:
         run_isolated(
-            wakeups.DELIVER, f"delivery {lease.pk}", partial(deliver, lease), held=(Delivery, lease),
+            task_triggers.DELIVER, f"delivery {lease.pk}", partial(deliver, lease), held=(Delivery, lease),
             give_up=partial(_abandon, lease.pk),
         )  # fmt: skip
     finally:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from ulid import ULID
 
 from athanor.accounts.failures import run_isolated
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.jobs import feed
 from athanor.jobs.models import EventHead
 from athanor.webhooks import envelope
@@ -30,7 +30,7 @@ def publish_due() -> None:
         Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))
     )
     for webhook_id in behind.values_list("pk", flat=True):
-        run_isolated(wakeups.PUBLISH, f"events for webhook {webhook_id}", partial(_publish_all, webhook_id))
+        run_isolated(task_triggers.PUBLISH, f"events for webhook {webhook_id}", partial(_publish_all, webhook_id))
     _forget_old()
 
 
@@ -66,7 +66,7 @@ def _publish(webhook_id: str) -> bool:
         webhook.position = events[-1].team_seq or webhook.position
         webhook.save(update_fields=["position"])
         if wanted:
-            wakeups.hint_after_commit(wakeups.DELIVER)
+            task_triggers.trigger_after_commit(task_triggers.DELIVER)
     return len(events) == PAGE
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.core import outbound, wakeups
+from athanor.core import outbound, task_triggers
 from athanor.core.errors import Conflict, NotFound, TooManyRequests
 from athanor.jobs import feed
 from athanor.webhooks import envelope, secrets
@@ -120,7 +120,7 @@ def test(webhook: Webhook, actor: User) -> Delivery:
         delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
         delivery.save(force_insert=True)
         _try_now(webhook)
-        wakeups.hint_after_commit(wakeups.DELIVER)
+        task_triggers.trigger_after_commit(task_triggers.DELIVER)
         _record("webhook.test", webhook, actor, after={"delivery": delivery.id})
     return delivery
 
@@ -138,7 +138,7 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
         row.next_try_at, row.gives_up_at = now, now + GIVE_UP_AFTER
         row.save(update_fields=["state", "tries", "finished_at", "next_try_at", "gives_up_at"])
         _try_now(row.webhook)
-        wakeups.hint_after_commit(wakeups.DELIVER)
+        task_triggers.trigger_after_commit(task_triggers.DELIVER)
         _record("webhook.redeliver", row.webhook, actor, after={"delivery": row.id})
     return row
 

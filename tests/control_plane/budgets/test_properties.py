@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from athanor.accounts.models import Team
-from athanor.budgets import faults, ledger, meter, quotes
+from athanor.budgets import ledger, meter, refunds, reservations
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation, Transfer, UsageHour
 from athanor.budgets.periods import Every, bounds, seconds_of
 from athanor.clusters.models import Pool
@@ -58,7 +58,7 @@ class World:
         job = self._job(index)
         if job.status != JobStatus.QUEUED.value:
             return
-        found = quotes.quotes([job], self.now)
+        found = reservations.plan_reservations([job], self.now)
         left = {row.id: row.available for row in found.budgets if row.hard}
         if any(amount > left.get(budget, amount) for budget, amount in found.costs[job.id]):
             return
@@ -115,7 +115,7 @@ class World:
         attempt.refresh_from_db()
         with transaction.atomic():
             if lost is not None:
-                faults.settle(attempt, job, self.now - timedelta(seconds=lost))
+                refunds.refund_lost_work(attempt, job, self.now - timedelta(seconds=lost))
             transitions.move(job, JobStatus.QUEUED, reason=Reason.NODE_LOST, actor="test")
 
     def check(self) -> None:
@@ -219,7 +219,7 @@ def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: 
                 Attempt.objects.filter(pk=attempt.pk).update(status="ended", ended_at=later)
                 attempt.refresh_from_db()
                 if index % 2:
-                    faults.settle(attempt, job, later - timedelta(seconds=300))
+                    refunds.refund_lost_work(attempt, job, later - timedelta(seconds=300))
                 transitions.move(job, JobStatus.QUEUED, reason=Reason.NODE_LOST, actor="test")
 
     def admitted() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from athanor.budgets import tariff
-from athanor.budgets.forecast import forecast
+from athanor.budgets.cost_forecast import forecast
 from athanor.budgets.periods import Every, bounds, pieces, seconds_of
 from athanor.budgets.tariff import Point, Rule, Steps
 

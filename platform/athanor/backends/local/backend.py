@@ -1,4 +1,4 @@
-"""Starts keepers and reads the folders they keep."""
+"""Starts shims and reads the folders they keep."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from athanor.backends.local.config import LocalConfig
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as names
 
-KEEPER = Path(__file__).with_name("keeper.py")
+SHIM = Path(__file__).with_name("shim.py")
 # All that the processes get of the platform's own environment: where programs and libraries are, and the locale.
 INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
@@ -76,17 +76,17 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
             cache.chmod(0o700)  # one of an older version was readable by all users of this machine
             if (place / folder.STARTED).exists():
                 return handle
-            # The keeper detaches itself and takes the lock before its parent returns; a second one gives way.
+            # The shim detaches itself and takes the lock before its parent returns; a second one gives way.
             subprocess.run(
                 [
-                    sys.executable, "-I", str(KEEPER), str(place), str(self._config.kill_after_seconds), *self._command,
+                    sys.executable, "-I", str(SHIM), str(place), str(self._config.kill_after_seconds), *self._command,
                 ],
                 env={**_inherited(), **submission.environment, **submission.secrets},
                 cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=15, capture_output=True,
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()
-            raise BackendUnavailable(f"the keeper of {place} did not start: {said}") from error
+            raise BackendUnavailable(f"the shim of {place} did not start: {said}") from error
         except (OSError, subprocess.SubprocessError) as error:
             raise BackendUnavailable(f"cannot start in {place}: {error}") from error
         return handle
@@ -98,7 +98,7 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         place = self._root / handle.backend_name
         if place.is_dir():
             (place / (folder.KILL if force else folder.STOP)).touch()
-            folder.wake_keeper(place)
+            folder.wake_shim(place)
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
         begin = byte_cursor(cursor)
@@ -133,9 +133,9 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
                 said = json.loads(ended.read_text())
                 return Observation(Presence.FINISHED, "exited", said["detail"], exit_status=int(said["exit_status"]))
             if (place / folder.STARTED).exists():
-                # The keeper died without a word; its agent dies with it (PR_SET_PDEATHSIG), and for certain so.
+                # The shim died without a word; its agent dies with it (PR_SET_PDEATHSIG), and for certain so.
                 folder.end_leftovers(place)
-                return Observation(Presence.FINISHED, "vanished", "the keeper process was killed")
+                return Observation(Presence.FINISHED, "vanished", "the shim process was killed")
         except OSError as error:
             return Observation(Presence.UNKNOWN, native_reason=str(error))
         return Observation(Presence.ABSENT)

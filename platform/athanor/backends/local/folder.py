@@ -1,4 +1,4 @@
-"""An attempt's folder: the names in it, and questions to it. Standard library only: the keeper runs with `-I`."""
+"""An attempt's folder: the names in it, and questions to it. Standard library only: the shim runs with `-I`."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ LOG = "log"
 
 
 def is_locked(place: Path) -> bool:
-    """Whether a living keeper holds the folder."""
+    """Whether a living shim holds the folder."""
     try:
         descriptor = os.open(place / LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def is_same_process(pid: int, started: str) -> bool:
         return False
 
 
-def wake_keeper(place: Path) -> None:
+def wake_shim(place: Path) -> None:
     """Wake the shim, which then reads `stop` and `kill`."""
     try:
         pid, started, *_ = (place / STARTED).read_text().split()
@@ -51,7 +51,7 @@ def wake_keeper(place: Path) -> None:
 
 
 def end_leftovers(place: Path) -> None:
-    """Kill the process group of an agent whose keeper is gone, if it is still that group."""
+    """Kill the process group of an agent whose shim is gone, if it is still that group."""
     try:
         pid, started = (place / "agent").read_text().split()
     except (FileNotFoundError, ValueError):

@@ -29,19 +29,19 @@ class BudgetState:
 
 
 @dataclass(frozen=True)
-class Quotes:
+class PlannedReservations:
     """`costs`: of each job by its id, (budget, amount) for every budget it is charged to."""
 
     budgets: list[BudgetState] = field(default_factory=list)
     costs: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
 
-def quotes(jobs: Sequence[Job], now: datetime) -> Quotes:
+def plan_reservations(jobs: Sequence[Job], now: datetime) -> PlannedReservations:
     """For jobs that would start now. The jobs need not be saved."""
     charging = Charging()
     if not charging.budgets or not jobs:
-        return Quotes()
-    costs = costs_of(jobs, now, charging)
+        return PlannedReservations()
+    costs = planned_amounts(jobs, now, charging)
     charged = {budget for found in costs.values() for budget, _ in found}
     current = {
         row.budget_id: row for row in BudgetPeriod.objects.filter(budget__in=charged, start__lte=now, end__gt=now)
@@ -55,10 +55,10 @@ def quotes(jobs: Sequence[Job], now: datetime) -> Quotes:
         else:  # what runs is reserved for first, by the meter, when it opens the new period
             available = 0 if budget_id in opened else budget.amount
         states.append(BudgetState(budget.id, budget.name, available, budget.hard, budget.currency or "slot-seconds"))
-    return Quotes(states, costs)
+    return PlannedReservations(states, costs)
 
 
-def costs_of(jobs: Sequence[Job], now: datetime, charging: Charging) -> dict[str, tuple[tuple[str, int], ...]]:
+def planned_amounts(jobs: Sequence[Job], now: datetime, charging: Charging) -> dict[str, tuple[tuple[str, int], ...]]:
     second = seconds_of(now)
     pools = Pool.objects.in_bulk({job.pool_id for job in jobs})
     longest = max(charges.time_limit(job) for job in jobs)
@@ -83,7 +83,7 @@ def costs_of(jobs: Sequence[Job], now: datetime, charging: Charging) -> dict[str
     return found
 
 
-def money_of(job: Job, now: datetime) -> tuple[int, str]:
+def cost_at_time_limit(job: Job, now: datetime) -> tuple[int, str]:
     """What the whole of its time limit would cost from now on, whatever its budgets: millionths, and the currency."""
     pool, second = job.pool, seconds_of(now)
     end = second + charges.time_limit(job)

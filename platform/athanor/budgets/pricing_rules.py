@@ -12,7 +12,7 @@ from athanor.accounts.models import User
 from athanor.budgets.models import PoolTerms, PriceRule, Series
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Cluster, Pool
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 
@@ -27,7 +27,7 @@ def pool_of(pool_id: str) -> Pool:
     return row
 
 
-def set_terms(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
+def set_pricing(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
     """Its price, rules (all of them), spot and watts; what is left out stays."""
     _check_rules(wanted.get("rules", []))
     with transaction.atomic():
@@ -57,8 +57,8 @@ def set_terms(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
         after = facts(pool)
         if after != before:
             audit.record("pool.prices", actor=actor, target=("pool", pool.id), before=before, after=after)
-            wakeups.hint_after_commit(wakeups.METER)
-            wakeups.hint_after_commit(wakeups.ADMIT)
+            task_triggers.trigger_after_commit(task_triggers.METER)
+            task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return pool
 
 
@@ -94,8 +94,8 @@ def connect(actor: User, **wanted: Any) -> Series:
         row, _ = Series.objects.update_or_create(
             **{name: value for name, value in of.items() if value}, defaults={**wanted, **source}
         )
-        audit.record("series.connect", actor=actor, target=("series", row.id), after=_told(row))
-        wakeups.hint_after_commit(wakeups.METER)
+        audit.record("series.connect", actor=actor, target=("series", row.id), after=_audited_fields(row))
+        task_triggers.trigger_after_commit(task_triggers.METER)
     return row
 
 
@@ -109,12 +109,12 @@ def series_of(series_id: str) -> Series:
 def remove(series_id: str, actor: User) -> None:
     row = series_of(series_id)
     with transaction.atomic():
-        before = _told(row)
+        before = _audited_fields(row)
         row.delete()
         audit.record("series.remove", actor=actor, target=("series", series_id), before=before)
 
 
-def _told(row: Series) -> dict[str, Any]:
+def _audited_fields(row: Series) -> dict[str, Any]:
     """Many providers take their key as a part of the address."""
     return {"kind": row.kind, "pool": row.pool_id, "cluster": row.cluster_id, **audit.address(row.url)}
 

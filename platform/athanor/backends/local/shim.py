@@ -1,4 +1,4 @@
-"""Keeps one attempt on this machine: `keeper.py FOLDER KILL_AFTER_SECONDS COMMAND...`
+"""Keeps one attempt on this machine: `shim.py FOLDER KILL_AFTER_SECONDS COMMAND...`
 
 Runs as a plain script, standard library only, in its own session, so that it outlives its starter. It holds
 the folder's lock as long as it lives, starts the command once in a process group of its own, passes on requests to
@@ -29,7 +29,7 @@ def main() -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return 0  # another keeper lives
+        return 0  # another shim lives
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
@@ -61,7 +61,7 @@ def keep(place: Path, kill_after: float, command: list[str], ready: int) -> None
     try:
         agent = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            preexec_fn=_die_with_keeper,
+            preexec_fn=_die_with_shim,
         )  # fmt: skip
     except OSError as error:
         _write_end(place, 127, f"cannot start {command[0]}: {error}")
@@ -107,7 +107,7 @@ def _write_end(place: Path, status: int, detail: str) -> None:
     draft.rename(place / folder.EXIT)
 
 
-def _die_with_keeper() -> None:
+def _die_with_shim() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -19,7 +19,7 @@ LOOKS_AHEAD_SECONDS = 7 * 24 * HOUR
 MILLI = 1000
 
 
-class Windows:
+class ScheduleWindows:
     """Of jobs in these pools, now and in the week that follows: what is known of it."""
 
     def __init__(self, pools: Iterable[Pool], now: datetime) -> None:
@@ -36,14 +36,14 @@ class Windows:
             self._made = Tariffs(self._pools.values(), self._second, self._end)
         return self._made
 
-    def hold_of(self, job: Job) -> tuple[Reason, str] | None:
+    def waiting_reason(self, job: Job) -> tuple[Reason, str] | None:
         """Why it may not start now."""
         if job.not_before is not None and job.not_before > self.now:
             return Reason.NOT_BEFORE, f"Not before {job.not_before:%Y-%m-%d %H:%M:%S} UTC."
         closed = self._closed(job, unknown_closes=True)
         return (Reason.WINDOW_CLOSED, closed) if closed else None
 
-    def closes(self, job: Job) -> str:
+    def pause_reason(self, job: Job) -> str:
         """Why one that runs and can be deferred is to pause now; empty when it may go on."""
         schedule = _schedule(job)
         return self._closed(job, unknown_closes=False) if schedule.get("deferrable") else ""
@@ -101,13 +101,13 @@ class Windows:
         return seconds_of(job.deadline - timedelta(seconds=time_limit(job)))
 
 
-def hold_of(job: Job, now: datetime) -> tuple[Reason, str] | None:
-    """Of one job; for many, make their `Windows` once."""
-    return Windows([job.pool], now).hold_of(job)
+def waiting_reason(job: Job, now: datetime) -> tuple[Reason, str] | None:
+    """Of one job; for many, make their `ScheduleWindows` once."""
+    return ScheduleWindows([job.pool], now).waiting_reason(job)
 
 
 def opens_at(job: Job, now: datetime) -> datetime | None:
-    return Windows([job.pool], now).opens_at(job)
+    return ScheduleWindows([job.pool], now).opens_at(job)
 
 
 def has_ceiling(job: Job) -> bool:

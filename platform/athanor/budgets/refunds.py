@@ -18,7 +18,7 @@ from athanor.budgets.prices import Tariffs
 from athanor.jobs.models import Attempt, Job
 
 
-def settle(attempt: Attempt, job: Job, saved_at: datetime | None) -> None:
+def refund_lost_work(attempt: Attempt, job: Job, saved_at: datetime | None) -> None:
     """Of an attempt that has ended and was not to blame; `saved_at`: when it last saved a checkpoint. In the
     transaction of the finding, under the job's lock. A second time changes nothing."""
     row = meter.close(attempt)
