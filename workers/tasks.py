@@ -121,6 +121,6 @@ def simulate() -> None:
     simulations.run_due()
 
 
-@sweeper(task_triggers.SURVEY)
+@sweeper(task_triggers.SYNC_INVENTORY)
 def survey() -> None:
     surveys.survey_due()

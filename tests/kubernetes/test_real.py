@@ -52,7 +52,7 @@ def test_a_job_of_two_pods_runs_under_the_level_restricted(config: dict[str, Any
     assert backend.submit(backend.render(of)) == handle
     assert backend.observe([Handle("athanor-nothing")])[Handle("athanor-nothing")].presence is Presence.ABSENT
     assert names.namespace_of(KubernetesConfig(**config), "research") in handle.backend_id
-    assert [finding for finding in backend.probe().findings if finding.check == "pod security"]
+    assert [finding for finding in backend.check_health().findings if finding.check == "pod security"]
 
 
 def test_the_suite_for_real_clusters_runs_on_one_that_is_given_by_a_file(kubernetes: KubernetesCase) -> None:

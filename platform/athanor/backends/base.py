@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from athanor.backends.facts import NodeFacts, Probe
+from athanor.backends.facts import HealthCheck, NodeFacts
 from athanor.backends.plan import LaunchPlan
 
 
@@ -166,11 +166,11 @@ class ListsOurs(ABC):
         """The names of all that lives there under our naming; what has ended may be left out."""
 
 
-class Probes(ABC):
+class ChecksHealth(ABC):
     """A capability: the backend can be examined, for those who set it up."""
 
     @abstractmethod
-    def probe(self) -> Probe:
+    def check_health(self) -> HealthCheck:
         """What there is and what is wrong with it, each with a remedy. A backend that does not answer is a finding."""
 
 

@@ -22,7 +22,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Probe:
+class HealthCheck:
     """`facts` are what the adapter chooses its ways by, e.g. accounting or the version of an API; JSON values."""
 
     version: str

@@ -22,12 +22,12 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    ChecksHealth,
     DrainsNodes,
     ListsNodes,
-    Probes,
     SyncsTeams,
 )
-from athanor.backends.facts import NodeState, Probe
+from athanor.backends.facts import HealthCheck, NodeState
 from athanor.clusters import server_config, services
 from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool, Survey
 from athanor.core import task_triggers, tenancy
@@ -63,7 +63,7 @@ def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
     raise Invalid("invalid_config", f"the configuration does not fit: {first}", remedy=remedy, problems=problems)
 
 
-def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> Probe | None:
+def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> HealthCheck | None:
     """Examine what a configuration leads to. It is not stored, but recorded in the audit trail, since the server
     connects to what it names. None: such a backend cannot be examined."""
     checked(kind, config, name)
@@ -78,7 +78,7 @@ def capabilities(cluster: Cluster) -> list[str]:
         backend = backend_of(cluster)
     except (TypeError, ValueError):
         return []
-    names = {Probes: "probe", ListsNodes: "nodes", DrainsNodes: "drain", SyncsTeams: "sync_teams"}
+    names = {ChecksHealth: "probe", ListsNodes: "nodes", DrainsNodes: "drain", SyncsTeams: "sync_teams"}
     return [name for kind, name in names.items() if isinstance(backend, kind)]
 
 
@@ -105,7 +105,7 @@ def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, act
             row = Cluster.objects.create(name=name, kind=kind, config=config, enabled=enabled)
             Survey.objects.create(cluster=row)
             audit.record("cluster.register", actor=actor, target=("cluster", row.id), after=_facts(row))
-            task_triggers.trigger_after_commit(task_triggers.SURVEY)
+            task_triggers.trigger_after_commit(task_triggers.SYNC_INVENTORY)
     except IntegrityError as error:
         detail = f"there is a cluster {name!r}"
         raise Conflict("cluster_exists", detail, remedy="choose another name, or change that one") from error
@@ -132,7 +132,7 @@ def change(
             Survey.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
             target = ("cluster", row.id)
             audit.record("cluster.change", actor=actor, target=target, before=before, after=_facts(row))
-            task_triggers.trigger_after_commit(task_triggers.SURVEY)
+            task_triggers.trigger_after_commit(task_triggers.SYNC_INVENTORY)
             task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return row
 
@@ -158,7 +158,7 @@ def probe(cluster_id: str, actor: User) -> ClusterProbe:
     if found is None:
         detail = f"a cluster of kind {row.kind!r} cannot be examined"
         raise Conflict("cannot_probe", detail, remedy="look at its jobs instead")
-    made = services.store_probe(row, found)
+    made = services.store_health_check(row, found)
     problem = ""
     try:
         surveys.refresh_nodes(row)

@@ -58,7 +58,7 @@ SWEEPERS = (
     Sweeper(task_triggers.ANCHOR_AUDIT, 300.0, "The end of the audit trail is recorded outside the database."),
     Sweeper(task_triggers.SIMULATE, 15.0, "A simulation that was asked for is carried out, or says why not."),
     Sweeper(
-        task_triggers.SURVEY,
+        task_triggers.SYNC_INVENTORY,
         10.0,
         "It is known which nodes a cluster has and what is wrong with it; a quarantined node is drained there.",
     ),

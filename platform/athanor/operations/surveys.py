@@ -13,8 +13,8 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from athanor.accounts.failures import run_isolated
-from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, DrainsNodes, ListsNodes, Probes
-from athanor.backends.facts import Finding, Level, NodeState, Probe
+from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, ChecksHealth, DrainsNodes, ListsNodes
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeState
 from athanor.clusters import services
 from athanor.clusters.models import Cluster, Node, Survey
 from athanor.core import leases, task_triggers
@@ -42,21 +42,21 @@ def survey_due() -> None:
     ordered = due().order_by(F("nodes_at").asc(nulls_first=True))
     for lease in leases.claim_each(ordered, seconds=LEASE_SECONDS, limit=CLUSTERS):
         run_isolated(
-            task_triggers.SURVEY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease)
+            task_triggers.SYNC_INVENTORY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease)
         )
 
 
-def look(cluster: Cluster) -> Probe | None:
+def look(cluster: Cluster) -> HealthCheck | None:
     """Examine a cluster now; None when its backend cannot be examined. Stores nothing."""
     backend = backend_of(cluster)
-    if not isinstance(backend, Probes):
+    if not isinstance(backend, ChecksHealth):
         return None
     try:
-        found = backend.probe()
+        found = backend.check_health()
     except BackendUnavailable as error:
         remedy = "check that the cluster runs, and that its configuration names where it is reached"
-        found = Probe("", (Finding("answer", Level.ERROR, str(error), remedy),))
-    return Probe(found.version, (*found.findings, *_ways_back(cluster.kind)), found.facts)
+        found = HealthCheck("", (Finding("answer", Level.ERROR, str(error), remedy),))
+    return HealthCheck(found.version, (*found.findings, *_ways_back(cluster.kind)), found.facts)
 
 
 def refresh_nodes(cluster: Cluster) -> None:
@@ -86,7 +86,7 @@ def _survey(lease: leases.Lease) -> None:
         Survey.objects.filter(pk=row.pk).update(probed_at=Now())
         found = look(row.cluster)
         if found is not None:
-            services.store_probe(row.cluster, found)
+            services.store_health_check(row.cluster, found)
     leases.release(Survey, lease)
 
 

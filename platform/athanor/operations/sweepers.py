@@ -97,7 +97,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     ],
     task_triggers.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
     task_triggers.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
-    task_triggers.SURVEY: lambda: [Due(surveys.due(), Least("nodes_at", "probed_at"))],
+    task_triggers.SYNC_INVENTORY: lambda: [Due(surveys.due(), Least("nodes_at", "probed_at"))],
 }
 
 

@@ -1,7 +1,7 @@
 """Compaction of ingested batches: metric points into the blocks of their series, log lines into larger chunks.
 
-Compaction holds the lock of the job's progress row, so that nothing is compacted twice. Ingest compacts each time
-enough has come; `compact_due` is the sweeper for what ended attempts and older versions left unflushed.
+Compaction locks the job's progress row, so that nothing is compacted twice. Ingest compacts whenever enough rows are
+unflushed; the periodic `compact_due` compacts what ended attempts left.
 """
 
 import time

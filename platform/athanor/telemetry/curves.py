@@ -1,8 +1,8 @@
-"""Curves of many series of many jobs, each read at the coarsest level that fills the width asked for.
+"""Curves of many series of many jobs, each read at the coarsest level that has a point per pixel.
 
-The statements are the same five or so whatever is asked for. A later segment (generation, attempt) hides what earlier
-ones drew from its first step on; a bucket that such a cut, or an end of the range, divides is replaced by what the next
-finer level knows there, so a curve ends where it was cut to a fraction of a pixel.
+The number of queries is constant. A later segment (worker group, attempt) hides earlier ones from its first step on. A
+bucket that crosses such a cut, or an end of the range, is replaced by the buckets of the next finer level, so a curve
+ends where it was cut, to a fraction of a pixel.
 """
 
 from collections import defaultdict
@@ -27,7 +27,10 @@ Blocks = dict[tuple[int, int], list[bytes | memoryview]]  # contents, by series 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which curves. `names` None: all. `attempt`: that one alone, as it was drawn. Both ends of the range included."""
+    """The requested curves, from `from_step` to `to_step` inclusive. `names`: None for all series.
+
+    `attempt`: draw only this attempt, including the steps that a later one repeated.
+    """
 
     jobs: Sequence[str]
     names: frozenset[str] | None = None
@@ -39,7 +42,7 @@ class Asked:
 
 @dataclass
 class _Segment:
-    """A segment's rows and the part of it that shows: steps from `low` up to and without `high`."""
+    """A segment's rows and its visible steps: from `low` up to, but not including, `high`."""
 
     id: int
     job: str
@@ -53,7 +56,10 @@ class _Segment:
 
 
 def curves(asked: Asked) -> dict[Key, Matrix]:
-    """(step, microseconds, value) of real points, at most `asked.points` of each series, extremes kept."""
+    """Return, by (job, series), real points as rows (step, microseconds, value).
+
+    Each series has at most `asked.points` points, which include its extremes.
+    """
     found: dict[Key, list[Matrix]] = defaultdict(list)
     for segment, name, level, stretch in _stretches(asked):
         points = stretch if level == 0 else rollups.as_points(stretch)
@@ -64,7 +70,7 @@ def curves(asked: Asked) -> dict[Key, Matrix]:
 
 
 def averages(asked: Asked) -> dict[Key, Matrix]:
-    """Buckets (rollups.py), at most `asked.points` of each series; one that a cut divides is left out."""
+    """Return, by (job, series), at most `asked.points` buckets (rollups.py). Buckets that cross a cut are omitted."""
     found: dict[Key, list[Matrix]] = defaultdict(list)
     for segment, name, level, stretch in _stretches(asked):
         buckets = stretch if level else rollups.as_buckets(stretch)
@@ -75,7 +81,7 @@ def averages(asked: Asked) -> dict[Key, Matrix]:
 
 
 def names_of(jobs: Sequence[str]) -> list[str]:
-    """Every series that any of the jobs has."""
+    """Return the names of all series of these jobs, sorted."""
     kept = MetricSeries.objects.filter(segment__attempt__job_id__in=jobs).order_by()
     names = set(kept.values_list("name", flat=True).distinct())
     for content in MetricChunk.objects.filter(attempt__job_id__in=jobs).values_list("content", flat=True):
@@ -86,7 +92,7 @@ def names_of(jobs: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _one_moment() -> Iterator[None]:
-    """All statements see the same state: points that are compacted meanwhile are neither missed nor seen twice."""
+    """Give all queries of the block one snapshot: points compacted meanwhile are neither missed nor repeated."""
     if connection.in_atomic_block:
         yield
         return
@@ -97,7 +103,7 @@ def _one_moment() -> Iterator[None]:
 
 
 def _stretches(asked: Asked) -> Iterator[tuple[_Segment, str, int, Matrix]]:
-    """Everything to draw: the segment, the series, the level, and its columns there, in the order of the segments."""
+    """Yield the segment, series name, level and columns of everything to draw, in the order of the segments."""
     with _one_moment():
         segments = _segments(asked)
         _add_series(segments, asked)
@@ -126,7 +132,7 @@ def _level_of(row: MetricSeries, level: int, blocks: Blocks) -> Matrix:
 
 
 def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:
-    """Which buckets lie on both sides of an end of what shows."""
+    """Return a mask of the buckets that cross an end of the segment's visible steps."""
     first, last = buckets[rollups.FIRST_STEP], buckets[rollups.LAST_STEP]
     divided: np.ndarray = ((first < segment.low) & (last >= segment.low)) | (
         (first < segment.high) & (last >= segment.high)
@@ -135,7 +141,7 @@ def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:
 
 
 def _within(finer: Matrix, buckets: Matrix) -> Matrix:
-    """Those columns of a finer level, or points, that these buckets sum up."""
+    """Return the columns of a finer level, or the points, that these buckets summarize."""
     last = finer[rollups.LAST_STEP] if finer.shape[0] == rollups.BUCKET_ROWS else finer[rollups.STEP]
     chosen = np.zeros(finer.shape[1], dtype=bool)
     for bucket in buckets.T:
@@ -144,7 +150,7 @@ def _within(finer: Matrix, buckets: Matrix) -> Matrix:
 
 
 def _segments(asked: Asked) -> list[_Segment]:
-    """Those that show something of the range, by job and in order, each cut where a later one begins."""
+    """Return the segments visible in the range, in order for each job, each cut where a later one begins."""
     rows = MetricSegment.objects.filter(attempt__job_id__in=asked.jobs)
     if asked.attempt is not None:
         rows = rows.filter(attempt__number=asked.attempt)
@@ -186,7 +192,7 @@ def _add_unflushed(segments: list[_Segment], asked: Asked) -> None:
 
 
 def _levels(segments: list[_Segment], wanted: int) -> dict[Key, int]:
-    """For each curve, the level at which about `wanted` buckets or more show."""
+    """Return, for each curve, the coarsest level with about `wanted` visible buckets or more."""
     points: dict[Key, float] = defaultdict(float)
     for segment in segments:
         for row in segment.series:
@@ -230,7 +236,7 @@ def _has_blocks(row: MetricSeries, level: int) -> bool:
 
 
 def _around(row: MetricSeries, level: int, cut: int) -> Q:
-    """Blocks of the next finer level within about a bucket of `level` on both sides of the cut."""
+    """Return the condition for blocks of the next finer level within about one bucket of `level` around the cut."""
     width = 2 + 2 * rollups.size_of(level) * (row.last_step + 1 - row.first_step) // row.points
     return Q(series=row, level=level - 1, first_step__lt=cut + width, last_step__gte=cut - width)
 

@@ -1,7 +1,7 @@
-"""Takes what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter.
+"""Ingest of what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter.
 
-An agent runs where the platform has no control, so it is not believed: only the event types of
-`trainer.contract.events` are stored, and its times lie between its attempt's creation and the present.
+An agent runs outside the platform's control and is not trusted: only the event types of `trainer.contract.events` are
+stored, and times are limited to between the attempt's creation and the present.
 """
 
 import json
@@ -37,9 +37,9 @@ LONGEST_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something
 
 
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
-    """Store a batch of `kind` (metrics, logs, progress). Returns the sequence number to come next.
+    """Store a batch of `kind` (metrics, logs, progress). Return the next expected sequence number.
 
-    A batch that was stored before is acknowledged; one that leaves a gap is refused with Conflict.
+    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict.
     """
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
@@ -63,7 +63,7 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
 
 
 class Clock:
-    """Bounds the times that an agent sends: its clock may be wrong, or its word."""
+    """Limits the times that an agent sends: its clock may be wrong, or the agent malicious."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._latest = timezone.now()
@@ -76,6 +76,7 @@ class Clock:
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
+    """Store the heartbeat of a node's agent. The first one of a node triggers an observation of its cluster."""
     _, created = Heartbeat.objects.update_or_create(
         attempt=attempt,
         node_rank=message.node_rank,
@@ -115,7 +116,7 @@ SELECT %(attempt)s, %(content)s, %(count)s, %(generation)s, %(first_step)s, %(la
 
 
 def _append_points(attempt: Attempt, batch: Batch) -> bool:
-    """Whether the batch was one that one statement can store, and is stored."""
+    """Try to store the batch with a single statement. Return whether it was stored."""
     points = batch.points
     if len(points) >= compaction.ROWS:
         return False
@@ -144,9 +145,9 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
 
 
 def _take(attempt: Attempt, kind: str, batch: Batch) -> int | None:
-    """Count the batch and lock its writer's row; None: it is to be stored. Else what is to come next.
+    """Count the batch and lock its writer's row. Return None if it is new, otherwise the next expected sequence number.
 
-    The usual case is one statement. Raises Conflict for a batch that leaves a gap.
+    Usually one statement. Raise Conflict for a batch that leaves a gap.
     """
     writers = Writer.objects.filter(attempt=attempt, kind=kind, name=batch.writer)
     expected = writers.filter(next_sequence=batch.sequence)
@@ -209,7 +210,7 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
 
 @dataclass(frozen=True)
 class _Newest:
-    """What a batch changes of the job's progress."""
+    """The changes that a batch makes to the job's progress."""
 
     values: dict[str, float]
     first_validation: float | None
@@ -249,7 +250,7 @@ def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> 
 
 
 def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[ProgressEvent]) -> None:
-    """Drop events of other types than an agent's, so that the rest of the batch arrives, and record that they came."""
+    """Store the batch's events. Drop types that an agent may not send, and record that there were some."""
     clock = Clock(attempt)
     refused = [item.type for item in items if item.type not in AGENT_EVENT_TYPES]
     for item in items:

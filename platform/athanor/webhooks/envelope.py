@@ -1,4 +1,4 @@
-"""What a receiver gets: a CloudEvents 1.0 envelope in structured mode, and a signature over its time and body."""
+"""The request that a receiver gets: a CloudEvents 1.0 envelope in structured mode, and a signature."""
 
 import hashlib
 import hmac
@@ -22,7 +22,7 @@ def full_type(event: JobEvent) -> str:
 
 
 def wanted(types: list[str], event_type: str) -> bool:
-    """Itself and what lies below it; no types are all."""
+    """Return whether `types` contain the type or one of its parents. An empty list contains all types."""
     return not types or any(event_type == type_ or event_type.startswith(f"{type_}.") for type_ in types)
 
 
@@ -53,6 +53,7 @@ def of_event(event: JobEvent, source: str) -> str:
 
 
 def of_test(delivery_id: str, webhook_id: str, time: str, source: str) -> str:
+    """Build the CloudEvent of a test delivery."""
     return _encoded(
         {
             "specversion": "1.0",
@@ -68,8 +69,10 @@ def of_test(delivery_id: str, webhook_id: str, time: str, source: str) -> str:
 
 
 def signature(secrets: Iterable[str], timestamp: int, body: str) -> str:
-    """`t=TIME,v1=HEX[,v1=HEX]`: one HMAC-SHA256 of "TIME.BODY" for each active secret. A receiver needs one to match
-    and a time that is not old."""
+    """Return `t=TIME,v1=HEX[,v1=HEX]`: one HMAC-SHA256 of "TIME.BODY" for each active secret.
+
+    A receiver checks that one of them matches and that TIME (Unix seconds) is recent.
+    """
     signed = f"{timestamp}.{body}".encode()
     marks = [hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest() for secret in secrets]
     return ",".join([f"t={timestamp}", *(f"v1={mark}" for mark in marks)])

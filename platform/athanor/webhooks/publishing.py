@@ -1,4 +1,4 @@
-"""Create deliveries from a team's feed: each event once per subscribed webhook, in spite of crashes."""
+"""Create deliveries from a team's feed: each event once per subscribed webhook, even after a crash."""
 
 from datetime import timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from athanor.jobs import feed
 from athanor.jobs.models import EventHead
 from athanor.webhooks import envelope
 from athanor.webhooks.models import Delivery, Webhook
-from athanor.webhooks.schedule import GIVE_UP_AFTER
+from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 PAGE = 500
 KEPT = timedelta(days=30)
@@ -40,7 +40,10 @@ def _publish_all(webhook_id: str) -> None:
 
 
 def _publish(webhook_id: str) -> bool:
-    """One page. True when there may be more. The webhook's row is the lock, and its position the record."""
+    """Create the deliveries of one page of events. Return True if there may be more.
+
+    The webhook's row is the lock, and its position records progress.
+    """
     with transaction.atomic():
         rows = Webhook.objects.select_for_update(no_key=True, skip_locked=True)
         webhook = rows.filter(pk=webhook_id, enabled=True).first()
@@ -71,7 +74,7 @@ def _publish(webhook_id: str) -> bool:
 
 
 def _forget_old() -> None:
-    """Ids sort by the time they were made, so the oldest are found without an index of their own."""
+    """Delete finished deliveries older than KEPT. Ids sort by creation time, so the primary key finds them."""
     oldest_kept = f"dlv_{ULID.from_datetime(timezone.now() - KEPT)}"
     old = Delivery.objects.filter(pk__lt=oldest_kept).order_by("pk").values_list("pk", flat=True)
     Delivery.objects.filter(pk__in=list(old[:FORGOTTEN_AT_ONCE])).exclude(state=Delivery.State.PENDING).delete()

@@ -1,4 +1,4 @@
-"""What a team's administrators do with webhooks. Every change is in the audit trail, no secret is."""
+"""Changes of webhooks by a team's administrators. Each is recorded in the audit trail, without secrets."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from athanor.core.errors import Conflict, NotFound, TooManyRequests
 from athanor.jobs import feed
 from athanor.webhooks import envelope, secrets
 from athanor.webhooks.models import Delivery, Webhook
-from athanor.webhooks.schedule import GIVE_UP_AFTER
+from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 MOST_OF_A_TEAM = 20
 DELETE_TRIES = 5
@@ -65,7 +65,7 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
 
 
 def delete(webhook: Webhook, actor: User) -> None:
-    """With its deliveries; what is being sent may still arrive."""
+    """Delete a webhook with its deliveries. A delivery that is being sent may still arrive."""
     for _ in range(DELETE_TRIES):
         try:
             _delete(webhook, actor)
@@ -153,7 +153,7 @@ def _locked(webhook: Webhook) -> Webhook:
 
 
 def _try_now(webhook: Webhook) -> None:
-    """Who asks by hand does not wait for the pause that a failing webhook is given."""
+    """End the pause of a failing webhook: a manual request does not wait for it."""
     Webhook.objects.filter(pk=webhook.pk).update(paused_until=None)
 
 

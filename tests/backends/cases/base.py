@@ -80,14 +80,14 @@ class Case(ABC):
     def submission(self, **changes: Any) -> Submission:
         return self.backend.render(self.plan(**changes))
 
-    def look(self, handle: Handle) -> Observation:
+    def observe(self, handle: Handle) -> Observation:
         return self.backend.observe([handle])[handle]
 
     def until(self, handle: Handle, presence: Presence, seconds: float = 30) -> Observation:
         seen: list[Observation] = []
 
         def is_so() -> bool:
-            seen.append(self.look(handle))
+            seen.append(self.observe(handle))
             return seen[-1].presence is presence
 
         wait_until(is_so, f"{handle} is {presence}", seconds)

@@ -9,7 +9,7 @@ import pytest
 
 from athanor.core import outbound
 from athanor.core.errors import Invalid
-from athanor.webhooks import envelope, schedule
+from athanor.webhooks import envelope, retry_schedule
 from tests.control_plane.conftest import Api
 from tests.control_plane.webhooks.receiver import Receiver
 from trainer.contract.addresses import Allowed, Refused, check, origin_of, resolve
@@ -179,19 +179,19 @@ def test_nobody_there_and_no_tls_there_are_failures_like_others() -> None:
 
 def test_tries_become_rarer_and_end_after_72_hours() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    ends, waits, tries = now + schedule.GIVE_UP_AFTER, [], 0
+    ends, waits, tries = now + retry_schedule.GIVE_UP_AFTER, [], 0
     while True:
         tries += 1
-        following = schedule.next_try(tries, now, ends, 0.5)
+        following = retry_schedule.next_try(tries, now, ends, 0.5)
         if following is None:
             break
         waits.append(following - now)
         now = following
-    assert waits[:3] == [timedelta(seconds=s) for s in schedule.FIRST_WAITS_SECONDS[:3]]
+    assert waits[:3] == [timedelta(seconds=s) for s in retry_schedule.FIRST_WAITS_SECONDS[:3]]
     assert waits[:-1] == sorted(waits[:-1])
     assert now == ends, "the last try is at the very end"
     assert 15 <= tries <= 40
-    early, late = (schedule.next_try(1, now - timedelta(hours=1), ends, chance) for chance in (0.0, 0.99))
+    early, late = (retry_schedule.next_try(1, now - timedelta(hours=1), ends, chance) for chance in (0.0, 0.99))
     assert early is not None
     assert late is not None
     assert early < late

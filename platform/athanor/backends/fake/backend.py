@@ -14,6 +14,7 @@ from athanor.backends.base import (
     BackendRejected,
     BackendUnavailable,
     Cause,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
@@ -22,12 +23,11 @@ from athanor.backends.base import (
     Observation,
     Phase,
     Presence,
-    Probes,
     Submission,
     byte_cursor,
     log_part,
 )
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
 from athanor.backends.fake.config import FakeConfig
 from athanor.backends.fake.remote import RemoteWorld
 from athanor.backends.plan import LaunchPlan
@@ -91,7 +91,7 @@ class World:
             raise BackendUnavailable("the answer was lost")
         self._answer()
 
-    def look(self, names: Sequence[str]) -> dict[str, Observation]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
         self._call()
         self._settle()
         if self.empty_listings:
@@ -101,7 +101,7 @@ class World:
             return {name: Observation(Presence.ABSENT) for name in names}
         stale = self.fault == "stale_list"
         answers = {
-            name: Observation(Presence.ABSENT) if stale and name not in self.listed else self._look(name)
+            name: Observation(Presence.ABSENT) if stale and name not in self.listed else self._observe(name)
             for name in names
         }
         self._answer()
@@ -129,13 +129,15 @@ class World:
             return frozenset()
         return self.listed if self.fault == "stale_list" else frozenset(self.running)
 
-    def probe(self) -> Probe:
+    def check_health(self) -> HealthCheck:
         try:
             self._call()
         except BackendUnavailable as error:
-            return Probe("", (Finding("answer", Level.ERROR, str(error), "wait until it is back, then probe again"),))
+            return HealthCheck(
+                "", (Finding("answer", Level.ERROR, str(error), "wait until it answers, then check again"),)
+            )
         found = self.findings or [Finding("answer", Level.OK, "it answers")]
-        return Probe("1", tuple(found), {"kind": "fake"})
+        return HealthCheck("1", tuple(found), {"kind": "fake"})
 
     def list_nodes(self) -> list[NodeFacts]:
         self._call()
@@ -182,7 +184,7 @@ class World:
                 self.pending.discard(name)
                 self._start(name)
 
-    def _look(self, name: str) -> Observation:
+    def _observe(self, name: str) -> Observation:
         if name in self.pending:
             said = "It waits for room in the world."
             return Observation(Presence.PRESENT, "waiting", "full", phase=Phase.PENDING, explanation=said)
@@ -252,7 +254,7 @@ class FakeBackend(Backend, ListsOurs):
         return Handle(submission.backend_name, submission.backend_name)
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        answers = self._world.look([handle.backend_name for handle in handles])
+        answers = self._world.observe([handle.backend_name for handle in handles])
         return {handle: answers[handle.backend_name] for handle in handles}
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
@@ -265,11 +267,11 @@ class FakeBackend(Backend, ListsOurs):
         return self._world.list_ours()
 
 
-class FakeClusterBackend(FakeBackend, Probes, ListsNodes, DrainsNodes):
+class FakeClusterBackend(FakeBackend, ChecksHealth, ListsNodes, DrainsNodes):
     """The world with what a cluster has besides: an examination, and nodes that can be drained."""
 
-    def probe(self) -> Probe:
-        return self._world.probe()
+    def check_health(self) -> HealthCheck:
+        return self._world.check_health()
 
     def nodes(self) -> list[NodeFacts]:
         return self._world.list_nodes()

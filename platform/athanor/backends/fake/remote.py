@@ -18,7 +18,7 @@ from athanor.backends.base import (
     Presence,
     Submission,
 )
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
 
 
 class RemoteWorld:
@@ -33,7 +33,7 @@ class RemoteWorld:
         body = {"name": submission.backend_name, "environment": environment, "asked": submission.payload}
         self._ask("submit", body)
 
-    def look(self, names: Sequence[str]) -> dict[str, Observation]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
         answers = self._ask("observe", {"names": list(names)})
         return {name: _observation(answers[name]) for name in names}
 
@@ -47,14 +47,14 @@ class RemoteWorld:
     def list_ours(self) -> frozenset[str]:
         return frozenset(self._ask("list", {})["names"])
 
-    def probe(self) -> Probe:
+    def check_health(self) -> HealthCheck:
         try:
             said = self._ask("probe", {})
         except BackendUnavailable as error:
             remedy = "start the world that answers at `address`"
-            return Probe("", (Finding("answer", Level.ERROR, str(error), remedy),))
+            return HealthCheck("", (Finding("answer", Level.ERROR, str(error), remedy),))
         findings = (Finding(**{**each, "level": Level(each["level"])}) for each in said["findings"])
-        return Probe(said["version"], tuple(findings), said["facts"])
+        return HealthCheck(said["version"], tuple(findings), said["facts"])
 
     def list_nodes(self) -> list[NodeFacts]:
         return [

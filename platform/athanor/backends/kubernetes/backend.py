@@ -8,19 +8,19 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
     ListsOurs,
     LogPart,
     Observation,
-    Probes,
     Submission,
     SyncsTeams,
 )
-from athanor.backends.facts import NodeFacts, Probe
-from athanor.backends.kubernetes import doctor, inventory, logs, names, namespaces, objects, observing
-from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, client_of, path
+from athanor.backends.facts import HealthCheck, NodeFacts
+from athanor.backends.kubernetes import health_check, inventory, logs, names, namespaces, objects, observing
+from athanor.backends.kubernetes.client import CALL_SECONDS, KubernetesClient, Refused, client_of, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.reading import BATCH, Reading
 from athanor.backends.kubernetes.state import job_state
@@ -33,7 +33,7 @@ PASSING = ("exceeded quota", " cannot ", "being terminated", "failed quota")
 SETTINGS: dict[str, namespaces.Namespaces] = {}
 
 
-class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTeams):
+class KubernetesBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, SyncsTeams):
     configuration = KubernetesConfig
 
     def __init__(self, **config: Any) -> None:
@@ -42,7 +42,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         self._namespaces = SETTINGS.setdefault(self._key, namespaces.Namespaces())
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> KubernetesClient:
         return client_of(self._key, self._config)
 
     def render(self, plan: LaunchPlan) -> Submission:
@@ -160,8 +160,8 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
             raise unavailable(error) from error
         return changes
 
-    def probe(self) -> Probe:
-        return doctor.probe(self._config, lambda: self._client)
+    def check_health(self) -> HealthCheck:
+        return health_check.check_health(self._config, lambda: self._client)
 
     def nodes(self) -> list[NodeFacts]:
         try:

@@ -32,7 +32,7 @@ class Refused(Exception):
         self.reason = reason
 
 
-class Client:
+class KubernetesClient:
     """One for each cluster's configuration, used by all threads. `server_now` is the server's clock."""
 
     def __init__(self, config: KubernetesConfig) -> None:
@@ -191,14 +191,14 @@ def path(group: str, plural: str, namespace: str = "", name: str = "", sub: str 
     return "/" + "/".join(parts)
 
 
-_KEPT: dict[tuple[int, str], Client] = {}
+_KEPT: dict[tuple[int, str], KubernetesClient] = {}
 _LOCK = threading.Lock()
 
 
-def client_of(key: str, config: KubernetesConfig) -> Client:
+def client_of(key: str, config: KubernetesConfig) -> KubernetesClient:
     """The client of a configuration, kept for the life of the process, or until its credentials are refused."""
     with _LOCK:
         kept = _KEPT.get((os.getpid(), key))
         if kept is None or kept.is_refused:
-            kept = _KEPT[(os.getpid(), key)] = Client(config)
+            kept = _KEPT[(os.getpid(), key)] = KubernetesClient(config)
         return kept

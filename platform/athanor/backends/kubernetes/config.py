@@ -47,7 +47,7 @@ class Toleration(Part):
         return {name: value for name, value in said.items() if value}
 
 
-class Pool(Part):
+class PoolConfig(Part):
     """The nodes of one of our pools. `spot`: their machines may be reclaimed, which is no fault of the job."""
 
     node_selector: dict[LabelKey, LabelValue] = {}
@@ -110,7 +110,7 @@ class KubernetesConfig(Part):
     memory_bytes_per_process: Annotated[int, Field(gt=0)] | None = None
     shared_memory_bytes: Annotated[int, Field(ge=0)] = 8 * 2**30
     work_bytes: Annotated[int, Field(gt=0)] | None = None
-    pools: dict[str, Pool] = {}
+    pools: dict[str, PoolConfig] = {}
     distinct_nodes: bool = True
     topology_labels: tuple[LabelKey, ...] = ()
     priority_classes: dict[Annotated[str, Field(pattern="^(low|normal|high)$")], Name] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from athanor.backends.facts import NodeFacts, NodeState
-from athanor.backends.kubernetes.client import Client, path
+from athanor.backends.kubernetes.client import KubernetesClient, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.quantities import amount
 from athanor.backends.kubernetes.reading import Reading
@@ -17,7 +17,7 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 OF_STATE = "node.kubernetes.io/"
 
 
-def nodes(config: KubernetesConfig, client: Client, reading: Reading) -> list[NodeFacts]:
+def nodes(config: KubernetesConfig, client: KubernetesClient, reading: Reading) -> list[NodeFacts]:
     used = _used(client, reading)
     pages = client.list(path("v1", "nodes"), deadline=reading.deadline)
     found = [item for page in pages for item in page.get("items") or []]
@@ -26,7 +26,7 @@ def nodes(config: KubernetesConfig, client: Client, reading: Reading) -> list[No
     ]
 
 
-def _used(client: Client, reading: Reading) -> dict[str, Counter[str]]:
+def _used(client: KubernetesClient, reading: Reading) -> dict[str, Counter[str]]:
     """What living pods, anybody's, ask of each node, by resource."""
     used: dict[str, Counter[str]] = {}
     for page in client.list(path("v1", "pods"), deadline=reading.deadline, fieldSelector=LIVING):
@@ -98,11 +98,11 @@ def _state(item: Json) -> tuple[NodeState, str]:
     return (NodeState.READY, "") if ready is not None else (NodeState.UNKNOWN, "It has never reported its state.")
 
 
-def cordon(client: Client, node: str, reason: str) -> None:
+def cordon(client: KubernetesClient, node: str, reason: str) -> None:
     wish = {"metadata": {"annotations": {DRAINED: reason[:1024]}}, "spec": {"unschedulable": True}}
     client.merge(path("v1", "nodes", "", node), wish)
 
 
-def uncordon(client: Client, node: str) -> None:
+def uncordon(client: KubernetesClient, node: str) -> None:
     wish = {"metadata": {"annotations": {DRAINED: None}}, "spec": {"unschedulable": None}}
     client.merge(path("v1", "nodes", "", node), wish)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from athanor.backends.base import LOG_PART_BYTES, LogPart
-from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, path
+from athanor.backends.kubernetes.client import CALL_SECONDS, KubernetesClient, Refused, path
 from athanor.backends.kubernetes.objects import CONTAINER
 from athanor.backends.kubernetes.state import PodState
 
@@ -31,7 +31,7 @@ def chosen(pods: Sequence[PodState]) -> list[PodState]:
     return sorted({pod.name: pod for pod in picked}.values(), key=lambda pod: pod.index)
 
 
-def read(client: Client, pods: Sequence[PodState], cursor: str | None) -> LogPart:
+def read(client: KubernetesClient, pods: Sequence[PodState], cursor: str | None) -> LogPart:
     deadline = time.monotonic() + CALL_SECONDS
     seen: dict[str, str] = json.loads(cursor) if cursor else {}
     picked = chosen(pods)
@@ -45,7 +45,9 @@ def read(client: Client, pods: Sequence[PodState], cursor: str | None) -> LogPar
     return LogPart(text, json.dumps(seen, separators=(",", ":")))
 
 
-def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, deadline: float) -> tuple[str, str]:
+def _read_pod(
+    client: KubernetesClient, pod: PodState, after: str, label: str, room: int, deadline: float
+) -> tuple[str, str]:
     """Whole lines later than `after`, and the mark of the last of them. Times of one length sort as text."""
     mark = _mark(after)
     wanted = room
@@ -79,7 +81,7 @@ def _mark(text: str) -> tuple[str, float]:
     return stamp, int(number) if number else float("inf")
 
 
-def _ask(client: Client, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
+def _ask(client: KubernetesClient, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
     query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": wanted}
     if after:
         query["sinceTime"] = FRACTION.sub("", _mark(after)[0])

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.client import Client, Refused, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 
 Json = dict[str, Any]
@@ -73,7 +73,9 @@ class Namespaces:
         self._agreed: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def ensure(self, client: Client, config: KubernetesConfig, team: str, *, deadline: float | None = None) -> bool:
+    def ensure(
+        self, client: KubernetesClient, config: KubernetesConfig, team: str, *, deadline: float | None = None
+    ) -> bool:
         """Whether anything had to be looked at. Raises Refused, saying what we may not make, and BackendUnavailable."""
         objects = objects_of(config, team)
         namespace = names.namespace_of(config, team)

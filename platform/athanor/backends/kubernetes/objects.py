@@ -12,7 +12,7 @@ from typing import Any
 
 from athanor.backends.base import BackendRejected
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.config import KubernetesConfig, Pool
+from athanor.backends.kubernetes.config import KubernetesConfig, PoolConfig
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as variables
 
@@ -92,7 +92,7 @@ def _queue_hints(config: KubernetesConfig, plan: LaunchPlan, queue: str | None) 
 
 
 def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
-    pool = config.pools.get(plan.pool, Pool())
+    pool = config.pools.get(plan.pool, PoolConfig())
     spec: Json = {
         "restartPolicy": "Never",
         "serviceAccountName": names.MANAGER,
@@ -229,7 +229,7 @@ def _volumes(config: KubernetesConfig) -> list[Json]:
     return volumes
 
 
-def _tolerations(config: KubernetesConfig, plan: LaunchPlan, pool: Pool) -> list[Json]:
+def _tolerations(config: KubernetesConfig, plan: LaunchPlan, pool: PoolConfig) -> list[Json]:
     found = [one.manifest() for one in pool.tolerations]
     resource = config.accelerators.get(plan.accelerator)
     if resource is not None:

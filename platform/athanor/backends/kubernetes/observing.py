@@ -12,7 +12,7 @@ from typing import Any
 
 from athanor.backends.base import Cause, Handle, Observation, Presence
 from athanor.backends.kubernetes import status
-from athanor.backends.kubernetes.client import Client, Refused
+from athanor.backends.kubernetes.client import KubernetesClient, Refused
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.reading import BATCH, Reading
 from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
@@ -32,7 +32,7 @@ _LOCK = threading.Lock()
 
 
 class Sweep:
-    def __init__(self, config: KubernetesConfig, key: str, client: Client) -> None:
+    def __init__(self, config: KubernetesConfig, key: str, client: KubernetesClient) -> None:
         self._key = key
         self._client = client
         self._reading = Reading(config, client)

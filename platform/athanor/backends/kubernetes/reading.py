@@ -6,7 +6,7 @@ from typing import Any
 
 from athanor.backends.base import Handle
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, path
+from athanor.backends.kubernetes.client import CALL_SECONDS, KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.state import PodState, pod_state
 
@@ -18,7 +18,7 @@ MOST_EVENTS = 500
 class Reading:
     """All of one call: together they take no longer than a call may. Raise Refused and BackendUnavailable."""
 
-    def __init__(self, config: KubernetesConfig, client: Client) -> None:
+    def __init__(self, config: KubernetesConfig, client: KubernetesClient) -> None:
         self.deadline = time.monotonic() + CALL_SECONDS
         self._config = config
         self._client = client

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from athanor.backends.base import BackendUnavailable
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.client import Client, Refused, client_of, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, client_of, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
 
@@ -35,7 +35,7 @@ class Mirror(Generic[State]):
     """The last known objects of one kind, as summaries. All reading is under `lock`."""
 
     def __init__(
-        self, client: Callable[[], Client], where: str, selector: str, summary: Callable[[Json], State],
+        self, client: Callable[[], KubernetesClient], where: str, selector: str, summary: Callable[[Json], State],
         is_wanted: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.lock = threading.Condition()
@@ -167,7 +167,7 @@ class Watch:
     def __init__(self, key: str, config: KubernetesConfig) -> None:
         self.used = time.monotonic()
 
-        def client() -> Client:
+        def client() -> KubernetesClient:
             return client_of(key, config)
 
         def is_wanted() -> bool:

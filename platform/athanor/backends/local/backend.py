@@ -14,6 +14,7 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    ChecksHealth,
     Handle,
     ListsNodes,
     ListsOurs,
@@ -21,13 +22,12 @@ from athanor.backends.base import (
     Observation,
     Phase,
     Presence,
-    Probes,
     Submission,
     byte_cursor,
     log_part,
 )
-from athanor.backends.facts import NodeFacts, Probe
-from athanor.backends.local import doctor, folder
+from athanor.backends.facts import HealthCheck, NodeFacts
+from athanor.backends.local import folder, health_check
 from athanor.backends.local.config import LocalConfig
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as names
@@ -40,7 +40,7 @@ INHERITED = (
 )  # fmt: skip
 
 
-class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
+class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
     """Keyword arguments: the fields of LocalConfig."""
 
     configuration = LocalConfig
@@ -92,7 +92,7 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         return handle
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        return {handle: self._look(self._root / handle.backend_name) for handle in handles}
+        return {handle: self._observe(self._root / handle.backend_name) for handle in handles}
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         place = self._root / handle.backend_name
@@ -118,13 +118,13 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         except OSError as error:
             raise BackendUnavailable(f"cannot read {self._root}: {error}") from error
 
-    def probe(self) -> Probe:
-        return doctor.probe(self._config, _inherited())
+    def check_health(self) -> HealthCheck:
+        return health_check.check_health(self._config, _inherited())
 
     def nodes(self) -> list[NodeFacts]:
-        return [doctor.node(socket.gethostname())]
+        return [health_check.node(socket.gethostname())]
 
-    def _look(self, place: Path) -> Observation:
+    def _observe(self, place: Path) -> Observation:
         try:
             if folder.is_locked(place):
                 return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING)

@@ -10,6 +10,7 @@ from athanor.backends.base import (
     LOG_PART_BYTES,
     Backend,
     BackendUnavailable,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
@@ -17,26 +18,25 @@ from athanor.backends.base import (
     LogPart,
     Observation,
     Presence,
-    Probes,
     Submission,
     SyncsTeams,
     byte_cursor,
     log_part,
 )
-from athanor.backends.facts import NodeFacts, Probe
+from athanor.backends.facts import HealthCheck, NodeFacts
 from athanor.backends.plan import LaunchPlan
-from athanor.backends.slurm import doctor, parse, script
-from athanor.backends.slurm.client import Client
-from athanor.backends.slurm.commands import Commands
+from athanor.backends.slurm import health_check, parse, script
+from athanor.backends.slurm.client import SlurmClient
+from athanor.backends.slurm.commands import CommandClient
 from athanor.backends.slurm.config import RestTransport, SlurmConfig
-from athanor.backends.slurm.parse import Job
-from athanor.backends.slurm.rest import Rest
+from athanor.backends.slurm.parse import SlurmJob
+from athanor.backends.slurm.rest import RestClient
 from athanor.backends.slurm.transport import CommandFailed, Deadline, document, open_transport
 
 MARK = "END-OF-NAMES"
 
 
-class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTeams):
+class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, SyncsTeams):
     """What it takes is in config.py."""
 
     configuration: ClassVar[type[BaseModel]] = SlurmConfig
@@ -67,7 +67,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
             return {}
         deadline = Deadline()
         wanted = {handle.backend_name: handle for handle in handles}
-        found: dict[str, Job] = {}
+        found: dict[str, SlurmJob] = {}
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
                 if job.name in wanted:
@@ -100,8 +100,8 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
     def undrain(self, node: str) -> None:
         self.client.set_drained(node, None, Deadline())
 
-    def probe(self) -> Probe:
-        return doctor.probe(self.config, self.client)
+    def check_health(self) -> HealthCheck:
+        return health_check.check_health(self.config, self.client)
 
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
         """Accounts, by sacctmgr; nothing where Slurm keeps no accounts."""
@@ -131,7 +131,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
                     Presence.FINISHED, "forgotten", exit_status=parse.exit_status(int(status)),
                     explanation="Slurm does not know it any more; it wrote down its end.",
                 )  # fmt: skip
-        found: dict[str, Job] = {}
+        found: dict[str, SlurmJob] = {}
         for job in self.client.accounted(list(left), deadline) if left else ():
             found[job.name] = parse.better(job, found.get(job.name))
         for name in left:
@@ -144,7 +144,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
             raise BackendUnavailable(f"cannot read {self._logs}: {failed}") from failed
 
 
-def _client(config: SlurmConfig) -> Client:
+def _client(config: SlurmConfig) -> SlurmClient:
     if isinstance(config.transport, RestTransport):
-        return Rest(config.transport, config.slurm_conf)
-    return Commands(open_transport(config.transport), config.slurm_conf)
+        return RestClient(config.transport, config.slurm_conf)
+    return CommandClient(open_transport(config.transport), config.slurm_conf)

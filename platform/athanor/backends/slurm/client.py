@@ -5,23 +5,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from athanor.backends.facts import NodeFacts
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import JobRequest
 from athanor.backends.slurm.transport import Deadline, Transport
 
 
-class Client(ABC):
+class SlurmClient(ABC):
     """Each call raises BackendUnavailable when no answer came, BackendRejected for a refusal that is final."""
 
     files: Transport
     """Where programs find the log directory."""
 
     @abstractmethod
-    def jobs(self, deadline: Deadline, name: str | None = None) -> AbstractContextManager[Iterator[Job]]:
+    def jobs(self, deadline: Deadline, name: str | None = None) -> AbstractContextManager[Iterator[SlurmJob]]:
         """All that Slurm still knows of us, in one call; or what has this name."""
 
     @abstractmethod
-    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[Job]:
+    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[SlurmJob]:
         """What the accounting knows of these names; nothing where there is none."""
 
     @abstractmethod

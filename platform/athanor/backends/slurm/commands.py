@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from athanor.backends.base import BackendRejected, BackendUnavailable
 from athanor.backends.facts import NodeFacts
 from athanor.backends.slurm import listing, parse
-from athanor.backends.slurm.client import Client
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.client import SlurmClient
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import JobRequest, with_options
 from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport, document, exports
 
@@ -36,7 +36,7 @@ _settings: dict[str, tuple[float, dict[str, str]]] = {}
 _settings_lock = threading.Lock()
 
 
-class Commands(Client):
+class CommandClient(SlurmClient):
     """`slurm_conf`: of a host that knows several clusters."""
 
     def __init__(self, transport: Transport, slurm_conf: str | None) -> None:
@@ -46,14 +46,14 @@ class Commands(Client):
         self._key = repr((transport.command(), slurm_conf))
 
     @contextmanager
-    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[Job]]:
+    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[SlurmJob]]:
         try:
             with self._transport.lines(f"{self._head}date +%s && {_squeue(name)}", deadline) as lines:
                 yield listing.jobs(lines)
         except CommandFailed as failed:
             raise BackendUnavailable(f"squeue: {failed}") from failed
 
-    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[Job]:
+    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[SlurmJob]:
         if not self.has_accounting(deadline):
             return
         for begin in range(0, len(names), ACCOUNTED_AT_ONCE):
@@ -156,7 +156,7 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
     """
     named, began = shlex.quote(f"|{asked.name}|"), shlex.quote(asked.began)
 
-    def look(kind: str, command: str) -> str:
+    def _known_job(kind: str, command: str) -> str:
         return (
             f"found=$({command}) || exit 1\n"
             f"""case $found in *{named}*) printf '%s\\n' '{mark} {kind}' "$found"; exit 0;; esac\n"""
@@ -164,10 +164,10 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
 
     return (
         f"{{\nif [ -e {began} ] || ! {asked.claim}; then\n"
-        + look("squeue", _squeue(asked.name))
+        + _known_job("squeue", _squeue(asked.name))
         + f"if [ -e {began} ]; then\n    found=$(cat {began}) || exit 1\n"
         + f"""    printf '%s\\n' '{mark} begun' "$found"\n    exit 0\nfi\n"""
-        + (look("sacct", _sacct(shlex.quote(asked.name))) if with_accounting else "")
+        + (_known_job("sacct", _sacct(shlex.quote(asked.name))) if with_accounting else "")
         # sbatch is found before the job's own variables are set: PATH may be one of them. It is no variable itself.
         + 'fi\nset -- "$(command -v sbatch)"\n[ -n "$1" ] || { echo \'sbatch: not found\' >&2; exit 1; }\n'
         + f"echo '{mark} sbatch'\necho {mark} >&2\nunset LC_ALL SLURM_TIME_FORMAT\n{exports(variables)}"

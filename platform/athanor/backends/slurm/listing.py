@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from athanor.backends.facts import NodeFacts, NodeState
 from athanor.backends.slurm import parse
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME
 
 # Of squeue. Each field as long as it is (":0"), with a letter behind it that none of ours holds.
@@ -25,7 +25,7 @@ OUT = frozenset({
 TAKEN_OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "MAINTENANCE"})
 
 
-def jobs(lines: Iterable[bytes]) -> Iterator[Job]:
+def jobs(lines: Iterable[bytes]) -> Iterator[SlurmJob]:
     """Of squeue with FORMAT; the first line is the cluster's own time. Jobs that are not ours are left out."""
     now: int | None = None
     for raw in lines:
@@ -38,11 +38,11 @@ def jobs(lines: Iterable[bytes]) -> Iterator[Job]:
             yield _job(fields, now)
 
 
-def _job(fields: list[str], now: int | None) -> Job:
+def _job(fields: list[str], now: int | None) -> SlurmJob:
     number, name, state, restarts, exit_code, used, left, start, preempted, nodes, reason, _ = fields
     status, signal = parse.wait_status(exit_code)
     starts = float(int(start) - now) if start.isdigit() and int(start) and now is not None else None
-    return Job(
+    return SlurmJob(
         number=int(number),
         name=name,
         state=parse.words(state),
@@ -58,7 +58,7 @@ def _job(fields: list[str], now: int | None) -> Job:
     )
 
 
-def accounted(lines: Iterable[str]) -> Iterator[Job]:
+def accounted(lines: Iterable[str]) -> Iterator[SlurmJob]:
     """Of sacct with ACCOUNTED and --duplicates: a restarted job has one line per start, the latest last."""
     times: dict[int, int] = {}
     for line in lines:
@@ -67,7 +67,7 @@ def accounted(lines: Iterable[str]) -> Iterator[Job]:
             continue
         number = int(fields[0])
         status, signal = parse.wait_status(fields[3])
-        yield Job(
+        yield SlurmJob(
             number=number,
             name=fields[1],
             state=parse.words(fields[2]),

@@ -48,7 +48,7 @@ NO_REASON = frozenset({"", "None", "N/A", "(null)"})
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A job as squeue, sacct or slurmrestd reports it. Durations in seconds; None is unknown or without end.
 
     `state`: base and flags. `status`, `signal`: of the batch script, where it ended.
@@ -81,20 +81,20 @@ class Job:
         return Presence.FINISHED
 
 
-def better(job: Job, other: Job | None, wanted: str = "") -> Job:
+def better(job: SlurmJob, other: SlurmJob | None, wanted: str = "") -> SlurmJob:
     """Of two jobs of one name: the one that is no second start, then the one whose number is `wanted`."""
     if other is None:
         return job
 
-    def rank(each: Job) -> tuple[bool, bool, int, int]:
+    def rank(each: SlurmJob) -> tuple[bool, bool, int, int]:
         return (each.status == RAN_BEFORE, str(each.number) != wanted, each.number, -each.restarts)
 
     return min(job, other, key=rank)
 
 
-def best(jobs: Iterable[Job]) -> Job | None:
+def best(jobs: Iterable[SlurmJob]) -> SlurmJob | None:
     """Of all jobs of one name."""
-    found: Job | None = None
+    found: SlurmJob | None = None
     for job in jobs:
         found = better(job, found)
     return found
@@ -108,7 +108,7 @@ def words(state: str | Iterable[str]) -> frozenset[str]:
     return frozenset(word for word in re.split(r"[+,]", first) if word)
 
 
-def observation(job: Job) -> Observation:
+def observation(job: SlurmJob) -> Observation:
     native = "+".join(sorted(job.state, key=lambda word: (word in LIVING, word)))
     reason = "" if job.reason in NO_REASON else job.reason
     presence = job.presence
@@ -142,7 +142,7 @@ def observation(job: Job) -> Observation:
     )
 
 
-def _ended(job: Job, native: str, reason: str) -> Observation:
+def _ended(job: SlurmJob, native: str, reason: str) -> Observation:
     status = exit_status(job.status, job.signal)
     cause = next((cause for word, cause in ENDED.items() if word in job.state and cause is not None), None)
     if cause in (None, Cause.CANCELLED) and job.was_preempted:

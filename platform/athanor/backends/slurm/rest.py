@@ -19,10 +19,10 @@ import httpx
 from athanor.backends.base import BackendRejected, BackendUnavailable
 from athanor.backends.facts import NodeFacts
 from athanor.backends.slurm import listing, parse
-from athanor.backends.slurm.client import Client
-from athanor.backends.slurm.commands import PASSING, Commands
+from athanor.backends.slurm.client import SlurmClient
+from athanor.backends.slurm.commands import PASSING, CommandClient
 from athanor.backends.slurm.config import RestTransport
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME, JobRequest
 from athanor.backends.slurm.transport import CommandFailed, Deadline, LocalShell
 
@@ -37,25 +37,25 @@ _versions: dict[str, int] = {}
 _tokens: dict[tuple[str, str], tuple[float, str]] = {}  # when to make another, and the token
 
 
-class Rest(Client):
+class RestClient(SlurmClient):
     """One address. Connections, the version that it speaks, and the token are kept for all instances."""
 
     def __init__(self, config: RestTransport, slurm_conf: str | None) -> None:
         self.files = LocalShell()
         self._config = config
-        self._commands = Commands(self.files, slurm_conf)
+        self._commands = CommandClient(self.files, slurm_conf)
         self._url = config.url.rstrip("/")
         with _lock:
             self._http = _clients.setdefault(self._url, httpx.Client(timeout=10.0, trust_env=False))
 
     @contextmanager
-    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[Job]]:
+    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[SlurmJob]]:
         now = _number(self._get("diag", deadline).get("statistics", {}).get("req_time"))
         with self._jobs(deadline, name, now) as jobs:
             yield jobs
 
     @contextmanager
-    def _jobs(self, deadline: Deadline, name: str | None, now: float | None = None) -> Iterator[Iterator[Job]]:
+    def _jobs(self, deadline: Deadline, name: str | None, now: float | None = None) -> Iterator[Iterator[SlurmJob]]:
         """`now`: by the cluster's clock; without it no span of a job is known."""
         request = self._http.build_request(
             "GET", self._path("jobs", deadline), headers=self._headers(deadline), timeout=deadline.seconds
@@ -79,7 +79,7 @@ class Rest(Client):
         except (httpx.HTTPError, ValueError) as error:
             raise BackendUnavailable(f"slurmrestd at {self._url}: {error!r}") from error
 
-    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[Job]:
+    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[SlurmJob]:
         try:
             return list(self._commands.accounted(names, deadline))
         except BackendUnavailable:
@@ -309,7 +309,7 @@ def _set(number: int | None) -> dict[str, Any] | None:
     return None if number is None else {"number": number, "set": True, "infinite": False}
 
 
-def job_of(record: Mapping[str, Any], now: float | None) -> Job:
+def job_of(record: Mapping[str, Any], now: float | None) -> SlurmJob:
     """Of one entry of `jobs`, whichever version: numbers are plain, or {"number", "set", "infinite"}."""
     code = record.get("exit_code")
     if isinstance(code, dict):
@@ -321,7 +321,7 @@ def job_of(record: Mapping[str, Any], now: float | None) -> Job:
     state = parse.words(record.get("job_state") or "")
     start, end = _number(record.get("start_time")), _number(record.get("end_time"))
     waits = "PENDING" in state
-    return Job(
+    return SlurmJob(
         number=int(record["job_id"]),
         name=record["name"],
         state=state,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from athanor.backends.base import BackendUnavailable
-from athanor.backends.facts import Finding, Level, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeState
 from athanor.backends.kubernetes import inventory, names
-from athanor.backends.kubernetes.client import Client, Refused, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig, PodSecurity
 from athanor.backends.kubernetes.reading import Reading
 
@@ -36,7 +36,7 @@ USEFUL = (
 )
 
 
-def probe(config: KubernetesConfig, connect: Callable[[], Client]) -> Probe:
+def check_health(config: KubernetesConfig, connect: Callable[[], KubernetesClient]) -> HealthCheck:
     """`connect` gives the client, or raises BackendUnavailable."""
     version = ""
     facts: dict[str, object] = {}
@@ -66,10 +66,10 @@ def probe(config: KubernetesConfig, connect: Callable[[], Client]) -> Probe:
                 "credentials are good: kubectl --kubeconfig FILE --context CONTEXT version",
             )
         )  # fmt: skip
-    return Probe(version, tuple(findings), facts)
+    return HealthCheck(version, tuple(findings), facts)
 
 
-def _version(client: Client, version: str) -> Finding:
+def _version(client: KubernetesClient, version: str) -> Finding:
     try:
         major, minor = (int("".join(filter(str.isdigit, part))) for part in version.lstrip("v").split(".")[:2])
     except ValueError:
@@ -80,7 +80,7 @@ def _version(client: Client, version: str) -> Finding:
     return Finding("api server", Level.OK, f"{client.server} is {version}")
 
 
-def _clock(client: Client, now: float) -> Finding:
+def _clock(client: KubernetesClient, now: float) -> Finding:
     skew = client.server_now() - now
     if abs(skew) > MOST_SKEW_SECONDS:
         detail = f"its clock is off from ours by {skew:.0f} s; times in its logs and ours do not agree"
@@ -88,7 +88,7 @@ def _clock(client: Client, now: float) -> Finding:
     return Finding("clock", Level.OK, "its clock agrees with ours")
 
 
-def _rights(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _rights(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     needed = [*NEEDED]
     if config.network_policy:
         needed.append(WITH_NETWORK_POLICY)
@@ -110,7 +110,7 @@ def _rights(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
             yield Finding("rights", Level.WARNING, f"our account may not {', '.join(lacking)}: {loss}", RIGHTS_REMEDY)
 
 
-def may(client: Client, group: str, resource: str, verb: str) -> bool:
+def may(client: KubernetesClient, group: str, resource: str, verb: str) -> bool:
     """In all namespaces: those of the teams are made as they are needed."""
     name, _, sub = resource.partition("/")
     wanted = {"group": group, "resource": name, "verb": verb, **({"subresource": sub} if sub else {})}
@@ -135,7 +135,7 @@ def _queues(config: KubernetesConfig, groups: set[str]) -> Iterator[Finding]:
         yield Finding("kueue", Level.OK, "Jobs wait in Kueue's queues")
 
 
-def _priorities(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _priorities(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     for priority, name in sorted(config.priority_classes.items()):
         try:
             client.json("GET", path("scheduling.k8s.io/v1", "priorityclasses", "", name))
@@ -159,7 +159,7 @@ def _network(config: KubernetesConfig) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _namespaces(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _namespaces(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     """Whether the cluster minds the level that teams' namespaces ask for: a Job that breaks it must be warned of."""
     found = client.json("GET", path("v1", "namespaces"), labelSelector=names.ours(config), limit=1).get("items") or []
     if config.security.level is not PodSecurity.RESTRICTED:
@@ -199,7 +199,7 @@ def _privileged() -> Json:
     }
 
 
-def _nodes(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _nodes(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     nodes = inventory.nodes(config, client, Reading(config, client))
     ready = [node for node in nodes if node.state is NodeState.READY]
     if not ready:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
 from athanor.backends.local.config import LocalConfig
 
 GIB = 2**30
@@ -23,11 +23,11 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 """
 
 
-def probe(config: LocalConfig, environment: Mapping[str, str]) -> Probe:
+def check_health(config: LocalConfig, environment: Mapping[str, str]) -> HealthCheck:
     """`environment` is what the agent will have of this process's own."""
     found = (*_folder(config), *_agent(config, environment), _memory(), _cores())
     facts = {"cpus": len(os.sched_getaffinity(0)), "memory_bytes": _memory_bytes()[0], "kernel": platform.release()}
-    return Probe(f"{platform.system()} {platform.release()}", found, facts)
+    return HealthCheck(f"{platform.system()} {platform.release()}", found, facts)
 
 
 def node(name: str) -> NodeFacts:
