@@ -1,4 +1,4 @@
-"""One round of the meter: count what ran, turn periods over, and ask runs to stop that may not go on."""
+"""The metering cycle: count usage, roll periods over, and stop runs whose budget or schedule window has ended."""
 
 from collections import Counter
 from datetime import datetime
@@ -30,10 +30,11 @@ ACTOR = "budgets"
 
 
 def run() -> None:
+    """Run one metering cycle. An error with one job or budget does not stop the others."""
     now = timezone.now()
-    usage.weigh_anew(quotas.settings().half_life_seconds, now)
+    usage.reweigh(quotas.settings().half_life_seconds, now)
     stops = meter.count_due(now)
-    if meter.turn_over(now):
+    if meter.roll_over(now):
         stops += meter.count_due(now)
     for stop in stops:
         run_isolated(task_triggers.METER, f"stopping job {stop.job_id}", partial(_stop, stop))
@@ -45,7 +46,7 @@ def run() -> None:
 
 
 def format_amount(budget: Budget, amount: int) -> str:
-    """An amount for people."""
+    """Format an amount of the budget for people, with its unit."""
     if budget.unit == Budget.Unit.SLOT_HOURS:
         return f"{amount / 3600:,.2f} slot-hours"
     return f"{amount / MICRO:,.2f} {budget.currency}"
@@ -78,7 +79,7 @@ def _defer(job: Job, now: datetime) -> None:
 
 
 def _note_rates(now: datetime) -> None:
-    """How much of each current period a day of what runs now would take."""
+    """Store, for each current period, the usage per day of what runs now."""
     periods = {
         row.budget_id: row for row in BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True)
     }
@@ -112,7 +113,10 @@ def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:
 
 
 def _warn(period: BudgetPeriod) -> None:
-    """In the trail, and in the feed of every team that is charged to it (by the newest of its jobs)."""
+    """Record that the soft limit is passed in the audit trail and in the feed of every team charged to the budget.
+
+    The event is appended to the newest job of each team.
+    """
     budget = period.budget
     message = (
         f"Budget {budget.name!r}: {format_amount(budget, period.spent)} of "

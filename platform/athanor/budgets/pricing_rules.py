@@ -1,4 +1,4 @@
-"""What administrators say about pools: prices by weekday and hour, whether they are spot, what a slot draws."""
+"""Changes of prices by administrators: base price, rules by weekday and hour, spot, watts, and series."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -21,6 +21,7 @@ MOST_RULES = 50
 
 
 def pool_of(pool_id: str) -> Pool:
+    """Return the pool with its cluster, or raise NotFound."""
     row = Pool.objects.select_related("cluster").filter(pk=pool_id).first()
     if row is None:
         raise NotFound("pool", pool_id)
@@ -28,7 +29,10 @@ def pool_of(pool_id: str) -> Pool:
 
 
 def set_pricing(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
-    """Its price, rules (all of them), spot and watts; what is left out stays."""
+    """Change a pool's price, rules (all of them), spot and watts; omitted fields are unchanged.
+
+    `guard` checks the request's If-Match against the locked row. Raise Invalid for rules that are not valid.
+    """
     _check_rules(wanted.get("rules", []))
     with transaction.atomic():
         quotas.locked_root()
@@ -63,7 +67,7 @@ def set_pricing(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
 
 
 def facts(pool: Pool) -> dict[str, Any]:
-    """As the audit trail keeps them, and as an ETag is made of them."""
+    """Return the pricing facts of a pool, for the audit trail and the ETag."""
     terms = PoolTerms.objects.filter(pool=pool).first() or PoolTerms(pool=pool)
     rules = PriceRule.objects.filter(pool=pool).order_by("position")
     return {
@@ -75,8 +79,10 @@ def facts(pool: Pool) -> dict[str, Any]:
 
 
 def connect(actor: User, **wanted: Any) -> Series:
-    """The price series of a pool or the carbon series of a cluster, as it is wanted now. Its points stay, and so does
-    what is not named."""
+    """Create or change the price series of a pool or the carbon series of a cluster.
+
+    Its points and omitted fields are unchanged.
+    """
     kind, pool_id, cluster_id = wanted["kind"], wanted.pop("pool_id", ""), wanted.pop("cluster_id", "")
     if kind == Series.Kind.PRICE:
         of: dict[str, Any] = {"pool": pool_of(pool_id), "cluster": None}
@@ -100,6 +106,7 @@ def connect(actor: User, **wanted: Any) -> Series:
 
 
 def series_of(series_id: str) -> Series:
+    """Return a series, or raise NotFound."""
     row = Series.objects.select_related("pool__cluster", "cluster").filter(pk=series_id).first()
     if row is None:
         raise NotFound("series", series_id)
@@ -107,6 +114,7 @@ def series_of(series_id: str) -> Series:
 
 
 def remove(series_id: str, actor: User) -> None:
+    """Delete a series with its points."""
     row = series_of(series_id)
     with transaction.atomic():
         before = _audited_fields(row)
@@ -115,7 +123,7 @@ def remove(series_id: str, actor: User) -> None:
 
 
 def _audited_fields(row: Series) -> dict[str, Any]:
-    """Many providers take their key as a part of the address."""
+    """Return the audited fields; of the URL only its origin, because many providers put their key in the rest."""
     return {"kind": row.kind, "pool": row.pool_id, "cluster": row.cluster_id, **audit.address(row.url)}
 
 

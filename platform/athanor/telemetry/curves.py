@@ -77,7 +77,7 @@ def averages(asked: Asked) -> dict[Key, Matrix]:
         inside = (buckets[rollups.FIRST_STEP] >= segment.low) & (buckets[rollups.LAST_STEP] < segment.high)
         found[segment.job, name].append(buckets[:, inside])
     joined = {key: _in_order(np.concatenate(parts, axis=1), rollups.LAST_STEP) for key, parts in found.items()}
-    return {key: rollups.averaged(buckets, asked.points) for key, buckets in joined.items() if buckets.shape[1]}
+    return {key: rollups.average(buckets, asked.points) for key, buckets in joined.items() if buckets.shape[1]}
 
 
 def names_of(jobs: Sequence[str]) -> list[str]:
@@ -141,7 +141,7 @@ def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:
 
 
 def _within(finer: Matrix, buckets: Matrix) -> Matrix:
-    """Return the columns of a finer level, or the points, that these buckets summarize."""
+    """Return the columns of a finer level, or the points, that these buckets summarise."""
     last = finer[rollups.LAST_STEP] if finer.shape[0] == rollups.BUCKET_ROWS else finer[rollups.STEP]
     chosen = np.zeros(finer.shape[1], dtype=bool)
     for bucket in buckets.T:

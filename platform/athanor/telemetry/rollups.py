@@ -1,6 +1,6 @@
 """Rollups: a series at several resolutions, and its downsampling to a given width. Pure.
 
-Level 0 contains the points (step, time, value). A bucket of level k summarizes 16**k points: its range, count and sum,
+Level 0 contains the points (step, time, value). A bucket of level k summarises 16**k points: its range, count and sum,
 the values at both ends, and the lowest and the highest with their positions. A chart reads the coarsest level that has
 at least one bucket per pixel, so it reads about as much for a thousand points as for a thousand million.
 """
@@ -26,7 +26,7 @@ NO_POINTS: Matrix = np.empty((POINT_ROWS, 0))
 
 
 def size_of(level: int) -> int:
-    """Return how many points a full bucket of `level` summarizes."""
+    """Return how many points a full bucket of `level` summarises."""
     return int(FACTOR**level)
 
 
@@ -42,14 +42,14 @@ def extend(matrix: Matrix, level: int, points: Matrix) -> Matrix:
     size = size_of(level)
     filled = int(matrix[COUNT, -1]) % size if matrix.shape[1] else 0
     starts = np.arange(size - filled if filled else size, points.shape[1], size)
-    fresh = _summed(points, np.concatenate([[0], starts]))
+    fresh = _summarise(points, np.concatenate([[0], starts]))
     if not filled:
         return np.concatenate([matrix, fresh], axis=1)
     both = np.concatenate([matrix[:, -1:], fresh[:, :1]], axis=1)
-    return np.concatenate([matrix[:, :-1], merged(both, np.array([0])), fresh[:, 1:]], axis=1)
+    return np.concatenate([matrix[:, :-1], merge(both, np.array([0])), fresh[:, 1:]], axis=1)
 
 
-def merged(buckets: Matrix, starts: np.ndarray) -> Matrix:
+def merge(buckets: Matrix, starts: np.ndarray) -> Matrix:
     """Return coarser buckets, each from one of `starts` up to the next."""
     ends = np.append(starts[1:], buckets.shape[1]) - 1
     lows, highs = _lowest(buckets[LOW], starts), _lowest(-buckets[HIGH], starts)
@@ -109,11 +109,11 @@ def downsample(points: Matrix, limit: int) -> Matrix:
     return points[:, chosen[np.concatenate([[True], chosen[1:] != chosen[:-1]])]]
 
 
-def averaged(buckets: Matrix, limit: int) -> Matrix:
+def average(buckets: Matrix, limit: int) -> Matrix:
     """Return at most `limit` buckets, each merged from an equal number of the given ones."""
     if buckets.shape[1] <= limit:
         return buckets
-    return merged(buckets, np.arange(limit) * buckets.shape[1] // limit)
+    return merge(buckets, np.arange(limit) * buckets.shape[1] // limit)
 
 
 def level_for(points: float, wanted: int) -> int:
@@ -129,8 +129,8 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise(range(0, count + 1, size)))
 
 
-def _summed(points: Matrix, starts: np.ndarray) -> Matrix:
-    return merged(as_buckets(points), starts)
+def _summarise(points: Matrix, starts: np.ndarray) -> Matrix:
+    return merge(as_buckets(points), starts)
 
 
 def _lowest(values: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ class World:
             Budget.objects.filter(pk=budget.pk).update(amount=facts[1])
             budget.refresh_from_db()
             start, end = bounds(Every(budget.period), self.now)
-            period = ledger.opened(budget, seconds_of(start), seconds_of(end), self.now)
+            period = ledger.open_period(budget, seconds_of(start), seconds_of(end), self.now)
             book = ledger.Book([period.pk], [], self.now)
             if difference := budget.amount - book.periods[period.pk].amount:
                 book.adjust(period.pk, difference)
@@ -100,7 +100,7 @@ class World:
 
     def round(self, _: None) -> None:
         meter.count_due(self.now)
-        meter.turn_over(self.now)
+        meter.roll_over(self.now)
         meter.count_due(self.now)
 
     def _job(self, index: int) -> Job:
@@ -208,7 +208,7 @@ def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: 
                 rows = Meter.objects.select_for_update(no_key=True).filter(closed=False).order_by("pk")
                 Meter.objects.filter(pk__in=[row.pk for row in rows]).update(due_at=NOON)
             meter.count_due(NOON + timedelta(seconds=second))
-            meter.turn_over(NOON + timedelta(seconds=second))
+            meter.roll_over(NOON + timedelta(seconds=second))
 
     def ended(mine: list[int]) -> None:
         for index in mine:

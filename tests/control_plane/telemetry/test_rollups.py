@@ -90,6 +90,6 @@ def test_each_level_is_sixteen_times_coarser_and_a_chart_reads_the_coarsest_that
 
 
 def test_averages_of_equal_stretches() -> None:
-    buckets = rollups.averaged(rollups.as_buckets(points_of([1.0, 3.0, 10.0, 30.0])), 2)
+    buckets = rollups.average(rollups.as_buckets(points_of([1.0, 3.0, 10.0, 30.0])), 2)
     assert (buckets[rollups.SUM] / buckets[rollups.COUNT]).tolist() == [2.0, 20.0]
     assert buckets[rollups.HIGH].tolist() == [3.0, 30.0]
