@@ -64,10 +64,10 @@ def test_a_submission_of_two_nodes_starts_one_program_on_each(case: Case) -> Non
         assert case.starts(handle) == 1
         return
     wait_until(lambda: case.starts(handle) == 2, "both have started", 30)
-    told = [json.loads((case.signals / f"environment-{handle.backend_name}-{i}").read_text()) for i in (0, 1)]
-    assert [each["ATHANOR_NODE_INDEX"] for each in told] == ["0", "1"]
-    assert all(each["ATHANOR_ATTEMPT_TOKEN"] == SECRET for each in told)
-    assert all(each["ATHANOR_NODE_ADDRESS"] and each["ATHANOR_NODE_NAME"] for each in told)
+    seen = [json.loads((case.signals / f"environment-{handle.backend_name}-{i}").read_text()) for i in (0, 1)]
+    assert [each["ATHANOR_NODE_INDEX"] for each in seen] == ["0", "1"]
+    assert all(each["ATHANOR_ATTEMPT_TOKEN"] == SECRET for each in seen)
+    assert all(each["ATHANOR_NODE_ADDRESS"] and each["ATHANOR_NODE_NAME"] for each in seen)
     case.finish(handle)
     assert case.until(handle, Presence.FINISHED).exit_status == 0
 
@@ -114,7 +114,7 @@ def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fau
     handle = case.backend.submit(submission)
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     with meeting(case, fault):
-        # A listing that forgets cannot be told from the truth by one look: who asks must look more than once.
+        # A listing that forgets is not distinguishable from the truth in one observation: callers must observe more than once.
         seen = case.observe(handle).presence
         assert seen is Presence.PRESENT or (fault in FORGETFUL and seen in (Presence.ABSENT, Presence.UNKNOWN))
     if isinstance(case.backend, ListsOurs):
@@ -135,7 +135,7 @@ def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fau
 
 
 def test_submitted_again_while_listings_forget_it_still_starts_once(case: Case) -> None:
-    """Whoever submits looks first, and is told that nothing is there."""
+    """The submission queries first, and gets the answer that nothing exists."""
     submission = case.submission()
     first = case.backend.submit(submission)
     wait_until(lambda: case.starts(first) == 1, "it has started", 30)
@@ -259,8 +259,8 @@ def test_hostile_names_and_values_are_only_names_and_values(case: Case) -> None:
     handle = case.backend.submit(case.backend.render(plan))
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     if type(case).starts is Case.starts:
-        (told,) = case.signals.glob(f"environment-{handle.backend_name}-*")
-        assert json.loads(told.read_text())["HOSTILE"] == HOSTILE
+        (written,) = case.signals.glob(f"environment-{handle.backend_name}-*")
+        assert json.loads(written.read_text())["HOSTILE"] == HOSTILE
     case.finish(handle)
     case.until(handle, Presence.FINISHED)
 

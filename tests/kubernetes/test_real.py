@@ -56,14 +56,14 @@ def test_a_job_of_two_pods_runs_under_the_level_restricted(config: dict[str, Any
 
 
 def test_the_suite_for_real_clusters_runs_on_one_that_is_given_by_a_file(kubernetes: KubernetesCase) -> None:
-    told = {
+    variables = {
         real_kubernetes.KUBECONFIG: str(kubernetes.cluster.kubeconfig()),
         real_kubernetes.COMMAND: f'["{sys.executable}"]',
         "PYTHONPATH": f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}",
     }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/backends", "-k", SUITE],
-        cwd=REPOSITORY, env={**os.environ, **told}, capture_output=True, text=True, timeout=120, check=False,
+        cwd=REPOSITORY, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "9 passed" in done.stdout

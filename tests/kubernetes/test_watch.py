@@ -56,7 +56,7 @@ def test_a_connection_that_ends_is_taken_up_where_it_was(kubernetes: KubernetesC
         kubernetes.cluster.cut_watches()
         wait_until(lambda before=before: kubernetes.calls() >= before + 2 and seen.wait(0), "both follow again", 20)
     kubernetes.finish(handle)
-    wait_until(lambda: (job := seen.job(handle.backend_name)) is not None and job.complete, "the end was told", 20)
+    wait_until(lambda: (job := seen.job(handle.backend_name)) is not None and job.complete, "the end was reported", 20)
 
 
 def test_an_empty_listing_is_no_absence(kubernetes: KubernetesCase) -> None:
@@ -88,7 +88,7 @@ def test_a_late_listing_is_brought_up_to_date_by_what_follows(kubernetes: Kubern
     watch.stop_all()
     with kubernetes.cluster.faulty("stale_list"):
         seen = the_watch(kubernetes)
-        wait_until(lambda: seen.job(second.backend_name) is not None, "what the listing lacked is told", 20)
+        wait_until(lambda: seen.job(second.backend_name) is not None, "what the listing lacked is reported", 20)
     assert {kubernetes.observe(handle).presence for handle in (first, second)} == {Presence.PRESENT}
     kubernetes.finish(first)
     kubernetes.finish(second)

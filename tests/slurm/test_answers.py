@@ -71,7 +71,7 @@ def test_a_state_is_a_base_and_flags_in_every_spelling() -> None:
 
 
 def test_exit_statuses_of_all_spellings() -> None:
-    assert parse.observation(squeue("FAILED", exit_code="21248")).exit_status == 83  # as wait() tells it
+    assert parse.observation(squeue("FAILED", exit_code="21248")).exit_status == 83  # as wait() reports it
     assert parse.observation(squeue("FAILED", exit_code="83:0")).exit_status == 83
     assert parse.observation(squeue("FAILED", exit_code="0:9")).exit_status == -9
     assert parse.observation(squeue("FAILED", exit_code="36608")).exit_status == -15  # a shell's 128 + 15

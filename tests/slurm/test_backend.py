@@ -101,8 +101,8 @@ def test_of_two_jobs_of_one_name_one_runs(slurm_commands: SlurmCase) -> None:
     assert second != handle.backend_id
 
     def refused() -> list[str]:
-        told = [slurm_commands.cluster.run("scontrol", "show", "job", each) for each in (handle.backend_id, second)]
-        return [text for text in told if f"ExitCode={RAN_BEFORE}:0" in text]
+        reported = [slurm_commands.cluster.run("scontrol", "show", "job", each) for each in (handle.backend_id, second)]
+        return [text for text in reported if f"ExitCode={RAN_BEFORE}:0" in text]
 
     wait_until(lambda: len(refused()) == 1, "the one that came second, whichever, has ended", 30)
     wait_until(lambda: slurm_commands.starts(handle) == 1, "the other has started", 30)
@@ -194,10 +194,10 @@ def test_what_a_job_asks_for_is_what_slurm_gives(slurm_commands: SlurmCase, slur
     )  # fmt: skip
     slurm_commands.until(handle, Presence.PRESENT)
     wait_until(lambda: slurm_commands.observe(handle).phase is Phase.RUNNING, "it runs", 30)
-    told = slurm.run("scontrol", "--oneliner", "show", "job", handle.backend_id)
+    reported = slurm.run("scontrol", "--oneliner", "show", "job", handle.backend_id)
     for part in ("TresPerNode=gres:gpu:a100:2", "NumCPUs=6", "MinMemoryNode=2G", "ExcNodeList=n3", "Switches=1"):
-        assert part in told
-    assert "planted-secret" not in told
+        assert part in reported
+    assert "planted-secret" not in reported
     assert slurm_commands.observe(handle).nodes == ("n4",)
     (n4,) = [node for node in slurm_commands.backend.nodes() if node.name == "n4"]
     assert (n4.accelerator, n4.slots, n4.slots_used) == ("a100", 2, 2)
@@ -218,11 +218,11 @@ def test_the_agents_know_where_they_are(slurm_commands: SlurmCase) -> None:
     handle = running(slurm_commands, nodes=4)
     wait_until(lambda: slurm_commands.starts(handle) == 4, "all have started", 30)
     files = [slurm_commands.signals / f"environment-{handle.backend_name}-{index}" for index in range(4)]
-    told = [json.loads(file.read_text()) for file in files]
-    assert [each["ATHANOR_NODE_NAME"] for each in told] == ["n1", "n2", "n3", "n4"]
-    assert [each["ATHANOR_NODE_TOPOLOGY"] for each in told] == ["spine/leaf1"] * 2 + ["spine/leaf2"] * 2
-    assert {each["ATHANOR_NODE_ADDRESS"] for each in told} == {"127.0.0.1"}
-    folders = [Path(each["ATHANOR_WORK_DIR"]) for each in told]
+    reported = [json.loads(file.read_text()) for file in files]
+    assert [each["ATHANOR_NODE_NAME"] for each in reported] == ["n1", "n2", "n3", "n4"]
+    assert [each["ATHANOR_NODE_TOPOLOGY"] for each in reported] == ["spine/leaf1"] * 2 + ["spine/leaf2"] * 2
+    assert {each["ATHANOR_NODE_ADDRESS"] for each in reported} == {"127.0.0.1"}
+    folders = [Path(each["ATHANOR_WORK_DIR"]) for each in reported]
     assert len(set(folders)) == 4
     slurm_commands.finish(handle)
     slurm_commands.until(handle, Presence.FINISHED)

@@ -1,4 +1,4 @@
-"""A job goes on from a model: its team's by name or id, or a bucket's; its attempt is given that model and no other."""
+"""A job continues from a model, by its name or id in the team or from a bucket; its attempt can read only that model."""
 
 import copy
 import json

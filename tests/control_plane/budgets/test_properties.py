@@ -197,7 +197,7 @@ def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: 
     def guarded(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - reported to the test's own thread
             failures.append(error)
         finally:
             connection.close()

@@ -1,4 +1,4 @@
-"""When jobs may run by price and carbon; series that a real server tells; what waiting saved."""
+"""When jobs may run by price and carbon; series fetched from a real server; what waiting saved."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -109,8 +109,8 @@ def test_what_waiting_for_the_window_saved_is_told(
     assert (found.cost, found.saved_cost) == (500_000, 1_500_000)
     assert (found.milligrams, found.saved_milligrams) == pytest.approx((25_000, 75_000), abs=2), "a quarter of a kWh"
     assert sum(UsageHour.objects.values_list("saved_cost", flat=True)) == 1_500_000
-    told = api.send("GET", f"jobs/{job.id}/cost").json()
-    assert (told["charged"], told["saved_cost"], told["has_ceiling"]) == (500_000, 1_500_000, True)
+    answer = api.send("GET", f"jobs/{job.id}/cost").json()
+    assert (answer["charged"], answer["saved_cost"], answer["has_ceiling"]) == (500_000, 1_500_000, True)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_provider_is_asked_when_it_is_due(provider: Provider, pool: Pool, sett
     settings.ATHANOR = settings.ATHANOR.model_copy(update={"webhook_allow": "127.0.0.1"})
     history = [{"datetime": f"2026-03-10T{hour:02}:00:00Z", "carbonIntensity": 100 + hour / 8} for hour in range(24)]
     provider.body = json.dumps({"data": {"history": history}}).encode()
-    assert not fetching.due().exists(), "not again at once"
+    assert not fetching.due().exists(), "not again immediately"
     assert fetching.fetch(row.pk) == ""
     row.refresh_from_db()
     assert row.problem == "" and row.fetched_at is not None

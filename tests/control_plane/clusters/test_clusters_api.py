@@ -224,8 +224,8 @@ def test_a_quarantined_node_is_avoided_drained_and_given_back(operator: Api, pat
     assert iron.nodes["g1"].state is NodeState.READY
     assert quarantined_names(cluster) == ()
     assert operator.send("POST", f"{path}/nodes/g1:release").json()["code"] == "not_quarantined"
-    told = operator.send("GET", f"{path}/nodes/g1/incidents").json()["items"]
-    assert [(item["kind"], item["actor"]) for item in told] == [("released", "root"), ("quarantined", "root")]
+    incidents = operator.send("GET", f"{path}/nodes/g1/incidents").json()["items"]
+    assert [(item["kind"], item["actor"]) for item in incidents] == [("released", "root"), ("quarantined", "root")]
     assert set(AuditEvent.objects.values_list("action", flat=True)) >= {"node.quarantine", "node.release"}
 
 

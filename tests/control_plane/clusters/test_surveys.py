@@ -93,9 +93,9 @@ def test_a_cluster_that_is_away_hides_no_other_and_says_so(iron: World) -> None:
     broken = Cluster.objects.create(name="copper", kind="fake_cluster", config={"no_such_field": 1})
     iron.away = 10
     surveys.survey_due()
-    told = {row.cluster.name: row.problem for row in Survey.objects.select_related("cluster")}
-    assert told["iron"] == "the backend is away"
-    assert "no_such_field" in told["copper"]
+    problems = {row.cluster.name: row.problem for row in Survey.objects.select_related("cluster")}
+    assert problems["iron"] == "the backend is away"
+    assert "no_such_field" in problems["copper"]
     assert not ClusterProbe.objects.get(cluster__name="iron").usable
     assert not ClusterProbe.objects.filter(cluster=broken).exists()
     iron.away = 0

@@ -88,14 +88,14 @@ def test_a_public_name_of_a_private_address_is_refused(addresses: list[str], mon
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     with pytest.raises(Refused, match="does not lead to a public address") as refused:
         resolve("https://rebinding.example.org/", NONE)
-    assert not any(address in str(refused.value) for address in addresses), "an address inside is told to nobody"
+    assert not any(address in str(refused.value) for address in addresses), "internal addresses are not revealed"
     outcome = outbound.post("https://rebinding.example.org/", b"{}", {}, NONE)
     assert (outcome.status, outcome.is_success) == (0, False)
     assert outcome.error.startswith("not sent: ")
 
 
 def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the error tells which names exist in the platform's network."""
+    """Otherwise the error reveals which names exist in the platform's network."""
 
     def inside(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
@@ -108,8 +108,8 @@ def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch
         monkeypatch.setattr(socket, "getaddrinfo", answer)
         errors.append(outbound.post("https://db.internal/", b"{}", {}, NONE).error)
     assert errors[0] == errors[1] == "not sent: db.internal does not lead to a public address"
-    told = outbound.post("https://db.internal/", b"{}", {}, Allowed("db.internal")).error
-    assert "Name or service not known" in told, "what an administrator has allowed is explained"
+    message = outbound.post("https://db.internal/", b"{}", {}, Allowed("db.internal")).error
+    assert "Name or service not known" in message, "what an administrator has allowed is explained"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Starts shims and reads the folders they keep."""
+"""The local backend: starts shims and reads the folders of attempts."""
 
 import json
 import os
@@ -41,7 +41,7 @@ INHERITED = (
 
 
 class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
-    """Keyword arguments: the fields of LocalConfig."""
+    """Runs each attempt as processes of this machine. Keyword arguments: the fields of LocalConfig."""
 
     configuration = LocalConfig
 
@@ -51,6 +51,7 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         self._command = self._config.command
 
     def render(self, plan: LaunchPlan) -> Submission:
+        """Return the command and its environment. Raise BackendRejected for more than one node."""
         if plan.nodes != 1:
             raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
         environment = {
@@ -66,6 +67,7 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         return Submission(plan.backend_name, text, environment, plan.secrets)
 
     def submit(self, submission: Submission) -> Handle:
+        """Start a shim in the attempt's folder, unless the attempt has started before."""
         place = self._root / submission.backend_name
         handle = Handle(submission.backend_name, submission.backend_name)
         try:
@@ -92,15 +94,18 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         return handle
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        """Read the folder of each attempt."""
         return {handle: self._observe(self._root / handle.backend_name) for handle in handles}
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Create the file `stop` or `kill` and wake the shim."""
         place = self._root / handle.backend_name
         if place.is_dir():
             (place / (folder.KILL if force else folder.STOP)).touch()
             folder.wake_shim(place)
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """Read the attempt's log from a byte offset."""
         begin = byte_cursor(cursor)
         try:
             with (self._root / handle.backend_name / folder.LOG).open("rb") as log:
@@ -113,15 +118,18 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         return log_part(content, begin)
 
     def list_ours(self) -> frozenset[str]:
+        """Return the attempts with a live shim."""
         try:
             return frozenset(place.name for place in self._root.glob("athanor-*") if folder.is_locked(place))
         except OSError as error:
             raise BackendUnavailable(f"cannot read {self._root}: {error}") from error
 
     def check_health(self) -> HealthCheck:
+        """Check the directory, disk, memory, cores and the agent's command."""
         return health_check.check_health(self._config, _inherited())
 
     def nodes(self) -> list[NodeFacts]:
+        """Return this machine."""
         return [health_check.node(socket.gethostname())]
 
     def _observe(self, place: Path) -> Observation:
