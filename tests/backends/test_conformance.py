@@ -114,7 +114,7 @@ def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fau
     handle = case.backend.submit(submission)
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     with meeting(case, fault):
-        # A listing that forgets is not distinguishable from the truth in one observation: callers must observe more than once.
+        # A listing that forgets looks like the truth in one observation: callers must observe more than once.
         seen = case.observe(handle).presence
         assert seen is Presence.PRESENT or (fault in FORGETFUL and seen in (Presence.ABSENT, Presence.UNKNOWN))
     if isinstance(case.backend, ListsOurs):

@@ -1,4 +1,4 @@
-"""A job continues from a model, by its name or id in the team or from a bucket; its attempt can read only that model."""
+"""A job continues from a model of its team, by name or id, or of a bucket; its attempt can read only that model."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Examines a cluster: may we do what we need, and would a job start? Each finding says what to do about it."""
+"""The health check of a Kubernetes cluster: do we have the rights that we need, and would a job start?"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ USEFUL = (
 
 
 def check_health(config: KubernetesConfig, connect: Callable[[], KubernetesClient]) -> HealthCheck:
-    """`connect` gives the client, or raises BackendUnavailable."""
+    """Return the findings. `connect` returns the client, or raises BackendUnavailable."""
     version = ""
     facts: dict[str, object] = {}
     findings: list[Finding] = []
@@ -111,7 +111,7 @@ def _rights(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Find
 
 
 def may(client: KubernetesClient, group: str, resource: str, verb: str) -> bool:
-    """In all namespaces: those of the teams are made as they are needed."""
+    """Return whether we have the right in all namespaces: those of the teams are created on demand."""
     name, _, sub = resource.partition("/")
     wanted = {"group": group, "resource": name, "verb": verb, **({"subresource": sub} if sub else {})}
     asked = {
@@ -160,7 +160,7 @@ def _network(config: KubernetesConfig) -> Iterator[Finding]:
 
 
 def _namespaces(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
-    """Whether the cluster minds the level that teams' namespaces ask for: a Job that breaks it must be warned of."""
+    """Check whether the cluster enforces the Pod Security level of teams' namespaces, by a dry run."""
     found = client.json("GET", path("v1", "namespaces"), labelSelector=names.ours(config), limit=1).get("items") or []
     if config.security.level is not PodSecurity.RESTRICTED:
         yield Finding(

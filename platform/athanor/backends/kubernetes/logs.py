@@ -1,8 +1,8 @@
-"""The pods' own output, read on from a cursor.
+"""The pods' output, read from a cursor.
 
-The API knows no offsets, but each line has a time. The cursor holds, for each pod, the time of the last line that was
-handed over and how many lines of that very time were (clocks may be coarse); reading on asks from that second on and
-leaves out what was there before.
+The API has no offsets, but each line has a time. The cursor contains, for each pod, the time of the last line that was
+returned and how many lines of that same time were (clocks may be coarse); reading continues from that second and skips
+what was returned before.
 """
 
 import json
@@ -22,7 +22,7 @@ MOST_BYTES = 64 * LOG_PART_BYTES  # where one second holds more than a part; kub
 
 
 def chosen(pods: Sequence[PodState]) -> list[PodState]:
-    """Those whose words are worth reading: all of a few; else the first to fail and the first of all."""
+    """Return the pods to read: all if they are few; otherwise the first ones to fail and the first of all."""
     ordered = sorted(pods, key=lambda pod: (pod.index, pod.name))
     if len(ordered) <= MOST_PODS:
         return ordered
@@ -32,6 +32,7 @@ def chosen(pods: Sequence[PodState]) -> list[PodState]:
 
 
 def read(client: KubernetesClient, pods: Sequence[PodState], cursor: str | None) -> LogPart:
+    """Return the next part of the pods' output, prefixed with the pod's index if there are several."""
     deadline = time.monotonic() + CALL_SECONDS
     seen: dict[str, str] = json.loads(cursor) if cursor else {}
     picked = chosen(pods)
@@ -48,7 +49,7 @@ def read(client: KubernetesClient, pods: Sequence[PodState], cursor: str | None)
 def _read_pod(
     client: KubernetesClient, pod: PodState, after: str, label: str, room: int, deadline: float
 ) -> tuple[str, str]:
-    """Whole lines later than `after`, and the mark of the last of them. Times of one length sort as text."""
+    """Return complete lines after `after`, and the mark of the last one. Times of one length sort as text."""
     mark = _mark(after)
     wanted = room
     while True:
@@ -76,7 +77,7 @@ def _read_pod(
 
 
 def _mark(text: str) -> tuple[str, float]:
-    """A time, and how many lines of it were handed over; cursors of earlier versions know the time only."""
+    """Return a mark's time, and how many lines of it were returned; cursors of earlier versions have the time only."""
     stamp, _, number = text.partition(" ")
     return stamp, int(number) if number else float("inf")
 

@@ -1,4 +1,4 @@
-"""Batch jobs of a Slurm cluster, each named after its attempt."""
+"""The Slurm backend: batch jobs of a cluster, each named after its attempt."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ MARK = "END-OF-NAMES"
 
 
 class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, SyncsTeams):
-    """What it takes is in config.py."""
+    """Runs each attempt as a batch job. Keyword arguments: the fields of SlurmConfig."""
 
     configuration: ClassVar[type[BaseModel]] = SlurmConfig
 
@@ -47,6 +47,7 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         self._logs = self.config.log_directory.rstrip("/")
 
     def render(self, plan: LaunchPlan) -> Submission:
+        """Return the batch script and its options. Raise BackendRejected for what Slurm cannot be asked for."""
         asked = script.request(self.config, plan)
         environment = {
             **self.config.profile.variables(plan.accelerator, plan.nodes + plan.spare_nodes),
@@ -57,12 +58,14 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         return Submission(plan.backend_name, text, environment, plan.secrets, asked)
 
     def submit(self, submission: Submission) -> Handle:
+        """Submit the batch job, or adopt the one that exists."""
         assert isinstance(submission.payload, script.JobRequest)
         variables = {**submission.environment, **submission.secrets}
         number = self.client.submit(submission.payload, variables, Deadline())
         return Handle(submission.backend_name, str(number))
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        """Observe all attempts with one listing; ask for those that Slurm has forgotten by name."""
         if not handles:
             return {}
         deadline = Deadline()
@@ -79,37 +82,44 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         return answers
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Cancel the attempt's jobs."""
         self.client.cancel(handle.backend_name, force=force, deadline=Deadline())
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """Read the attempt's log from a byte offset."""
         begin = byte_cursor(cursor)
         file = shlex.quote(f"{self._logs}/{handle.backend_name}.log")
         program = f"[ ! -e {file} ] || tail -c +{begin + 1} {file} | head -c {LOG_PART_BYTES}"
         return log_part(self._read(program, Deadline()), begin)
 
     def list_ours(self) -> frozenset[str]:
+        """Return the names of our live jobs."""
         with self.client.jobs(Deadline()) as jobs:
             return frozenset(job.name for job in jobs if job.is_alive)
 
     def nodes(self) -> list[NodeFacts]:
+        """Return the cluster's nodes."""
         return self.client.nodes(Deadline())
 
     def drain(self, node: str, reason: str) -> None:
+        """Drain a node."""
         self.client.set_drained(node, reason, Deadline())
 
     def undrain(self, node: str) -> None:
+        """Undrain a node."""
         self.client.set_drained(node, None, Deadline())
 
     def check_health(self) -> HealthCheck:
+        """Check the cluster and its configuration for our jobs."""
         return health_check.check_health(self.config, self.client)
 
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
-        """Accounts, by sacctmgr; nothing where Slurm keeps no accounts."""
+        """Create accounts with sacctmgr; nothing if the cluster has no accounting."""
         accounts = [script.account_of(self.config, team) for team in teams]
         return self.client.ensure_accounts([account for account in accounts if account], Deadline())
 
     def _forgotten(self, names: list[str], deadline: Deadline) -> Iterator[tuple[str, Observation]]:
-        """What Slurm does not know any more: by what the job wrote down at its end, then by the accounting."""
+        """Yield observations of jobs that Slurm has forgotten, by their NAME.end or by the accounting."""
         left = dict.fromkeys(names)
         listed = "\n".join(name for name in names if script.NAME.fullmatch(name))
         program = (

@@ -1,4 +1,4 @@
-"""What is right and wrong with a Slurm cluster, for those who connect it."""
+"""The health check of a Slurm cluster, for its administrators."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ NOT_SHARED = frozenset({"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"
 
 
 def check_health(config: SlurmConfig, client: SlurmClient) -> HealthCheck:
+    """Return the findings. A cluster that does not answer is a finding."""
     deadline = Deadline()
     try:
         settings = client.settings(deadline)
