@@ -309,9 +309,9 @@ def test_a_configuration_that_does_not_fit_is_refused_by_its_field(case: Case) -
     assert any("fabric" in place for place in places)
 
 
-def test_an_examination_finds_it_usable_and_says_what_to_do_about_the_rest(case: Case) -> None:
+def test_a_health_check_finds_it_usable_and_says_what_to_do_about_the_rest(case: Case) -> None:
     if not isinstance(case.backend, ChecksHealth):
-        pytest.skip("it cannot be examined")
+        pytest.skip("it has no health check")
     found = case.backend.check_health()
     assert found.is_usable, found.findings
     assert found.version
@@ -322,9 +322,9 @@ def test_an_examination_finds_it_usable_and_says_what_to_do_about_the_rest(case:
         assert finding.remedy or finding.level is Level.OK, finding
 
 
-def test_an_examination_of_what_does_not_answer_is_a_finding(case: Case) -> None:
+def test_a_health_check_of_what_does_not_answer_is_a_finding(case: Case) -> None:
     if not isinstance(case.backend, ChecksHealth):
-        pytest.skip("it cannot be examined")
+        pytest.skip("it has no health check")
     broken = case.faulty(Fault.ERROR)
     if broken is None:
         pytest.skip("there is nothing between us and it")

@@ -310,7 +310,7 @@ def test_logs_of_several_pods_are_told_apart_and_long_ones_come_in_parts(kuberne
     kubernetes.finish(handle)
 
 
-def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(kubernetes: KubernetesCase) -> None:
+def test_the_health_check_finds_what_is_wrong_and_says_what_to_do(kubernetes: KubernetesCase) -> None:
     kubernetes.backend.sync_teams(["research"])
     kubernetes.use(
         queue="somewhere", priority_classes={"high": "not-there"}, topology_labels=["no.such/label"],
@@ -330,7 +330,7 @@ def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(kubernetes: Kubernet
         assert words in text, words
 
 
-def test_the_doctor_sees_whether_pod_security_is_minded(kubernetes: KubernetesCase) -> None:
+def test_the_health_check_sees_whether_pod_security_is_enforced(kubernetes: KubernetesCase) -> None:
     kubernetes.backend.sync_teams(["research"])
 
     def of_pod_security() -> Any:

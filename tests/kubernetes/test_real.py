@@ -22,7 +22,7 @@ from tests.kubernetes.test_objects import plan
 PROGRAM = "import os; print('index', os.environ['ATHANOR_NODE_INDEX'], flush=True)"
 SUITE = (
     "real_kubernetes and (two_nodes or adopts or preempted or behind or waits_it_never or "
-    "examination or cursor or lost_answer)"
+    "health_check or cursor or lost_answer)"
 )
 
 

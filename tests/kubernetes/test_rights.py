@@ -24,7 +24,7 @@ def granted() -> set[tuple[str, str, str]]:
     }
 
 
-def test_the_manifest_grants_what_the_examination_asks_for_and_no_more() -> None:
+def test_the_manifest_grants_what_the_health_check_asks_for_and_no_more() -> None:
     needed = [
         *health_check.NEEDED,
         health_check.WITH_NETWORK_POLICY,
@@ -32,8 +32,8 @@ def test_the_manifest_grants_what_the_examination_asks_for_and_no_more() -> None
         *(one[:3] for one in health_check.USEFUL),
     ]
     asked = {(group, resource, verb) for group, resource, verbs in needed for verb in verbs}
-    by_the_examination = {("scheduling.k8s.io", "priorityclasses", "get"), ("", "namespaces", "list")}
-    assert granted() == asked | by_the_examination
+    by_the_health_check = {("scheduling.k8s.io", "priorityclasses", "get"), ("", "namespaces", "list")}
+    assert granted() == asked | by_the_health_check
 
 
 def test_the_manifest_is_valid() -> None:

@@ -249,7 +249,7 @@ def test_a_node_that_a_job_drained_keeps_the_job(slurm_commands: SlurmCase) -> N
     slurm_commands.finish(handle)
 
 
-def test_an_examination_names_what_is_wrong(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
+def test_a_health_check_names_what_is_wrong(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
     slurm_commands.use("", partition="nowhere", gres={"b900": "gpu:b900"}, log_directory="/nowhere/at/all")
     found = {finding.check: finding for finding in slurm_commands.backend.check_health().findings}
     assert found["partition"].level is Level.ERROR

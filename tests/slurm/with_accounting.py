@@ -35,5 +35,5 @@ def test_teams_get_accounts_once(slurm_commands: SlurmCase, slurm: SlurmCluster)
     assert {"ath_research", "eyes"} <= set(accounts)
 
 
-def test_the_examination_tells_of_it(slurm_commands: SlurmCase) -> None:
+def test_the_health_check_reports_it(slurm_commands: SlurmCase) -> None:
     assert slurm_commands.backend.check_health().facts["accounting"] is True

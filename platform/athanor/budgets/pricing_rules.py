@@ -28,23 +28,23 @@ def pool_of(pool_id: str) -> Pool:
     return row
 
 
-def set_pricing(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
+def set_pricing(pool_id: str, actor: User, guard: Guard, **fields: Any) -> Pool:
     """Change a pool's price, rules (all of them), spot and watts; omitted fields are unchanged.
 
     `guard` checks the request's If-Match against the locked row. Raise Invalid for rules that are not valid.
     """
-    _check_rules(wanted.get("rules", []))
+    _check_rules(fields.get("rules", []))
     with transaction.atomic():
         quotas.locked_root()
         pool = Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").get(pk=pool_id)
         guard(pool)
         before = facts(pool)
-        if "price_per_slot_hour" in wanted:
-            pool.price_per_slot_hour = wanted["price_per_slot_hour"]
+        if "price_per_slot_hour" in fields:
+            pool.price_per_slot_hour = fields["price_per_slot_hour"]
             pool.save(update_fields=["price_per_slot_hour"])
-        changes: dict[str, Any] = {name: wanted[name] for name in ("spot", "watts_per_slot") if name in wanted}
+        changes: dict[str, Any] = {name: fields[name] for name in ("spot", "watts_per_slot") if name in fields}
         PoolTerms.objects.update_or_create(pool=pool, defaults=changes)
-        if "rules" in wanted:
+        if "rules" in fields:
             PriceRule.objects.filter(pool=pool).delete()
             PriceRule.objects.bulk_create(
                 PriceRule(
@@ -56,7 +56,7 @@ def set_pricing(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
                     zone=rule["zone"],
                     price=int(Decimal(rule["price_per_slot_hour"]) * MICRO),
                 )
-                for position, rule in enumerate(wanted["rules"])
+                for position, rule in enumerate(fields["rules"])
             )
         after = facts(pool)
         if after != before:
@@ -78,12 +78,12 @@ def facts(pool: Pool) -> dict[str, Any]:
     }
 
 
-def connect(actor: User, **wanted: Any) -> Series:
+def connect(actor: User, **fields: Any) -> Series:
     """Create or change the price series of a pool or the carbon series of a cluster.
 
     Its points and omitted fields are unchanged.
     """
-    kind, pool_id, cluster_id = wanted["kind"], wanted.pop("pool_id", ""), wanted.pop("cluster_id", "")
+    kind, pool_id, cluster_id = fields["kind"], fields.pop("pool_id", ""), fields.pop("cluster_id", "")
     if kind == Series.Kind.PRICE:
         of: dict[str, Any] = {"pool": pool_of(pool_id), "cluster": None}
     else:
@@ -93,12 +93,12 @@ def connect(actor: User, **wanted: Any) -> Series:
         of = {"pool": None, "cluster": cluster}
     source = (
         {"fetch_at": None, "asked_at": None, "problem": ""}
-        if wanted.keys() & {"url", "mapping", "fetch_seconds"}
+        if fields.keys() & {"url", "mapping", "fetch_seconds"}
         else {}
     )
     with transaction.atomic():
         row, _ = Series.objects.update_or_create(
-            **{name: value for name, value in of.items() if value}, defaults={**wanted, **source}
+            **{name: value for name, value in of.items() if value}, defaults={**fields, **source}
         )
         audit.record("series.connect", actor=actor, target=("series", row.id), after=_audited_fields(row))
         task_triggers.trigger_after_commit(task_triggers.METER)

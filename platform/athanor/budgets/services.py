@@ -84,8 +84,8 @@ def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
             row.save()
             _open_current(row)
             audit.record("budget.change", actor=actor, target=("budget", row.id), before=before, after=after)
-            for hint in (task_triggers.METER, task_triggers.ADMIT):
-                task_triggers.trigger_after_commit(hint)
+            for task in (task_triggers.METER, task_triggers.ADMIT):
+                task_triggers.trigger_after_commit(task)
     except IntegrityError as error:
         raise _exists(row.node, row.name) from error
     return row

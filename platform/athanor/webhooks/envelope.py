@@ -21,7 +21,7 @@ def full_type(event: JobEvent) -> str:
     return f"{event.type}.{became}" if became else event.type
 
 
-def wanted(types: list[str], event_type: str) -> bool:
+def is_subscribed(types: list[str], event_type: str) -> bool:
     """Return whether `types` contain the type or one of its parents. An empty list contains all types."""
     return not types or any(event_type == type_ or event_type.startswith(f"{type_}.") for type_ in types)
 

@@ -53,7 +53,7 @@ def _publish(webhook_id: str) -> bool:
         if not events:
             return False
         now = timezone.now()
-        wanted = [event for event in events if envelope.wanted(webhook.types, envelope.full_type(event))]
+        selected = [event for event in events if envelope.is_subscribed(webhook.types, envelope.full_type(event))]
         Delivery.objects.bulk_create(
             Delivery(
                 team_id=webhook.team_id,
@@ -64,11 +64,11 @@ def _publish(webhook_id: str) -> bool:
                 next_try_at=now,
                 gives_up_at=now + GIVE_UP_AFTER,
             )
-            for event in wanted
+            for event in selected
         )
         webhook.position = events[-1].team_seq or webhook.position
         webhook.save(update_fields=["position"])
-        if wanted:
+        if selected:
             task_triggers.trigger_after_commit(task_triggers.DELIVER)
     return len(events) == PAGE
 

@@ -164,7 +164,7 @@ def test_a_change_needs_the_reading_it_is_based_on(operator: Api, path: str, iro
     operator.send("POST", f"{path}:probe")
     wider = {"world": iron.written["name"], "timeout_seconds": 9}
     changed = operator.send("PATCH", path, {"config": wider}, if_match=tag)
-    assert changed.status_code == 200, "an examination in between is no change of what was decided upon"
+    assert changed.status_code == 200, "a health check in between does not change the ETag"
     assert changed.json()["setup"]["config"] == wider
     stale = operator.send("PATCH", path, {"enabled": False}, if_match=tag)
     assert (stale.status_code, stale.json()["code"]) == (412, "changed")
@@ -196,7 +196,7 @@ def test_a_disabled_cluster_admits_nothing_new_and_ends_nothing(
     assert (refused.status_code, refused.json()["code"]) == (409, "pool_in_use")
 
 
-def test_examinations_are_kept_when_they_differ(operator: Api, path: str, iron: World) -> None:
+def test_health_checks_are_stored_when_they_differ(operator: Api, path: str, iron: World) -> None:
     for _ in range(3):
         assert operator.send("POST", f"{path}:probe").json()["usable"]
     iron.findings = [Finding("answer", Level.ERROR, "munge is down", "start munged")]

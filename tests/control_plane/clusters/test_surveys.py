@@ -1,4 +1,4 @@
-"""Inventories and examinations by the clock."""
+"""Periodic inventory sync and health checks."""
 
 import uuid
 from collections.abc import Iterator
@@ -121,7 +121,7 @@ def test_an_inventory_and_an_observation_do_not_wait_for_each_other(
     assert claimed[0].pk == Cluster.objects.get().pk
 
 
-def test_findings_of_the_platform_itself_belong_to_every_examination(iron: World, settings: Any) -> None:
+def test_findings_of_the_platform_itself_belong_to_every_health_check(iron: World, settings: Any) -> None:
     iron.findings = [Finding("answer", Level.OK, "fine")]
     surveys.survey_due()
     findings = {finding["check"]: finding for finding in ClusterProbe.objects.get().findings}

@@ -126,10 +126,10 @@ class KubernetesBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNode
             return
         namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
         where = path(BATCH, "jobs", namespace, name)
-        wish = {"metadata": {"annotations": {names.CANCELLED: "true"}}, "spec": {"activeDeadlineSeconds": 1}}
+        patch = {"metadata": {"annotations": {names.CANCELLED: "true"}}, "spec": {"activeDeadlineSeconds": 1}}
         try:
             if names.CANCELLED not in (item["metadata"].get("annotations") or {}):
-                item = self._client.merge(where, wish)
+                item = self._client.merge(where, patch)
             if item["spec"].get("suspend"):
                 # It has no pods and its deadline does not run; nothing but its removal keeps it from being let go.
                 self._client.request("DELETE", where, body=objects.deletion(propagationPolicy="Background"))

@@ -200,14 +200,14 @@ def path(group: str, plural: str, namespace: str = "", name: str = "", sub: str 
     return "/" + "/".join(parts)
 
 
-_KEPT: dict[tuple[int, str], KubernetesClient] = {}
+_CLIENTS: dict[tuple[int, str], KubernetesClient] = {}
 _LOCK = threading.Lock()
 
 
 def client_of(key: str, config: KubernetesConfig) -> KubernetesClient:
     """Return the client of a configuration, cached for the process until its credentials are refused."""
     with _LOCK:
-        kept = _KEPT.get((os.getpid(), key))
-        if kept is None or kept.is_refused:
-            kept = _KEPT[(os.getpid(), key)] = KubernetesClient(config)
-        return kept
+        client = _CLIENTS.get((os.getpid(), key))
+        if client is None or client.is_refused:
+            client = _CLIENTS[(os.getpid(), key)] = KubernetesClient(config)
+        return client

@@ -150,10 +150,10 @@ def run_plugin(plugin: dict[str, Any]) -> tuple[str, float]:
     """Return the token of a client-go credential plugin, and until when it is valid (seconds since the epoch)."""
     command = [str(plugin["command"]), *map(str, plugin.get("args") or [])]
     more = {str(one["name"]): str(one["value"]) for one in plugin.get("env") or []}
-    wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
+    request = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     try:
         done = subprocess.run(
-            command, env={**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(wanted)}, capture_output=True,
+            command, env={**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(request)}, capture_output=True,
             timeout=PLUGIN_SECONDS, check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         status = json.loads(done.stdout)["status"]

@@ -113,11 +113,11 @@ def _rights(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Find
 def may(client: KubernetesClient, group: str, resource: str, verb: str) -> bool:
     """Return whether we have the right in all namespaces: those of the teams are created on demand."""
     name, _, sub = resource.partition("/")
-    wanted = {"group": group, "resource": name, "verb": verb, **({"subresource": sub} if sub else {})}
+    attributes = {"group": group, "resource": name, "verb": verb, **({"subresource": sub} if sub else {})}
     asked = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
+        "spec": {"resourceAttributes": attributes},
     }
     return bool((client.json("POST", REVIEWS, body=asked).get("status") or {}).get("allowed"))
 
@@ -215,9 +215,9 @@ def _nodes(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Findi
     )
     for name, pool in sorted(config.pools.items()):
         if not any(name in node.pools for node in nodes):
-            wanted = ", ".join(f"{key}={value}" for key, value in sorted(pool.node_selector.items()))
+            labels = ", ".join(f"{key}={value}" for key, value in sorted(pool.node_selector.items()))
             yield Finding(
-                "pools", Level.WARNING, f"pool {name}: no node has {wanted}", "label nodes, or fix its node_selector"
+                "pools", Level.WARNING, f"pool {name}: no node has {labels}", "label nodes, or fix its node_selector"
             )
     for key in config.topology_labels:
         bare = sum(1 for node in nodes if key not in node.labels)

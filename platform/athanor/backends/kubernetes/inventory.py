@@ -102,11 +102,11 @@ def _state(item: Json) -> tuple[NodeState, str]:
 
 def cordon(client: KubernetesClient, node: str, reason: str) -> None:
     """Mark a node unschedulable, with the reason as an annotation."""
-    wish = {"metadata": {"annotations": {DRAINED: reason[:1024]}}, "spec": {"unschedulable": True}}
-    client.merge(path("v1", "nodes", "", node), wish)
+    patch = {"metadata": {"annotations": {DRAINED: reason[:1024]}}, "spec": {"unschedulable": True}}
+    client.merge(path("v1", "nodes", "", node), patch)
 
 
 def uncordon(client: KubernetesClient, node: str) -> None:
     """Make a node schedulable again."""
-    wish = {"metadata": {"annotations": {DRAINED: None}}, "spec": {"unschedulable": None}}
-    client.merge(path("v1", "nodes", "", node), wish)
+    patch = {"metadata": {"annotations": {DRAINED: None}}, "spec": {"unschedulable": None}}
+    client.merge(path("v1", "nodes", "", node), patch)

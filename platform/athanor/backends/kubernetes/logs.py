@@ -51,10 +51,10 @@ def _read_pod(
 ) -> tuple[str, str]:
     """Return complete lines after `after`, and the mark of the last one. Times of one length sort as text."""
     mark = _mark(after)
-    wanted = room
+    limit = room
     while True:
-        content = _ask(client, pod, after, wanted, deadline)
-        is_all = len(content) < wanted
+        content = _ask(client, pod, after, limit, deadline)
+        is_all = len(content) < limit
         lines = content.split(b"\n")
         if not is_all or content.endswith(b"\n"):
             lines.pop()  # empty, or cut off
@@ -71,9 +71,9 @@ def _read_pod(
             if left < 0 and text:
                 break
             text, last = text + said, f"{stamp} {number}"
-        if text or is_all or wanted >= MOST_BYTES:
+        if text or is_all or limit >= MOST_BYTES:
             return text, last
-        wanted *= 4
+        limit *= 4
 
 
 def _mark(text: str) -> tuple[str, float]:
@@ -82,8 +82,8 @@ def _mark(text: str) -> tuple[str, float]:
     return stamp, int(number) if number else float("inf")
 
 
-def _ask(client: KubernetesClient, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
-    query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": wanted}
+def _ask(client: KubernetesClient, pod: PodState, after: str, limit: int, deadline: float) -> bytes:
+    query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": limit}
     if after:
         query["sinceTime"] = FRACTION.sub("", _mark(after)[0])
     where = path("v1", "pods", pod.namespace, pod.name, "log")

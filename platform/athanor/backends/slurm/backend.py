@@ -69,16 +69,16 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         if not handles:
             return {}
         deadline = Deadline()
-        wanted = {handle.backend_name: handle for handle in handles}
+        by_name = {handle.backend_name: handle for handle in handles}
         found: dict[str, SlurmJob] = {}
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
-                if job.name in wanted:
-                    found[job.name] = parse.better(job, found.get(job.name), wanted[job.name].backend_id)
-        answers = {wanted[name]: parse.observation(job) for name, job in found.items()}
-        missing = [name for name in wanted if name not in found]
+                if job.name in by_name:
+                    found[job.name] = parse.better(job, found.get(job.name), by_name[job.name].backend_id)
+        answers = {by_name[name]: parse.observation(job) for name, job in found.items()}
+        missing = [name for name in by_name if name not in found]
         if missing:
-            answers.update({wanted[name]: answer for name, answer in self._forgotten(missing, deadline)})
+            answers.update({by_name[name]: answer for name, answer in self._forgotten(missing, deadline)})
         return answers
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:

@@ -113,10 +113,10 @@ def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _nodes(config: SlurmConfig, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     there = {pool for node in nodes for pool in node.pools}
     rules = [config.partition, *(rule.partition for rule in (*config.teams.values(), *config.pools.values()))]
-    for wanted in sorted({name for rule in rules if rule for name in rule.split(",")}):
-        if wanted not in there:
+    for partition in sorted({name for rule in rules if rule for name in rule.split(",")}):
+        if partition not in there:
             known = ", ".join(sorted(there)) or "none"
-            yield Finding("partition", Level.ERROR, f"no node is in partition {wanted!r}", f"Use one of: {known}.")
+            yield Finding("partition", Level.ERROR, f"no node is in partition {partition!r}", f"Use one of: {known}.")
     up = [node for node in nodes if node.state is NodeState.READY]
     if not up:
         remedy = "See `sinfo -R` for the reasons."

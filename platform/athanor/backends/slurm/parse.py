@@ -83,16 +83,16 @@ class SlurmJob:
         return Presence.FINISHED
 
 
-def better(job: SlurmJob, other: SlurmJob | None, wanted: str = "") -> SlurmJob:
+def better(job: SlurmJob, other: SlurmJob | None, number: str = "") -> SlurmJob:
     """Return the job that represents the attempt, of two of one name.
 
-    Prefer one that is not a second start, then the one with the number `wanted`.
+    Prefer one that is not a second start, then the one with this `number`.
     """
     if other is None:
         return job
 
     def rank(each: SlurmJob) -> tuple[bool, bool, int, int]:
-        return (each.status == RAN_BEFORE, str(each.number) != wanted, each.number, -each.restarts)
+        return (each.status == RAN_BEFORE, str(each.number) != number, each.number, -each.restarts)
 
     return min(job, other, key=rank)
 
