@@ -83,12 +83,12 @@ def test_a_deleted_team_is_gone_for_its_members_at_once_and_comes_back(
     robot.credentials(HTTP_AUTHORIZATION=f"Bearer {issue_token(account, team, 'ci')[1]}")
     session = Api()
     session.force_login(user)
-    session = StreamSession(user.id, frozenset({team.id}), token_id=ApiToken.objects.get(user=user).id)
+    stream = StreamSession(user.id, frozenset({team.id}), token_id=ApiToken.objects.get(user=user).id)
     preview = operator.send("GET", f"teams/{team.id}/deletion").json()
     assert (preview["kind"], preview["checkpoints"], preview["blocked_by"]) == ("team", 1, [])
     wanted = {"members": 1, "service_accounts": 1, "tokens": 2, "projects": 1, "jobs": 1, "secrets": 1, "webhooks": 1}
     assert wanted.items() <= preview["contents"].items()
-    assert authorized_sessions([session]) == {session}
+    assert authorized_sessions([stream]) == {stream}
     assert delivering.due_now().exists()
 
     deletion = operator.send("DELETE", f"teams/{team.id}").json()
@@ -96,7 +96,7 @@ def test_a_deleted_team_is_gone_for_its_members_at_once_and_comes_back(
     assert api.send("GET", "jobs").status_code == robot.send("GET", "jobs").status_code == 401
     assert session.send("GET", f"jobs/{job.id}").status_code == 404
     assert session.send("GET", "session").json()["teams"] == []
-    assert authorized_sessions([session]) == set()
+    assert authorized_sessions([stream]) == set()
     assert not delivering.due_now().exists()
     assert operator.send("GET", f"teams/{team.id}").status_code == 404
     assert [row["id"] for row in operator.send("GET", "deletions").json()["items"]] == [deletion["id"]]

@@ -198,11 +198,11 @@ def test_tries_become_rarer_and_end_after_72_hours() -> None:
 
 
 def test_types_ask_for_themselves_and_what_lies_below() -> None:
-    assert envelope.wanted([], "job.submitted")
-    assert envelope.wanted(["job"], "job.status.failed")
-    assert envelope.wanted(["job.status"], "job.status.failed")
-    assert not envelope.wanted(["job.status.failed"], "job.status.succeeded")
-    assert not envelope.wanted(["job.stat"], "job.status.failed")
+    assert envelope.is_subscribed([], "job.submitted")
+    assert envelope.is_subscribed(["job"], "job.status.failed")
+    assert envelope.is_subscribed(["job.status"], "job.status.failed")
+    assert not envelope.is_subscribed(["job.status.failed"], "job.status.succeeded")
+    assert not envelope.is_subscribed(["job.stat"], "job.status.failed")
 
 
 @pytest.mark.django_db
