@@ -57,7 +57,7 @@ class ServedWorld:
         if act == "submit":
             world.submit(Submission(body["name"], "", body["environment"], {}, body["asked"]))
         elif act == "observe":
-            return {name: asdict(answer) for name, answer in world.look(body["names"]).items()}
+            return {name: asdict(answer) for name, answer in world.observe(body["names"]).items()}
         elif act == "cancel":
             world.cancel(body["name"], force=body["force"])
         elif act == "list":
@@ -65,7 +65,7 @@ class ServedWorld:
         elif act == "logs":
             return asdict(world.logs(body["name"], body["cursor"]))
         elif act == "probe":
-            return asdict(world.probe())
+            return asdict(world.check_health())
         elif act == "nodes":
             return {"nodes": [asdict(facts) for facts in world.list_nodes()]}
         elif act == "drain":

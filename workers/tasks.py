@@ -8,15 +8,15 @@ from celery import shared_task
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
-from athanor.budgets import rounds, series_fetch
+from athanor.budgets import metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.reconcilers.backlog import recorded
 from athanor.scheduling import estimates, simulations
 from athanor.scheduling import services as scheduling
-from athanor.telemetry import folding, retention
+from athanor.telemetry import compaction, retention
 from athanor.webhooks import delivering
 from athanor.webhooks import publishing as webhooks
 
@@ -34,94 +34,94 @@ def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
     return register
 
 
-@reconciler(wakeups.ADMIT)
+@reconciler(task_triggers.ADMIT)
 def admit() -> None:
     if scheduling.admit():
         submit.prepare_due()
         submit.submit_due()
 
 
-@reconciler(wakeups.ESTIMATE)
+@reconciler(task_triggers.ESTIMATE)
 def estimate() -> None:
     estimates.estimate_due()
 
 
-@reconciler(wakeups.DISPATCH)
+@reconciler(task_triggers.DISPATCH)
 def dispatch() -> None:
     submit.prepare_due()
     submit.submit_due()
     stop.stop_due()
 
 
-@reconciler(wakeups.OBSERVE)
+@reconciler(task_triggers.OBSERVE)
 def watch() -> None:
     observe.observe_due()
     stop.stop_due()
 
 
-@reconciler(wakeups.FINALISE)
+@reconciler(task_triggers.FINALISE)
 def finish() -> None:
     finalise.finalise_due()
 
 
-@reconciler(wakeups.PUBLISH)
+@reconciler(task_triggers.PUBLISH)
 def publish() -> None:
     webhooks.publish_due()
 
 
-@reconciler(wakeups.DELIVER)
+@reconciler(task_triggers.DELIVER)
 def deliver() -> None:
     delivering.deliver_due()
 
 
-@reconciler(wakeups.METER)
+@reconciler(task_triggers.METER)
 def meter() -> None:
-    rounds.carry_on()
+    metering_cycle.run()
     series_fetch.fetch_due()
 
 
-@reconciler(wakeups.SWEEP_STORAGE)
+@reconciler(task_triggers.SWEEP_STORAGE)
 def sweep_storage() -> None:
     artifacts.sweep_retired()
     deletions.purge_due()
 
 
-@reconciler(wakeups.SWEEP_UNREFERENCED)
+@reconciler(task_triggers.SWEEP_UNREFERENCED)
 def sweep_unreferenced() -> None:
     unreferenced.sweep()
 
 
-@reconciler(wakeups.CHECK_SIGN_ONS)
+@reconciler(task_triggers.CHECK_SIGN_ONS)
 def check_sign_ons() -> None:
     sign_on_checks.run_due()
 
 
-@reconciler(wakeups.ERASE_TEAMS)
+@reconciler(task_triggers.ERASE_TEAMS)
 def erase_teams() -> None:
     erasure.run_due()
 
 
-@reconciler(wakeups.FOLD_TELEMETRY)
-def fold_telemetry() -> None:
-    folding.fold_due()
+@reconciler(task_triggers.COMPACT_TELEMETRY)
+def compact_telemetry() -> None:
+    compaction.compact_due()
 
 
-@reconciler(wakeups.SWEEP_TELEMETRY)
+@reconciler(task_triggers.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
     retention.sweep()
     idempotency.sweep()
 
 
-@reconciler(wakeups.ANCHOR_AUDIT)
+@reconciler(task_triggers.ANCHOR_AUDIT)
 def anchor_audit() -> None:
     audit_anchors.write()
 
 
-@reconciler(wakeups.SIMULATE)
+@reconciler(task_triggers.SIMULATE)
 def simulate() -> None:
     simulations.run_due()
 
 
-@reconciler(wakeups.SURVEY)
+@reconciler(task_triggers.SYNC_INVENTORY)
 def survey() -> None:
     inventory_sync.survey_due()

@@ -25,9 +25,9 @@ READ_AS_KEY = {
     "BatchRamp.start_tokens_per_step": "trainer/contract/optimisation.py",
     "BatchRamp.steps": "trainer/contract/optimisation.py",
     "JobSpec.team": "platform/athanor/api/v1/submission.py",
-    "Schedule.deferrable": "platform/athanor/budgets/windows.py",
-    "Schedule.max_grams_per_kwh": "platform/athanor/budgets/windows.py",
-    "Schedule.max_price_per_slot_hour": "platform/athanor/budgets/windows.py",
+    "Schedule.deferrable": "platform/athanor/budgets/schedule_windows.py",
+    "Schedule.max_grams_per_kwh": "platform/athanor/budgets/schedule_windows.py",
+    "Schedule.max_price_per_slot_hour": "platform/athanor/budgets/schedule_windows.py",
 }
 # Read in no way that can be seen, and why that is right.
 NEVER_READ = {

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from athanor.backends.base import (
     BackendUnavailable,
     Cause,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
     ListsOurs,
     Phase,
     Presence,
-    Probes,
 )
 from athanor.backends.facts import Level, NodeState
 from deploy.local.handle import wait_until
@@ -37,12 +37,12 @@ def test_render_is_pure_and_shows_no_secret(case: Case) -> None:
 
 
 def test_what_was_never_submitted_is_absent(case: Case) -> None:
-    assert case.look(NEVER).presence is Presence.ABSENT
+    assert case.observe(NEVER).presence is Presence.ABSENT
 
 
 def test_a_submission_runs_and_its_end_is_seen(case: Case) -> None:
     handle = case.backend.submit(case.submission())
-    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 30)
+    wait_until(lambda: case.observe(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 30)
     case.finish(handle)
     ended = case.until(handle, Presence.FINISHED)
     assert ended.exit_status == 0
@@ -64,10 +64,10 @@ def test_a_submission_of_two_nodes_starts_one_program_on_each(case: Case) -> Non
         assert case.starts(handle) == 1
         return
     wait_until(lambda: case.starts(handle) == 2, "both have started", 30)
-    told = [json.loads((case.signals / f"environment-{handle.backend_name}-{i}").read_text()) for i in (0, 1)]
-    assert [each["ATHANOR_NODE_INDEX"] for each in told] == ["0", "1"]
-    assert all(each["ATHANOR_ATTEMPT_TOKEN"] == SECRET for each in told)
-    assert all(each["ATHANOR_NODE_ADDRESS"] and each["ATHANOR_NODE_NAME"] for each in told)
+    seen = [json.loads((case.signals / f"environment-{handle.backend_name}-{i}").read_text()) for i in (0, 1)]
+    assert [each["ATHANOR_NODE_INDEX"] for each in seen] == ["0", "1"]
+    assert all(each["ATHANOR_ATTEMPT_TOKEN"] == SECRET for each in seen)
+    assert all(each["ATHANOR_NODE_ADDRESS"] and each["ATHANOR_NODE_NAME"] for each in seen)
     case.finish(handle)
     assert case.until(handle, Presence.FINISHED).exit_status == 0
 
@@ -80,7 +80,7 @@ def test_submitting_again_adopts_while_it_runs_and_after_it_ended(case: Case) ->
     case.finish(handle)
     case.until(handle, Presence.FINISHED)
     assert case.backend.submit(submission) == handle
-    assert case.look(handle).presence is Presence.FINISHED
+    assert case.observe(handle).presence is Presence.FINISHED
     assert case.starts(handle) == 1
 
 
@@ -88,7 +88,7 @@ def test_one_whose_id_was_never_saved_is_found_by_its_name(case: Case) -> None:
     submission = case.submission()
     handle = case.backend.submit(submission)
     nameless = Handle(handle.backend_name)
-    assert case.look(nameless).presence is Presence.PRESENT
+    assert case.observe(nameless).presence is Presence.PRESENT
     assert case.backend.submit(submission) == handle
     case.backend.cancel(nameless)
     case.backend.cancel(nameless, force=True)
@@ -114,18 +114,18 @@ def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fau
     handle = case.backend.submit(submission)
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     with meeting(case, fault):
-        # A listing that forgets cannot be told from the truth by one look: who asks must look more than once.
-        seen = case.look(handle).presence
+        # A listing that forgets looks like the truth in one observation: callers must observe more than once.
+        seen = case.observe(handle).presence
         assert seen is Presence.PRESENT or (fault in FORGETFUL and seen in (Presence.ABSENT, Presence.UNKNOWN))
     if isinstance(case.backend, ListsOurs):
         with meeting(case, fault):
             assert handle.backend_name in case.backend.list_ours() or fault in FORGETFUL
     with case.faulty(fault) or nullcontext(), suppress(BackendUnavailable):  # some need no call for it
         case.backend.logs(handle)
-    assert case.look(handle).presence is Presence.PRESENT
+    assert case.observe(handle).presence is Presence.PRESENT
     with case.faulty(fault) or nullcontext(), suppress(BackendUnavailable):
         case.backend.submit(submission)
-    assert case.look(handle).presence is Presence.PRESENT
+    assert case.observe(handle).presence is Presence.PRESENT
     with case.faulty(fault) or nullcontext(), suppress(BackendUnavailable):
         case.backend.cancel(handle)
     case.finish(handle)
@@ -135,7 +135,7 @@ def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fau
 
 
 def test_submitted_again_while_listings_forget_it_still_starts_once(case: Case) -> None:
-    """Whoever submits looks first, and is told that nothing is there."""
+    """The submission queries first, and gets the answer that nothing exists."""
     submission = case.submission()
     first = case.backend.submit(submission)
     wait_until(lambda: case.starts(first) == 1, "it has started", 30)
@@ -143,11 +143,11 @@ def test_submitted_again_while_listings_forget_it_still_starts_once(case: Case) 
         pytest.skip("nothing is between us and it that could fail")
     with case.faulty(Fault.EMPTY_LIST) or nullcontext():
         again = case.backend.submit(submission)
-    assert case.look(first).presence is Presence.PRESENT
+    assert case.observe(first).presence is Presence.PRESENT
     case.finish(first)
     ended = case.until(first, Presence.FINISHED, 60)
     assert ended.exit_status == 0
-    wait_until(lambda: case.look(again).presence is Presence.FINISHED, "whatever was made has ended", 60)
+    wait_until(lambda: case.observe(again).presence is Presence.FINISHED, "whatever was made has ended", 60)
     assert case.starts(first) == 1
 
 
@@ -169,7 +169,7 @@ def test_cancelled_while_it_runs_it_ends(case: Case) -> None:
     ended = case.until(handle, Presence.FINISHED, 60)
     assert ended.exit_status != 0
     case.backend.cancel(handle)  # what has ended stays ended
-    assert case.look(handle).presence is Presence.FINISHED
+    assert case.observe(handle).presence is Presence.FINISHED
 
 
 def test_cancelled_while_it_waits_it_never_starts(case: Case) -> None:
@@ -178,8 +178,8 @@ def test_cancelled_while_it_waits_it_never_starts(case: Case) -> None:
         pytest.skip("it has no queue of its own")
     with full:
         handle = case.backend.submit(case.submission())
-        wait_until(lambda: case.look(handle).phase is Phase.PENDING, "it waits", 30)
-        assert case.look(handle).explanation
+        wait_until(lambda: case.observe(handle).phase is Phase.PENDING, "it waits", 30)
+        assert case.observe(handle).explanation
         case.backend.cancel(handle)
         ended = case.until(handle, Presence.FINISHED)
     assert ended.cause is Cause.CANCELLED
@@ -192,9 +192,9 @@ def test_what_waits_starts_when_there_is_room(case: Case) -> None:
         pytest.skip("it has no queue of its own")
     with full:
         handle = case.backend.submit(case.submission())
-        wait_until(lambda: case.look(handle).phase is Phase.PENDING, "it waits", 30)
+        wait_until(lambda: case.observe(handle).phase is Phase.PENDING, "it waits", 30)
         assert case.starts(handle) == 0
-    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 60)
+    wait_until(lambda: case.observe(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 60)
     case.finish(handle)
     case.until(handle, Presence.FINISHED)
 
@@ -233,8 +233,8 @@ def test_spans_are_right_though_the_clock_there_is_wrong(case: Case) -> None:
         pytest.skip("it has our clock")
     with skewed:
         handle = case.backend.submit(case.submission())
-        wait_until(lambda: case.look(handle).phase is Phase.RUNNING, "it runs", 30)
-        seconds = case.look(handle).running_seconds
+        wait_until(lambda: case.observe(handle).phase is Phase.RUNNING, "it runs", 30)
+        seconds = case.observe(handle).running_seconds
         assert seconds is not None
         assert 0 <= seconds < 300
     case.finish(handle)
@@ -259,8 +259,8 @@ def test_hostile_names_and_values_are_only_names_and_values(case: Case) -> None:
     handle = case.backend.submit(case.backend.render(plan))
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     if type(case).starts is Case.starts:
-        (told,) = case.signals.glob(f"environment-{handle.backend_name}-*")
-        assert json.loads(told.read_text())["HOSTILE"] == HOSTILE
+        (written,) = case.signals.glob(f"environment-{handle.backend_name}-*")
+        assert json.loads(written.read_text())["HOSTILE"] == HOSTILE
     case.finish(handle)
     case.until(handle, Presence.FINISHED)
 
@@ -309,10 +309,10 @@ def test_a_configuration_that_does_not_fit_is_refused_by_its_field(case: Case) -
     assert any("fabric" in place for place in places)
 
 
-def test_an_examination_finds_it_usable_and_says_what_to_do_about_the_rest(case: Case) -> None:
-    if not isinstance(case.backend, Probes):
-        pytest.skip("it cannot be examined")
-    found = case.backend.probe()
+def test_a_health_check_finds_it_usable_and_says_what_to_do_about_the_rest(case: Case) -> None:
+    if not isinstance(case.backend, ChecksHealth):
+        pytest.skip("it has no health check")
+    found = case.backend.check_health()
     assert found.is_usable, found.findings
     assert found.version
     json.dumps(dict(found.facts))
@@ -322,14 +322,14 @@ def test_an_examination_finds_it_usable_and_says_what_to_do_about_the_rest(case:
         assert finding.remedy or finding.level is Level.OK, finding
 
 
-def test_an_examination_of_what_does_not_answer_is_a_finding(case: Case) -> None:
-    if not isinstance(case.backend, Probes):
-        pytest.skip("it cannot be examined")
+def test_a_health_check_of_what_does_not_answer_is_a_finding(case: Case) -> None:
+    if not isinstance(case.backend, ChecksHealth):
+        pytest.skip("it has no health check")
     broken = case.faulty(Fault.ERROR)
     if broken is None:
         pytest.skip("there is nothing between us and it")
     with broken:
-        found = case.backend.probe()
+        found = case.backend.check_health()
     assert not found.is_usable
     assert any(finding.level is Level.ERROR and finding.remedy for finding in found.findings)
 

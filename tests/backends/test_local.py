@@ -18,7 +18,7 @@ def test_cancel_asks_first_and_kills_later(local: LocalCase) -> None:
     local.until(handle, Presence.PRESENT)
     local.backend.cancel(handle)
     local.until(handle, Presence.FINISHED)
-    assert local.look(handle).exit_status == -signal.SIGTERM
+    assert local.observe(handle).exit_status == -signal.SIGTERM
 
 
 def test_what_lies_on_this_machine_is_readable_by_its_user_alone(local: LocalCase) -> None:
@@ -37,23 +37,23 @@ def test_processes_that_ignore_the_request_are_killed(local: LocalCase) -> None:
     wait_until(lambda: local.starts(handle) == 1, "it has started")
     local.backend.cancel(handle)
     local.until(handle, Presence.FINISHED)
-    assert local.look(handle).exit_status == -signal.SIGKILL
+    assert local.observe(handle).exit_status == -signal.SIGKILL
 
 
-def test_a_killed_keeper_takes_its_processes_along_and_is_never_started_again(local: LocalCase) -> None:
+def test_a_killed_shim_takes_its_processes_along_and_is_never_started_again(local: LocalCase) -> None:
     submission = local.submission()
     handle = local.backend.submit(submission)
     wait_until(lambda: local.starts(handle) == 1, "it has started")
-    keeper = local.keeper_of(handle)
-    children = keeper.children()
+    shim = local.shim_of(handle)
+    children = shim.children()
     assert children
-    keeper.kill()
+    shim.kill()
     psutil.wait_procs(children, timeout=10)
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     local.until(handle, Presence.FINISHED)
-    assert local.look(handle).native_state == "vanished"
+    assert local.observe(handle).native_state == "vanished"
     assert local.backend.submit(submission) == handle
-    assert local.look(handle).presence is Presence.FINISHED
+    assert local.observe(handle).presence is Presence.FINISHED
     assert local.starts(handle) == 1
 
 
@@ -64,7 +64,7 @@ def test_processes_get_no_variable_but_the_named_ones(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     handle = local.backend.submit(local.submission())
     wait_until(lambda: local.starts(handle) == 1, "it has started")
-    (process,) = local.keeper_of(handle).children()
+    (process,) = local.shim_of(handle).children()
     environment = process.environ()
     local.finish(handle)
     assert environment["ATHANOR_ATTEMPT_TOKEN"] == "planted-secret"
@@ -76,5 +76,5 @@ def test_a_program_that_is_not_there_is_an_end_with_words(local: LocalCase) -> N
     local.backend = LocalBackend(str(local.root), command=("/nowhere/python",))
     handle = local.backend.submit(local.submission())
     local.until(handle, Presence.FINISHED)
-    assert local.look(handle).exit_status == 127
-    assert "/nowhere/python" in local.look(handle).native_reason
+    assert local.observe(handle).exit_status == 127
+    assert "/nowhere/python" in local.observe(handle).native_reason

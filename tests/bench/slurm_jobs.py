@@ -14,7 +14,7 @@ from typing import Any
 from athanor.backends.base import Handle, Presence
 from athanor.backends.plan import LaunchPlan, backend_name
 from athanor.backends.slurm.backend import SlurmBackend
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.reconcilers.registry import RECONCILERS
 from deploy.local.handle import wait_until
 from tests.slurm.cluster import SlurmCluster, missing, slurm_cluster
@@ -22,7 +22,7 @@ from tests.slurm.cluster import SlurmCluster, missing, slurm_cluster
 JOBS = 1000
 MANY = 5000
 ENDING = 60
-SWEEP_SECONDS = next(reconciler.seconds for reconciler in RECONCILERS if reconciler.task == wakeups.OBSERVE)
+SWEEP_SECONDS = next(reconciler.seconds for reconciler in RECONCILERS if reconciler.task == task_triggers.OBSERVE)
 # Ends after a while of its own, and notes when.
 PROGRAM = """
 import os, random, sys, time

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from athanor.accounts.models import Membership, Role, Team, User
 from athanor.artifacts import datasets
-from athanor.budgets import ledger, rounds
+from athanor.budgets import ledger, metering_cycle
 from athanor.budgets import services as budgets
 from athanor.budgets.models import Budget, Reservation, Transfer
 from athanor.clusters.models import Cluster, Pool
@@ -222,7 +222,7 @@ def _amount(chance: random.Random) -> int:
 
 
 def _meter(_: random.Random) -> None:
-    rounds.carry_on()
+    metering_cycle.run()
 
 
 def _change_at_random(chance: random.Random, node: QuotaNode) -> None:

@@ -19,7 +19,7 @@ POLITE = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(
 def running(case: KubernetesCase, **changes: Any) -> Handle:
     handle = case.backend.submit(case.submission(**changes))
     pods = changes.get("nodes", 1) + changes.get("spare_nodes", 0)
-    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) == pods, "it runs", 30)
+    wait_until(lambda: case.observe(handle).phase is Phase.RUNNING and case.starts(handle) == pods, "it runs", 30)
     return handle
 
 
@@ -57,8 +57,8 @@ def test_a_worker_that_died_between_job_and_secret_is_taken_over(kubernetes: Kub
     kubernetes.cluster.forbidden = set()
     nameless = Handle(submission.backend_name)
     said = "CreateContainerConfigError"
-    wait_until(lambda: said in kubernetes.look(nameless).native_reason, "its pod waits for the secret", 20)
-    assert kubernetes.look(nameless).phase is Phase.STARTING
+    wait_until(lambda: said in kubernetes.observe(nameless).native_reason, "its pod waits for the secret", 20)
+    assert kubernetes.observe(nameless).phase is Phase.STARTING
     handle = kubernetes.backend.submit(submission)
     wait_until(lambda: kubernetes.starts(handle) == 1, "it runs", 20)
     kubernetes.finish(handle)
@@ -68,8 +68,8 @@ def test_a_quota_that_is_used_up_is_said_and_waited_for(kubernetes: KubernetesCa
     kubernetes.use(quota={"pods": "1"})
     first = running(kubernetes)
     second = kubernetes.backend.submit(kubernetes.submission())
-    wait_until(lambda: "exceeded quota" in kubernetes.look(second).explanation, "the quota is named", 30)
-    assert kubernetes.look(second).phase is Phase.PENDING
+    wait_until(lambda: "exceeded quota" in kubernetes.observe(second).explanation, "the quota is named", 30)
+    assert kubernetes.observe(second).phase is Phase.PENDING
     kubernetes.finish(first)
     wait_until(lambda: kubernetes.starts(second) == 1, "it runs when there is room", 30)
     kubernetes.finish(second)
@@ -122,8 +122,8 @@ def test_an_image_that_cannot_be_pulled_is_said(kubernetes: KubernetesCase) -> N
     kubernetes.cluster.kubelet.missing_images.add("athanor/absent:1")
     kubernetes.use(image="athanor/absent:1")
     handle = kubernetes.backend.submit(kubernetes.submission())
-    wait_until(lambda: "ImagePullBackOff" in kubernetes.look(handle).explanation, "the image is named", 20)
-    seen = kubernetes.look(handle)
+    wait_until(lambda: "ImagePullBackOff" in kubernetes.observe(handle).explanation, "the image is named", 20)
+    seen = kubernetes.observe(handle)
     assert (seen.presence, seen.phase) == (Presence.PRESENT, Phase.STARTING)
     assert "athanor/absent:1" in seen.explanation
     kubernetes.backend.cancel(handle)
@@ -182,14 +182,14 @@ def test_a_disruption_is_known_by_who_comes_when_the_pod_is_gone(kubernetes: Kub
 
 def test_one_of_two_nodes_lost_ends_what_the_others_end(kubernetes: KubernetesCase) -> None:
     handle = running(kubernetes, nodes=2)
-    assert len(set(kubernetes.look(handle).nodes)) == 2
+    assert len(set(kubernetes.observe(handle).nodes)) == 2
     kubernetes.lose_node(handle)
     wait_until(
         lambda: kubernetes.cluster.pods_of(handle.backend_name)[0]["metadata"].get("deletionTimestamp"),
         "it is lost",
         20,
     )
-    assert kubernetes.look(handle).presence is Presence.PRESENT  # the other pod still runs
+    assert kubernetes.observe(handle).presence is Presence.PRESENT  # the other pod still runs
     kubernetes.finish(handle, 70)  # as an agent does whose peers are gone
     ended = kubernetes.until(handle, Presence.FINISHED)
     assert ended.cause in (Cause.NODE_LOST, None)
@@ -203,7 +203,7 @@ def test_a_spare_takes_a_lost_nodes_place_and_the_job_is_a_success(kubernetes: K
     pod = kubernetes.cluster.pods_of(handle.backend_name)[0]
     kubernetes.cluster.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
     wait_until(lambda: len(kubernetes.cluster.pods_of(handle.backend_name)) == 2, "the evicted pod is gone", 20)
-    assert kubernetes.look(handle).presence is Presence.PRESENT
+    assert kubernetes.observe(handle).presence is Presence.PRESENT
     kubernetes.finish(handle)
     ended = kubernetes.until(handle, Presence.FINISHED)
     assert (ended.exit_status, ended.cause) == (0, None)
@@ -233,7 +233,7 @@ def test_the_clusters_own_deadline_is_a_time_limit(kubernetes: KubernetesCase) -
     payload["objects"][0]["spec"]["template"]["spec"]["activeDeadlineSeconds"] = 1
     with kubernetes.cluster.full():
         handle = kubernetes.backend.submit(submission)
-        wait_until(lambda: kubernetes.look(handle).phase is Phase.PENDING, "it waits", 20)
+        wait_until(lambda: kubernetes.observe(handle).phase is Phase.PENDING, "it waits", 20)
     ended = kubernetes.until(handle, Presence.FINISHED)
     assert ended.cause is Cause.TIME_LIMIT
     assert kubernetes.starts(handle) == 1, "it ran, however long it had waited"
@@ -244,7 +244,7 @@ def test_cancel_gives_time_to_save_and_force_does_not(kubernetes: KubernetesCase
     kubernetes.use(STUBBORN, stop_grace_seconds=60)
     handle = running(kubernetes)
     kubernetes.backend.cancel(handle)
-    wait_until(lambda: kubernetes.look(handle).phase is Phase.ENDING, "it is being ended", 20)
+    wait_until(lambda: kubernetes.observe(handle).phase is Phase.ENDING, "it is being ended", 20)
     (pod,) = kubernetes.cluster.pods_of(handle.backend_name)
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 60
     kubernetes.backend.cancel(handle, force=True)
@@ -256,8 +256,8 @@ def test_a_queued_job_waits_suspended_and_one_that_is_put_back_has_ended(kuberne
     kubernetes.use(queue="team-queue")
     handle = kubernetes.backend.submit(kubernetes.submission())
     kubernetes.until(handle, Presence.PRESENT)
-    assert kubernetes.look(handle).phase is Phase.PENDING
-    assert "team-queue" in kubernetes.look(handle).explanation
+    assert kubernetes.observe(handle).phase is Phase.PENDING
+    assert "team-queue" in kubernetes.observe(handle).explanation
     suspend(kubernetes, handle, False)
     wait_until(lambda: kubernetes.starts(handle) == 1, "it was let go", 20)
     suspend(kubernetes, handle, True)
@@ -268,7 +268,7 @@ def test_a_queued_job_waits_suspended_and_one_that_is_put_back_has_ended(kuberne
 def test_a_queued_job_that_is_cancelled_never_starts(kubernetes: KubernetesCase) -> None:
     kubernetes.use(queue="team-queue")
     handle = kubernetes.backend.submit(kubernetes.submission())
-    wait_until(lambda: kubernetes.look(handle).phase is Phase.PENDING, "it waits", 20)
+    wait_until(lambda: kubernetes.observe(handle).phase is Phase.PENDING, "it waits", 20)
     kubernetes.backend.cancel(handle)
     assert kubernetes.until(handle, Presence.FINISHED).cause is Cause.CANCELLED
     assert not objects(kubernetes, "jobs", handle)
@@ -282,7 +282,7 @@ def suspend(case: KubernetesCase, handle: Handle, wanted: bool) -> None:
 
 def test_avoided_nodes_are_avoided(kubernetes: KubernetesCase) -> None:
     handle = running(kubernetes, avoid_nodes=("node-1",))
-    assert kubernetes.look(handle).nodes == ("node-2",)
+    assert kubernetes.observe(handle).nodes == ("node-2",)
     kubernetes.finish(handle)
 
 
@@ -310,7 +310,7 @@ def test_logs_of_several_pods_are_told_apart_and_long_ones_come_in_parts(kuberne
     kubernetes.finish(handle)
 
 
-def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(kubernetes: KubernetesCase) -> None:
+def test_the_health_check_finds_what_is_wrong_and_says_what_to_do(kubernetes: KubernetesCase) -> None:
     kubernetes.backend.sync_teams(["research"])
     kubernetes.use(
         queue="somewhere", priority_classes={"high": "not-there"}, topology_labels=["no.such/label"],
@@ -318,7 +318,7 @@ def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(kubernetes: Kubernet
     )  # fmt: skip
     kubernetes.cluster.forbidden = {("create", "jobs"), ("patch", "nodes")}
     with kubernetes.skew_clock(600):
-        found = kubernetes.backend.probe()
+        found = kubernetes.backend.check_health()
     wrong = {(finding.check, finding.level) for finding in found.findings if finding.level is not Level.OK}
     assert not found.is_usable
     assert wrong == {
@@ -330,11 +330,13 @@ def test_the_doctor_finds_what_is_wrong_and_says_what_to_do(kubernetes: Kubernet
         assert words in text, words
 
 
-def test_the_doctor_sees_whether_pod_security_is_minded(kubernetes: KubernetesCase) -> None:
+def test_the_health_check_sees_whether_pod_security_is_enforced(kubernetes: KubernetesCase) -> None:
     kubernetes.backend.sync_teams(["research"])
 
     def of_pod_security() -> Any:
-        return next(finding for finding in kubernetes.backend.probe().findings if finding.check == "pod security")
+        return next(
+            finding for finding in kubernetes.backend.check_health().findings if finding.check == "pod security"
+        )
 
     assert of_pod_security().level is Level.OK
     namespace = names.namespace_of(kubernetes.backend._config, "research")

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from athanor.backends.base import BackendUnavailable, Handle, Presence
 from athanor.backends.kubernetes import credentials
 from athanor.backends.kubernetes.backend import KubernetesBackend
-from athanor.backends.kubernetes.client import Client, Refused, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.quantities import amount
 from tests.backends.cases.kubernetes import KubernetesCase
@@ -118,7 +118,7 @@ def test_without_a_file_and_outside_a_cluster_it_is_said(monkeypatch: pytest.Mon
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(BackendUnavailable, match="kubeconfig_file"):
         is_there(KubernetesBackend(image="none"))
-    found = KubernetesBackend(image="none").probe()
+    found = KubernetesBackend(image="none").check_health()
     assert not found.is_usable
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_used_is_named_with_the_entry(tmp_path: Path, cont
 
 
 def test_what_the_server_says_is_told_apart(kubernetes: KubernetesCase) -> None:
-    client = Client(KubernetesConfig(**kubernetes.cluster.config(timeout_seconds=1.0)))
+    client = KubernetesClient(KubernetesConfig(**kubernetes.cluster.config(timeout_seconds=1.0)))
     where = path("v1", "namespaces", "", "default")
     assert client.json("GET", where)["metadata"]["name"] == "default"
     with pytest.raises(Refused) as refused:

@@ -22,7 +22,7 @@ from tests.kubernetes.test_objects import plan
 PROGRAM = "import os; print('index', os.environ['ATHANOR_NODE_INDEX'], flush=True)"
 SUITE = (
     "real_kubernetes and (two_nodes or adopts or preempted or behind or waits_it_never or "
-    "examination or cursor or lost_answer)"
+    "health_check or cursor or lost_answer)"
 )
 
 
@@ -52,18 +52,18 @@ def test_a_job_of_two_pods_runs_under_the_level_restricted(config: dict[str, Any
     assert backend.submit(backend.render(of)) == handle
     assert backend.observe([Handle("athanor-nothing")])[Handle("athanor-nothing")].presence is Presence.ABSENT
     assert names.namespace_of(KubernetesConfig(**config), "research") in handle.backend_id
-    assert [finding for finding in backend.probe().findings if finding.check == "pod security"]
+    assert [finding for finding in backend.check_health().findings if finding.check == "pod security"]
 
 
 def test_the_suite_for_real_clusters_runs_on_one_that_is_given_by_a_file(kubernetes: KubernetesCase) -> None:
-    told = {
+    variables = {
         real_kubernetes.KUBECONFIG: str(kubernetes.cluster.kubeconfig()),
         real_kubernetes.COMMAND: f'["{sys.executable}"]',
         "PYTHONPATH": f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}",
     }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/backends", "-k", SUITE],
-        cwd=REPOSITORY, env={**os.environ, **told}, capture_output=True, text=True, timeout=120, check=False,
+        cwd=REPOSITORY, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "9 passed" in done.stdout

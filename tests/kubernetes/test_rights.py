@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from athanor.backends.kubernetes import doctor
+from athanor.backends.kubernetes import health_check
 from deploy.local.environment import REPOSITORY
 from tests.kubernetes.double.schema import Schemas
 from tests.kubernetes.double.store import Kind
@@ -24,11 +24,16 @@ def granted() -> set[tuple[str, str, str]]:
     }
 
 
-def test_the_manifest_grants_what_the_examination_asks_for_and_no_more() -> None:
-    needed = [*doctor.NEEDED, doctor.WITH_NETWORK_POLICY, doctor.WITH_QUOTA, *(one[:3] for one in doctor.USEFUL)]
+def test_the_manifest_grants_what_the_health_check_asks_for_and_no_more() -> None:
+    needed = [
+        *health_check.NEEDED,
+        health_check.WITH_NETWORK_POLICY,
+        health_check.WITH_QUOTA,
+        *(one[:3] for one in health_check.USEFUL),
+    ]
     asked = {(group, resource, verb) for group, resource, verbs in needed for verb in verbs}
-    by_the_examination = {("scheduling.k8s.io", "priorityclasses", "get"), ("", "namespaces", "list")}
-    assert granted() == asked | by_the_examination
+    by_the_health_check = {("scheduling.k8s.io", "priorityclasses", "get"), ("", "namespaces", "list")}
+    assert granted() == asked | by_the_health_check
 
 
 def test_the_manifest_is_valid() -> None:

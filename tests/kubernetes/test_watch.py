@@ -21,7 +21,7 @@ def the_watch(case: KubernetesCase) -> Watch:
 
 def running(case: KubernetesCase) -> Handle:
     handle = case.backend.submit(case.submission())
-    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 30)
+    wait_until(lambda: case.observe(handle).phase is Phase.RUNNING and case.starts(handle) == 1, "it runs", 30)
     return handle
 
 
@@ -30,7 +30,7 @@ def test_what_the_watch_knows_is_not_asked_for(kubernetes: KubernetesCase) -> No
     the_watch(kubernetes)
     before = kubernetes.calls()
     for _ in range(20):
-        assert kubernetes.look(handle).presence is Presence.PRESENT
+        assert kubernetes.observe(handle).presence is Presence.PRESENT
     assert kubernetes.calls() == before
     kubernetes.finish(handle)
     kubernetes.until(handle, Presence.FINISHED)
@@ -43,7 +43,7 @@ def test_a_version_that_the_server_has_forgotten_is_listed_anew(kubernetes: Kube
     lists = kubernetes.calls()
     kubernetes.cluster.store.compact()
     wait_until(lambda: kubernetes.calls() > lists and seen.wait(0), "it has listed again", 20)
-    assert kubernetes.look(handle).presence is Presence.PRESENT
+    assert kubernetes.observe(handle).presence is Presence.PRESENT
     kubernetes.finish(handle)
     assert kubernetes.until(handle, Presence.FINISHED).exit_status == 0
 
@@ -56,7 +56,7 @@ def test_a_connection_that_ends_is_taken_up_where_it_was(kubernetes: KubernetesC
         kubernetes.cluster.cut_watches()
         wait_until(lambda before=before: kubernetes.calls() >= before + 2 and seen.wait(0), "both follow again", 20)
     kubernetes.finish(handle)
-    wait_until(lambda: (job := seen.job(handle.backend_name)) is not None and job.complete, "the end was told", 20)
+    wait_until(lambda: (job := seen.job(handle.backend_name)) is not None and job.complete, "the end was reported", 20)
 
 
 def test_an_empty_listing_is_no_absence(kubernetes: KubernetesCase) -> None:
@@ -66,7 +66,7 @@ def test_an_empty_listing_is_no_absence(kubernetes: KubernetesCase) -> None:
         kubernetes.cluster.store.compact()
         wait_until(lambda: the_watch(kubernetes).job(handles[0].backend_name) is None, "the empty listing is read", 20)
         for handle in handles:
-            assert kubernetes.look(handle).presence is Presence.PRESENT
+            assert kubernetes.observe(handle).presence is Presence.PRESENT
     for handle in handles:
         kubernetes.finish(handle)
 
@@ -88,8 +88,8 @@ def test_a_late_listing_is_brought_up_to_date_by_what_follows(kubernetes: Kubern
     watch.stop_all()
     with kubernetes.cluster.faulty("stale_list"):
         seen = the_watch(kubernetes)
-        wait_until(lambda: seen.job(second.backend_name) is not None, "what the listing lacked is told", 20)
-    assert {kubernetes.look(handle).presence for handle in (first, second)} == {Presence.PRESENT}
+        wait_until(lambda: seen.job(second.backend_name) is not None, "what the listing lacked is reported", 20)
+    assert {kubernetes.observe(handle).presence for handle in (first, second)} == {Presence.PRESENT}
     kubernetes.finish(first)
     kubernetes.finish(second)
 
@@ -99,7 +99,7 @@ def test_without_a_watch_the_same_is_said(kubernetes: KubernetesCase) -> None:
     handle = running(kubernetes)
     kubernetes.finish(handle, 83)
     assert kubernetes.until(handle, Presence.FINISHED).exit_status == 83
-    assert kubernetes.look(Handle("athanor-nothing")).presence is Presence.ABSENT
+    assert kubernetes.observe(Handle("athanor-nothing")).presence is Presence.ABSENT
 
 
 def test_a_server_that_is_away_ends_nothing_and_is_found_again(kubernetes: KubernetesCase) -> None:
@@ -109,11 +109,11 @@ def test_a_server_that_is_away_ends_nothing_and_is_found_again(kubernetes: Kuber
         kubernetes.cluster.cut_watches()
         wait_until(lambda: not seen.wait(0), "its silence is noticed", 20)
         with pytest.raises(BackendUnavailable):
-            kubernetes.look(handle)
+            kubernetes.observe(handle)
         with pytest.raises(BackendUnavailable):
             kubernetes.backend.list_ours()
     wait_until(lambda: seen.wait(0), "it is heard again", 20)
-    assert kubernetes.look(handle).presence is Presence.PRESENT
+    assert kubernetes.observe(handle).presence is Presence.PRESENT
     kubernetes.finish(handle)
 
 
@@ -144,7 +144,7 @@ def test_several_clusters_are_kept_apart(kubernetes: KubernetesCase, tmp_path: P
     (tmp_path / "second").mkdir()
     with running_cluster(tmp_path / "other") as cluster:
         other = KubernetesCase(cluster, tmp_path / "second")
-        assert other.look(handle).presence is Presence.ABSENT
+        assert other.observe(handle).presence is Presence.ABSENT
         theirs = running(other)
         assert other.backend.list_ours() == {theirs.backend_name}
         assert kubernetes.backend.list_ours() == {handle.backend_name}

@@ -8,13 +8,13 @@ import pytest
 from athanor.backends.base import Cause, Phase, Presence
 from athanor.backends.facts import NodeState
 from athanor.backends.slurm import listing, parse, rest
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.parse import SlurmJob
 
 NAME = "athanor-01j8zzzzzzzzzzzzzzzzzzzzzz"
 NOW = 1_795_000_000
 
 
-def squeue(state: str, *, exit_code: str = "0", reason: str = "None", **more: str) -> Job:
+def squeue(state: str, *, exit_code: str = "0", reason: str = "None", **more: str) -> SlurmJob:
     values = {"restarts": "0", "used": "0:00", "left": "1:00:00", "start": "N/A", "preempted": "N/A", "nodes": ""}
     values |= more
     line = "|".join([
@@ -65,13 +65,13 @@ def test_a_state_is_a_base_and_flags_in_every_spelling() -> None:
     assert parse.words("CANCELLED by 1000") == {"CANCELLED"}  # sacct
     assert parse.words("COMPLETED+") == {"COMPLETED"}  # sacct, cut off
     assert parse.words(["RUNNING", "COMPLETING"]) == {"RUNNING", "COMPLETING"}  # slurmrestd since 0.0.40
-    assert parse.observation(Job(1, NAME, parse.words(["CANCELLED", "COMPLETING"]))).phase is Phase.ENDING
-    assert parse.observation(Job(1, NAME, parse.words(["RUNNING", "CONFIGURING"]))).phase is Phase.STARTING
-    assert parse.observation(Job(1, NAME, parse.words(["COMPLETED", "UPDATE_DB"]))).presence is Presence.FINISHED
+    assert parse.observation(SlurmJob(1, NAME, parse.words(["CANCELLED", "COMPLETING"]))).phase is Phase.ENDING
+    assert parse.observation(SlurmJob(1, NAME, parse.words(["RUNNING", "CONFIGURING"]))).phase is Phase.STARTING
+    assert parse.observation(SlurmJob(1, NAME, parse.words(["COMPLETED", "UPDATE_DB"]))).presence is Presence.FINISHED
 
 
 def test_exit_statuses_of_all_spellings() -> None:
-    assert parse.observation(squeue("FAILED", exit_code="21248")).exit_status == 83  # as wait() tells it
+    assert parse.observation(squeue("FAILED", exit_code="21248")).exit_status == 83  # as wait() reports it
     assert parse.observation(squeue("FAILED", exit_code="83:0")).exit_status == 83
     assert parse.observation(squeue("FAILED", exit_code="0:9")).exit_status == -9
     assert parse.observation(squeue("FAILED", exit_code="36608")).exit_status == -15  # a shell's 128 + 15

@@ -18,7 +18,7 @@ from tests.slurm.cluster import SlurmCluster
 
 def running(case: SlurmCase, **changes: object) -> Handle:
     handle = case.backend.submit(case.submission(**changes))
-    wait_until(lambda: case.look(handle).phase is Phase.RUNNING and case.starts(handle) >= 1, "it runs", 30)
+    wait_until(lambda: case.observe(handle).phase is Phase.RUNNING and case.starts(handle) >= 1, "it runs", 30)
     return handle
 
 
@@ -26,7 +26,7 @@ def test_a_controller_that_is_away_and_comes_back_loses_nothing(slurm_commands: 
     handle = running(slurm_commands)
     slurm.stop_controller()
     slurm.start_controller()
-    assert slurm_commands.look(handle).presence is Presence.PRESENT
+    assert slurm_commands.observe(handle).presence is Presence.PRESENT
     slurm.wait_for_nodes()
     slurm_commands.finish(handle, 64)
     assert slurm_commands.until(handle, Presence.FINISHED).exit_status == 64
@@ -46,13 +46,13 @@ def test_one_that_slurm_forgot_has_told_its_end_and_is_not_begun_again(
         wait_until(lambda: not slurm.run("squeue", "-h", "--states=all", name).strip(), "Slurm forgot it", 100)
     finally:
         slurm.configure(min_job_age_seconds=600)
-    ended = slurm_commands.look(handle)
+    ended = slurm_commands.observe(handle)
     assert (ended.presence, ended.exit_status) == (Presence.FINISHED, 67)
     assert slurm_commands.backend.submit(submission) == handle
     assert slurm_commands.starts(handle) == 1
     (slurm.log_directory / f"{handle.backend_name}.end").unlink()
     known = Presence.FINISHED if slurm.keeps_accounts else Presence.ABSENT
-    assert slurm_commands.look(handle).presence is known
+    assert slurm_commands.observe(handle).presence is known
     assert slurm_commands.backend.submit(submission) == handle
 
 
@@ -62,7 +62,7 @@ def test_where_the_log_directory_is_away_nothing_is_taken_to_be_absent(
     hidden = slurm.log_directory.with_name("hidden")
     slurm.log_directory.rename(hidden)
     try:
-        assert slurm_commands.look(Handle("athanor-0000")).presence is Presence.UNKNOWN
+        assert slurm_commands.observe(Handle("athanor-0000")).presence is Presence.UNKNOWN
     finally:
         hidden.rename(slurm.log_directory)
 
@@ -85,7 +85,7 @@ def test_one_that_an_admin_lets_begin_anew_has_ended_and_runs_no_second_time(
         30,
     )
     assert slurm_commands.starts(handle) == 1
-    assert slurm_commands.look(handle).cause is Cause.PREEMPTED
+    assert slurm_commands.observe(handle).cause is Cause.PREEMPTED
 
 
 def test_of_two_jobs_of_one_name_one_runs(slurm_commands: SlurmCase) -> None:
@@ -101,13 +101,13 @@ def test_of_two_jobs_of_one_name_one_runs(slurm_commands: SlurmCase) -> None:
     assert second != handle.backend_id
 
     def refused() -> list[str]:
-        told = [slurm_commands.cluster.run("scontrol", "show", "job", each) for each in (handle.backend_id, second)]
-        return [text for text in told if f"ExitCode={RAN_BEFORE}:0" in text]
+        reported = [slurm_commands.cluster.run("scontrol", "show", "job", each) for each in (handle.backend_id, second)]
+        return [text for text in reported if f"ExitCode={RAN_BEFORE}:0" in text]
 
     wait_until(lambda: len(refused()) == 1, "the one that came second, whichever, has ended", 30)
     wait_until(lambda: slurm_commands.starts(handle) == 1, "the other has started", 30)
-    assert slurm_commands.look(handle).presence is Presence.PRESENT
-    assert slurm_commands.look(Handle(handle.backend_name)).presence is Presence.PRESENT
+    assert slurm_commands.observe(handle).presence is Presence.PRESENT
+    assert slurm_commands.observe(Handle(handle.backend_name)).presence is Presence.PRESENT
     slurm_commands.finish(handle)
     assert slurm_commands.until(handle, Presence.FINISHED).exit_status == 0
 
@@ -173,11 +173,11 @@ def test_a_spare_node_keeps_the_run_when_one_is_lost(slurm_commands: SlurmCase, 
     slurm.configure(node_timeout_seconds=3)
     handle = slurm_commands.backend.submit(slurm_commands.submission(nodes=2, spare_nodes=1))
     wait_until(lambda: slurm_commands.starts(handle) == 3, "three agents have started", 30)
-    *_, last = slurm_commands.look(handle).nodes
+    *_, last = slurm_commands.observe(handle).nodes
     slurm.kill_node(last)
-    wait_until(lambda: last not in slurm_commands.look(handle).nodes, "Slurm found out", 60)
+    wait_until(lambda: last not in slurm_commands.observe(handle).nodes, "Slurm found out", 60)
     slurm.configure(node_timeout_seconds=8)
-    assert slurm_commands.look(handle).presence is Presence.PRESENT
+    assert slurm_commands.observe(handle).presence is Presence.PRESENT
     slurm_commands.finish(handle)
     ended = slurm_commands.until(handle, Presence.FINISHED, 60)
     assert ended.exit_status == 0
@@ -193,12 +193,12 @@ def test_what_a_job_asks_for_is_what_slurm_gives(slurm_commands: SlurmCase, slur
         )
     )  # fmt: skip
     slurm_commands.until(handle, Presence.PRESENT)
-    wait_until(lambda: slurm_commands.look(handle).phase is Phase.RUNNING, "it runs", 30)
-    told = slurm.run("scontrol", "--oneliner", "show", "job", handle.backend_id)
+    wait_until(lambda: slurm_commands.observe(handle).phase is Phase.RUNNING, "it runs", 30)
+    reported = slurm.run("scontrol", "--oneliner", "show", "job", handle.backend_id)
     for part in ("TresPerNode=gres:gpu:a100:2", "NumCPUs=6", "MinMemoryNode=2G", "ExcNodeList=n3", "Switches=1"):
-        assert part in told
-    assert "planted-secret" not in told
-    assert slurm_commands.look(handle).nodes == ("n4",)
+        assert part in reported
+    assert "planted-secret" not in reported
+    assert slurm_commands.observe(handle).nodes == ("n4",)
     (n4,) = [node for node in slurm_commands.backend.nodes() if node.name == "n4"]
     assert (n4.accelerator, n4.slots, n4.slots_used) == ("a100", 2, 2)
     assert n4.topology == ("spine", "leaf2")
@@ -218,11 +218,11 @@ def test_the_agents_know_where_they_are(slurm_commands: SlurmCase) -> None:
     handle = running(slurm_commands, nodes=4)
     wait_until(lambda: slurm_commands.starts(handle) == 4, "all have started", 30)
     files = [slurm_commands.signals / f"environment-{handle.backend_name}-{index}" for index in range(4)]
-    told = [json.loads(file.read_text()) for file in files]
-    assert [each["ATHANOR_NODE_NAME"] for each in told] == ["n1", "n2", "n3", "n4"]
-    assert [each["ATHANOR_NODE_TOPOLOGY"] for each in told] == ["spine/leaf1"] * 2 + ["spine/leaf2"] * 2
-    assert {each["ATHANOR_NODE_ADDRESS"] for each in told} == {"127.0.0.1"}
-    folders = [Path(each["ATHANOR_WORK_DIR"]) for each in told]
+    reported = [json.loads(file.read_text()) for file in files]
+    assert [each["ATHANOR_NODE_NAME"] for each in reported] == ["n1", "n2", "n3", "n4"]
+    assert [each["ATHANOR_NODE_TOPOLOGY"] for each in reported] == ["spine/leaf1"] * 2 + ["spine/leaf2"] * 2
+    assert {each["ATHANOR_NODE_ADDRESS"] for each in reported} == {"127.0.0.1"}
+    folders = [Path(each["ATHANOR_WORK_DIR"]) for each in reported]
     assert len(set(folders)) == 4
     slurm_commands.finish(handle)
     slurm_commands.until(handle, Presence.FINISHED)
@@ -239,26 +239,26 @@ def test_the_token_is_on_no_command_line(slurm_commands: SlurmCase) -> None:
 
 def test_a_node_that_a_job_drained_keeps_the_job(slurm_commands: SlurmCase) -> None:
     handle = running(slurm_commands)
-    (name,) = slurm_commands.look(handle).nodes
+    (name,) = slurm_commands.observe(handle).nodes
     slurm_commands.backend.drain(name, "a fan | has Reason=failed")
     (node,) = [node for node in slurm_commands.backend.nodes() if node.name == name]
     assert node.state is NodeState.DRAINED
     assert node.reason == "a fan | has Reason=failed"
-    assert slurm_commands.look(handle).phase is Phase.RUNNING
+    assert slurm_commands.observe(handle).phase is Phase.RUNNING
     slurm_commands.backend.undrain(name)
     slurm_commands.finish(handle)
 
 
-def test_an_examination_names_what_is_wrong(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
+def test_a_health_check_names_what_is_wrong(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
     slurm_commands.use("", partition="nowhere", gres={"b900": "gpu:b900"}, log_directory="/nowhere/at/all")
-    found = {finding.check: finding for finding in slurm_commands.backend.probe().findings}
+    found = {finding.check: finding for finding in slurm_commands.backend.check_health().findings}
     assert found["partition"].level is Level.ERROR
     assert "main" in found["partition"].remedy
     assert found["gres"].level is Level.ERROR
     assert found["log directory"].level is Level.ERROR
     assert found["accounting"].level is (Level.OK if slurm.keeps_accounts else Level.WARNING)
     slurm_commands.use("")
-    probe = slurm_commands.backend.probe()
+    probe = slurm_commands.backend.check_health()
     assert probe.version.startswith("22.05")
     assert probe.facts["accelerators"] == ["a100", "h100"]
     assert probe.facts["topology"] is True

@@ -17,12 +17,14 @@ def test_an_attempt_runs_is_stopped_and_tells_its_end(slurm_ssh: SlurmCase) -> N
     submission = slurm_ssh.submission()
     handle = slurm_ssh.backend.submit(submission)
     assert slurm_ssh.backend.submit(submission) == handle
-    wait_until(lambda: slurm_ssh.look(handle).phase is Phase.RUNNING and slurm_ssh.starts(handle) == 1, "it runs", 30)
+    wait_until(
+        lambda: slurm_ssh.observe(handle).phase is Phase.RUNNING and slurm_ssh.starts(handle) == 1, "it runs", 30
+    )
     wait_until(lambda: "hello from the program \u00e9" in slurm_ssh.backend.logs(handle).text, "it has written", 30)
     assert slurm_ssh.backend.list_ours() == {handle.backend_name}
     slurm_ssh.backend.cancel(handle)
     assert slurm_ssh.until(handle, Presence.FINISHED).exit_status == -15
-    assert slurm_ssh.backend.probe().is_usable
+    assert slurm_ssh.backend.check_health().is_usable
 
 
 def test_one_connection_serves_all_calls(ssh_server: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def test_one_that_was_cancelled_and_forgotten_is_known_to_the_accounting(
     finally:
         slurm.configure(min_job_age_seconds=600)
     (slurm.log_directory / f"{handle.backend_name}.end").unlink(missing_ok=True)
-    ended = slurm_commands.look(handle)
+    ended = slurm_commands.observe(handle)
     assert (ended.presence, ended.cause) == (Presence.FINISHED, Cause.CANCELLED)
     (slurm.log_directory / f"{handle.backend_name}.begun").unlink()
     assert slurm_commands.backend.submit(submission) == handle
@@ -35,5 +35,5 @@ def test_teams_get_accounts_once(slurm_commands: SlurmCase, slurm: SlurmCluster)
     assert {"ath_research", "eyes"} <= set(accounts)
 
 
-def test_the_examination_tells_of_it(slurm_commands: SlurmCase) -> None:
-    assert slurm_commands.backend.probe().facts["accounting"] is True
+def test_the_health_check_reports_it(slurm_commands: SlurmCase) -> None:
+    assert slurm_commands.backend.check_health().facts["accounting"] is True

@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 from kombu.exceptions import OperationalError
 
-from athanor.config.celery import app
-from athanor.core import wakeups
-from athanor.reconcilers.backlog import DUE
-from athanor.reconcilers.registry import RECONCILERS
-from workers import beat, tasks
+from tests import stores
+
+stores.start()
+
+from athanor.config.celery import app  # noqa: E402
+from athanor.core import task_triggers  # noqa: E402
+from athanor.reconcilers.backlog import DUE  # noqa: E402
+from athanor.reconcilers.registry import RECONCILERS  # noqa: E402
+from workers import beat, tasks  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-HINTS = {value for name, value in vars(wakeups).items() if name.isupper() and isinstance(value, str)}
+HINTS = {value for name, value in vars(task_triggers).items() if name.isupper() and isinstance(value, str)}
 
 
 def test_every_trigger_has_a_task_and_a_reconciler() -> None:

@@ -1,3 +1,5 @@
+"""Users, teams, members, tokens and the audit trail in Django's admin."""
+
 from typing import Any
 
 from django.contrib import admin, messages
@@ -13,18 +15,23 @@ from athanor.core.errors import AthanorError, Forbidden
 
 
 class MembershipInline(SeenInline):
+    """The members of a team, read-only."""
+
     model = Membership
     fields = ("user", "role")
     readonly_fields = ("user", "role")
     verbose_name_plural = "members (changed under Memberships)"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        """Return the memberships with their user and team."""
         rows: QuerySet[Membership] = super().get_queryset(request).select_related("user", "team")
         return rows
 
 
 @admin.register(User)
 class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs only
+    """Users and service accounts."""
+
     list_display = ("username", "email", "platform_role", "service_team", "teams", "is_active", "last_login")
     list_filter = ("platform_role", "is_active", "is_staff", ("service_team", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("service_team",)
@@ -42,6 +49,7 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
 
     @admin.action(description="Make a link to set a new password", permissions=("change",))
     def make_password_reset_link(self, request: Any, queryset: QuerySet[User]) -> None:
+        """Show a link for each selected user to set a new password."""
         for user in queryset:
             if user.is_superuser and not request.user.is_superuser:
                 self.message_user(request, f"{user}: only a superuser resets a superuser's password", messages.ERROR)
@@ -55,10 +63,13 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
 
     @admin.action(description="End sign-in delays", permissions=("change",))
     def end_sign_in_delays(self, request: Any, queryset: QuerySet[User]) -> None:
+        """End all sign-in delays of the selected users."""
         act_on_each(request, self, queryset, lambda user: throttling.unlock(user, request.user), "Delays ended")
 
     @admin.action(description="Remove second factors, end sessions", permissions=("change",))
     def remove_second_factors(self, request: Any, queryset: QuerySet[User]) -> None:
+        """Remove the second factors of the selected users and end their sessions."""
+
         def remove(user: User) -> None:
             if user.is_superuser and not request.user.is_superuser:
                 raise Forbidden("superuser", "only a superuser does this for a superuser", remedy="ask one")
@@ -67,24 +78,27 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
         act_on_each(request, self, queryset, remove, "Second factors removed of")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        """Return the users with their teams."""
         rows: QuerySet[User] = super().get_queryset(request)
         return rows.prefetch_related("memberships__team")
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> Any:
-        """A superuser sees every team's work, so only one makes another."""
+        """Let only superusers create superusers, who see every team's work."""
         dates = ("last_login", "date_joined")
         return dates if request.user.is_superuser else (*dates, "is_staff", "is_superuser")
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        """Let only superusers change superusers, whose password would give their rights."""
         if obj is not None and obj.is_superuser and not request.user.is_superuser:
             return False  # nor takes one's place, by a new password
         return super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: the record of their actions refers to them. Deactivate users instead."""
         return False  # the record of what they did stays theirs; switch them off
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Nobody is shown a digest of a password; who may change it finds the form."""
+        """Hide the password's digest. Users with the permission to change it get the form."""
         sets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return sets
@@ -95,15 +109,19 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic in the stubs 
 
     @admin.action(description="Revoke all API tokens", permissions=["change"])
     def revoke_tokens(self, request: Any, rows: QuerySet[User]) -> None:
+        """Revoke all tokens of the selected users."""
         act_on_each(request, self, rows, lambda row: services.revoke_tokens_of(row, request.user), "Tokens revoked of")
 
     @admin.display(description="teams")
     def teams(self, user: User) -> str:
+        """Return the user's teams with their role in each."""
         return ", ".join(f"{row.team.name} ({row.role})" for row in user.memberships.all()) or "-"
 
 
 @admin.register(Team)
 class TeamAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
+    """Teams."""
+
     list_display = ("name", "members", "created_at", "quotas", "on_the_dashboard")
     search_fields = ("name", "=id")
     date_hierarchy = "created_at"
@@ -112,40 +130,48 @@ class TeamAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the st
     inlines = (MembershipInline,)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
+        """Return the teams with their number of members, without service accounts."""
         people = Count("memberships", filter=Q(memberships__user__service_team=None))
         rows: QuerySet[Team] = super().get_queryset(request).annotate(people=people)
         return rows
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Make the name of an existing team read-only."""
         return (*self.readonly_fields, "name") if obj else self.readonly_fields
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        """Show members only of existing teams."""
         return self.inlines if obj else ()
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False: jobs and the audit trail refer to their team."""
         return False  # its jobs and its audit trail outlive it
 
     def save_model(self, request: Any, obj: Team, form: Any, change: bool) -> None:
+        """Create a team by the service, with the user as its first administrator."""
         if not change:
             obj.pk = members.create_team(obj.name, request.user).pk
             obj._state.adding = False
 
     @admin.display(description="members", ordering="people")
     def members(self, team: Any) -> int:
+        """Return the number of members, without service accounts."""
         return int(team.people)
 
     @admin.display(description="quotas and limits")
     def quotas(self, team: Team) -> str:
+        """Return a link to the quota tree."""
         return link("/quotas", "in the quota tree")
 
     @admin.display(description="dashboard")
     def on_the_dashboard(self, team: Team) -> str:
+        """Return a link to the team's jobs."""
         return link(f"/jobs?team={team.name}", "jobs") if team.pk else "-"
 
 
 @admin.register(Membership)
 class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """As a team's administrators do it by the API; a team keeps its last administrator."""
+    """Memberships, changed by the same services as the API: a team keeps its last administrator."""
 
     list_display = ("user", "team", "role")
     list_filter = ("role", ("team", admin.RelatedOnlyFieldListFilter))
@@ -155,23 +181,29 @@ class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in 
     fields = ("user", "team", "role")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Make the user and the team of an existing membership read-only."""
         return ("user", "team") if obj else ()
 
     def get_actions(self, request: HttpRequest) -> Any:
+        """Return no actions: Django's own deletes rows without the service."""
         return {}  # Django's deletes without asking the service
 
     def save_model(self, request: Any, obj: Membership, form: Any, change: bool) -> None:
+        """Add a member or change their role by the service."""
         if change:
             members.set_role(obj.team, obj.user_id, Role(obj.role), request.user)
         else:
             obj.pk = members.add_member(obj.team, obj.user.username, Role(obj.role), request.user).pk
 
     def delete_model(self, request: Any, obj: Membership) -> None:
+        """Remove the member by the service."""
         members.remove_member(obj.team, obj.user_id, request.user)
 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(SeenOnly):
+    """API tokens, read-only."""
+
     list_display = (
         "name",
         "user",
@@ -196,12 +228,15 @@ class ApiTokenAdmin(SeenOnly):
 
     @admin.action(description="Revoke immediately", permissions=["operate"])
     def revoke(self, request: Any, rows: QuerySet[ApiToken]) -> None:
+        """Revoke the selected tokens."""
         found = rows.select_related("user")
         act_on_each(request, self, found, lambda row: services.revoke_token(row.user, row.id, request.user), "Revoked")
 
 
 @admin.register(Invitation)
 class InvitationAdmin(SeenOnly):
+    """Invitations, read-only."""
+
     list_display = ("id", "team", "role", "note", "created_by", "created_at", "expires_at", "accepted_by", "revoked_at")
     list_filter = (
         "role",
@@ -216,11 +251,12 @@ class InvitationAdmin(SeenOnly):
 
     @admin.action(description="Withdraw", permissions=["operate"])
     def revoke(self, request: Any, rows: QuerySet[Invitation]) -> None:
+        """Revoke the selected invitations."""
         act_on_each(request, self, rows, lambda row: members.revoke_invitation(row, request.user), "Withdrawn")
 
 
 class AboutFilter(admin.SimpleListFilter):
-    """By how an action begins: known, so that the trail is not read for what there is."""
+    """Filter by the first part of an action. The choices are fixed, so that the trail is not scanned for them."""
 
     title = "what it is about"
     parameter_name = "about"
@@ -239,14 +275,18 @@ class AboutFilter(admin.SimpleListFilter):
     )
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the choices."""
         return [(kind, kind.replace("_", " ")) for kind in self.KINDS]
 
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the records whose action begins with the chosen kind."""
         return queryset.filter(action__startswith=f"{self.value()}.") if self.value() in self.KINDS else queryset
 
 
 @admin.register(AuditEvent)
 class AuditEventAdmin(SeenOnly):
+    """The audit trail, read-only."""
+
     list_display = ("seq", "time", "action", "actor", "team", "target", "address")
     list_filter = (AboutFilter,)
     search_fields = ("=actor", "=target_id", "=team_id", "=request_id", "action__startswith")
@@ -266,12 +306,15 @@ class AuditEventAdmin(SeenOnly):
 
     @admin.display(description="on")
     def target(self, event: AuditEvent) -> str:
+        """Return the id of the target, with a link for jobs."""
         return link(f"/jobs/{event.target_id}", event.target_id) if event.target_type == "job" else str(event.target_id)
 
     @admin.display(description="before")
     def what_was(self, event: AuditEvent) -> str:
+        """Return the values before the change."""
         return pretty(event.before)
 
     @admin.display(description="after")
     def what_is(self, event: AuditEvent) -> str:
+        """Return the values after the change."""
         return pretty(event.after)

@@ -1,4 +1,4 @@
-"""What the pages of Django's admin share: pages to look at, actions that go through services, links."""
+"""Shared parts of Django's admin pages: read-only pages, actions that call services, links."""
 
 import json
 from collections.abc import Callable
@@ -15,40 +15,50 @@ NOTHING = "-"
 
 
 class SeenOnly(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """Made and changed by services only. Actions ask for the permission `operate`, so that an auditor only looks."""
+    """A read-only page. Services create and change the rows.
+
+    Actions require the permission `operate`, so that auditors cannot use them.
+    """
 
     list_per_page = 50
     show_full_result_count = False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
         return False
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        """What Django calls changing, for what is changed by actions alone."""
+        """Return whether the user has Django's change permission, which the actions require."""
         meta = self.opts
         return bool(request.user.has_perm(f"{meta.app_label}.change_{meta.model_name}"))
 
 
 class SeenInline(admin.TabularInline):  # type: ignore[type-arg] # generic in the stubs only
+    """A read-only inline."""
+
     extra = 0
     can_delete = False
     show_change_link = True
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False."""
         return False
 
 
 def act_on_each(request: HttpRequest, page: Any, rows: QuerySet[Any], act: Callable[[Any], object], done: str) -> None:
-    """Through the service, row by row: each is audited, and one that is refused stops no other."""
+    """Call a service for each row: each call is audited, and an error with one row does not stop the others."""
     count = 0
     for row in rows:
         try:
@@ -62,11 +72,12 @@ def act_on_each(request: HttpRequest, page: Any, rows: QuerySet[Any], act: Calla
 
 
 def link(path: str, text: str) -> str:
+    """Return a link for an admin page."""
     return format_html('<a href="{}">{}</a>', path, text)
 
 
 def pretty(value: Any) -> str:
-    """JSON as a person reads it."""
+    """Return the value as indented JSON."""
     if value in (None, "", {}, []):
         return NOTHING
     text = json.dumps(value, indent=2, ensure_ascii=False)

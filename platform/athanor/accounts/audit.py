@@ -1,17 +1,17 @@
 """The audit trail: who did what to what, when, from where, with before and after, each record chained to the last.
 
 A record is written in the transaction of the change it describes, so neither exists without the other. Its digest is an
-HMAC over its content and the digest before it, under a key that is wrapped by the master key. The head row holds the
-newest number and digest and a code over both. What that proves, and against whom:
+HMAC over its content and the digest before it, under a key that is wrapped by the master key. The head row contains the
+newest number and digest and a code over both. What this proves, and against whom:
 
 - The runtime role of the database (web, workers) has no right to change or delete a record: the statement fails.
 - Somebody with the rights of the tables' owner but without the master key can neither change, remove nor insert a
   record, nor make a head for a shorter trail: `verify` reports it.
-- They can put back an older copy of all rows and of the head, or empty both. Only anchors, copies of the head outside
-  the database (compliance/audit_anchors.py), show that; without one `verify` cannot know.
+- They can restore an older copy of all rows and of the head, or empty both. Only anchors, copies of the head outside
+  the database (compliance/audit_anchors.py), show that; without one `verify` cannot detect it.
 
-Writers are serialised by the head's row lock, which is held to the end of the transaction: record last, after all
-other locks.
+Writers are serialised by the head's row lock, which is held to the end of the transaction: record last, after all other
+locks.
 """
 
 import hashlib
@@ -60,9 +60,10 @@ def record(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> AuditEvent:
-    """Append one record. `target` is a kind and an id. Address, request and token come from what is bound to the work.
+    """Append one record. `target` is a kind and an id.
 
-    Values must be JSON of strings, whole numbers, booleans and None, and never a secret.
+    Address, request and token are those bound to the current work (core/logging.py). Values must be JSON of strings,
+    integers, booleans and None, and never a secret.
     """
     assert connection.in_atomic_block, "a record is written in the transaction of the change"
     name, identifier = (actor.username, actor.id) if isinstance(actor, User) else (actor, bound_id("user"))
@@ -89,7 +90,7 @@ def record(
 
 
 def record_alone(action: str, **facts: Any) -> AuditEvent:
-    """For what changes no row of ours, such as a download or a refused sign-in."""
+    """Append a record in a transaction of its own, for actions that change no row, such as a download."""
     with transaction.atomic():
         return record(action, **facts)
 
@@ -102,9 +103,9 @@ def address(url: str) -> dict[str, str]:
 
 
 def visible_to(who: Principal) -> QuerySet[AuditEvent]:
-    """All of it for platform administrators and auditors, their teams' for team administrators. Newest first.
+    """Return the records that the user may see, the newest first.
 
-    Raises NotFound for anybody else: that there is a trail is no secret, but there is none for them.
+    All for platform administrators and auditors, their teams' for team administrators. Raise NotFound for other users.
     """
     rows = AuditEvent.objects.order_by("-seq")
     if Permission.READ_AUDIT in who.platform:
@@ -125,7 +126,7 @@ def filtered(
     after: datetime | None = None,
     before: datetime | None = None,
 ) -> QuerySet[AuditEvent]:
-    """Empty values do not filter. `action` matches itself and what lies below it: `job` matches `job.submit`."""
+    """Filter the records; empty values do not filter. `action` includes its children: `job` includes `job.submit`."""
     if action:
         rows = rows.filter(action=action) | rows.filter(action__startswith=f"{action}.")
     if actor:
@@ -204,7 +205,7 @@ def anchor_head() -> Anchor | None:
 
 
 def contradiction(anchor: Anchor) -> str:
-    """Say how the trail differs from an anchor, in a sentence; empty when it does not. Looks at one record only."""
+    """Return how the trail differs from an anchor, as a sentence; empty if it does not. Reads one record only."""
     head = AuditHead.objects.filter(pk=HEAD).first()
     problem = _anchor_problem(anchor, _key(head) if head else None)
     if problem:
@@ -224,7 +225,7 @@ def chain_key() -> tuple[bytes, bytes] | None:
 
 
 def rewrap_key() -> bool:
-    """Wrap the chain's key by the newest master key. False: it was so already, or there is none yet."""
+    """Wrap the chain's key with the current master key. Return False if it already was, or if there is none."""
     with transaction.atomic():
         head = AuditHead.objects.select_for_update(no_key=True).filter(pk=HEAD).first()
         if head is None or encryption.is_wrapped_by(encryption.master_keyset(), head.wrapped_key):
@@ -236,7 +237,7 @@ def rewrap_key() -> bool:
 
 
 def _next(cursor: CursorWrapper) -> tuple[int, str, bytes]:
-    """Number of the next record, digest of the last, and the chain's key. Holds the head's row from here on."""
+    """Lock the head's row. Return the next record's number, the last digest, and the chain's key."""
     cursor.execute(NEXT)
     if cursor.rowcount == 0:
         wrapped = encryption.wrap_by_master(encryption.new_secret(), KEY_OWNER)
@@ -273,7 +274,10 @@ def _verify_empty(anchors: list[Anchor]) -> Iterator[str]:
 
 
 def _anchor_problem(anchor: Anchor, key: bytes | None) -> str:
-    """Say why an anchor is not one of this trail; empty when it is. Its own key counts if the trail's is another."""
+    """Return why an anchor does not belong to this trail; empty if it does.
+
+    Its own key is used if it differs from the trail's.
+    """
     if key is not None and audit_chain.is_genuine(anchor, key):
         return ""
     try:

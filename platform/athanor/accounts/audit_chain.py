@@ -1,7 +1,7 @@
-"""What authenticates the audit trail: digests of records, the head and its anchors. Pure: no database.
+"""Authentication of the audit trail: digests of records, the head and its anchors. Pure: no database.
 
 Everything is an HMAC-SHA256 under the chain's key, which is stored wrapped by the master key. Each kind of content has
-a prefix of its own, so that a code of one kind never passes for another.
+a prefix of its own, so that a code of one kind is never valid for another.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ class Anchor:
     place: str = ""
 
     def line(self) -> str:
+        """Return the anchor as a line of JSON, without `place`."""
         content = asdict(self)
         del content["place"]
         return json.dumps(content, separators=(",", ":"))
@@ -48,16 +49,19 @@ def record_digest(key: bytes, record: Mapping[str, Any]) -> str:
 
 
 def head_mac(key: bytes, seq: int, digest: str) -> str:
+    """Return the code of the head."""
     return mac(key, "head", {"seq": seq, "digest": digest})
 
 
 def new_anchor(key: bytes, wrapped_key: bytes | memoryview, seq: int, digest: str, now: datetime) -> Anchor:
+    """Return an authenticated anchor of the head as of `now`."""
     time, wrapped = now.astimezone(UTC).isoformat(), bytes(wrapped_key).hex()
     content = {"seq": seq, "digest": digest, "time": time, "key": wrapped}
     return Anchor(seq=seq, digest=digest, time=time, key=wrapped, mac=mac(key, "anchor", content))
 
 
 def is_genuine(anchor: Anchor, key: bytes) -> bool:
+    """Return whether the anchor's code is correct under this key."""
     content = {"seq": anchor.seq, "digest": anchor.digest, "time": anchor.time, "key": anchor.key}
     return hmac.compare_digest(anchor.mac, mac(key, "anchor", content))
 
@@ -74,6 +78,7 @@ def parse_anchor(text: str, place: str) -> Anchor:
 
 
 def mac(key: bytes, purpose: str, content: Mapping[str, Any]) -> str:
+    """Return the HMAC-SHA256 of `content` for one kind of content, `purpose`."""
     return hmac.new(key, f"athanor audit {purpose}\n".encode() + _canonical(content), hashlib.sha256).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Passwords, for the dashboard and for Django's admin alike."""
+"""Password authentication for the dashboard and for Django's admin."""
 
 from typing import Any
 
@@ -14,11 +14,15 @@ PLATFORM_APPS = frozenset({"accounts", "clusters"})
 
 
 class ThrottledBackend(ModelBackend):
+    """Django's model backend with throttled passwords, and permissions by platform role."""
+
     def has_perm(self, user_obj: Any, perm: str, obj: Any = None) -> bool:
+        """Return whether the user has the permission, by Django's rules or by their platform role."""
         app, _, name = perm.partition(".")
         return super().has_perm(user_obj, perm, obj) or (app in PLATFORM_APPS and _by_role(user_obj, name))
 
     def has_module_perms(self, user_obj: Any, app_label: str) -> bool:
+        """Return whether the user may open an app in the admin, or their platform role may."""
         return super().has_module_perms(user_obj, app_label) or (
             app_label in PLATFORM_APPS and _by_role(user_obj, "view_")
         )
@@ -26,7 +30,10 @@ class ThrottledBackend(ModelBackend):
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
-        """Raises TooManyRequests. Without a request (a command, a test) nothing is counted."""
+        """Authenticate, limited by throttling. Raise TooManyRequests.
+
+        Without a request (a command, a test) nothing is counted.
+        """
         address = bound_id("address")
         if username is None or password is None:
             return None

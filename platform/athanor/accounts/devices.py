@@ -1,6 +1,7 @@
 """Known devices: a signed cookie that proves that a user has signed in with this browser before.
 
-It replaces no password. It only keeps the tries of a known browser apart from those of strangers (accounts/throttling).
+It does not replace the password. It only separates the tries of a known browser from those of others
+(accounts/throttling).
 """
 
 import hashlib
@@ -21,8 +22,7 @@ _ISSUED = "athanor.device"  # in request.META: the cookie that the answer is to 
 
 
 def device_of(request: HttpRequest, username: str) -> str:
-    """Return the id of the known device, "" where the browser has not signed in as this user since the last change of
-    the password."""
+    """Return the id of the known device; "" if this user has not signed in here since the last password change."""
     signed = request.COOKIES.get(_cookie_name(username))
     if not signed:
         return ""
@@ -35,7 +35,7 @@ def device_of(request: HttpRequest, username: str) -> str:
 
 
 def remember(request: HttpRequest, user: User) -> None:
-    """Let the answer to a sign-in carry the cookie: the id that the browser had, or a new one."""
+    """Set the device cookie in the response to a sign-in, with the browser's existing id or a new one."""
     device = device_of(request, user.username) or secrets.token_urlsafe(16)
     facts = {"user": user.pk, "device": device, "password": user.password_version}
     request.META[_ISSUED] = (_cookie_name(user.username), signing.dumps(facts, salt=_SALT))
@@ -48,6 +48,7 @@ class DeviceCookieMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Set the cookie if a sign-in has issued one."""
         response = self._get_response(request)
         if _ISSUED in request.META:
             name, value = request.META[_ISSUED]

@@ -1,7 +1,6 @@
-"""Unexpected errors of background work on single rows: counted, retried after growing pauses, ended when retries do not
-help.
+"""Unexpected errors of background work on single rows: counted, retried after growing pauses, given up in the end.
 
-A bug that one row meets must neither hold up the other rows nor be retried forever while the row's job keeps its slots
+A bug that affects one row must neither block the other rows nor be retried forever while the row's job occupies slots
 and budget. Administrators see the counts beside each reconciler (reconcilers/backlog.py) and a record in the audit
 trail. Errors of the database's connection are not counted: they say nothing about a row.
 """
@@ -39,11 +38,11 @@ def run_isolated(
     held: tuple[type[LeasedModel], Lease] | None = None,
     give_up: Callable[[str], object] | None = None,
 ) -> None:
-    """Run `do`, whose unexpected error is logged and counted under `task` (core/wakeups.py) and `work`, a phrase that
-    names the row. While `work` pauses after an error, return without running it.
+    """Run `do`. Log and count an unexpected error under `task` (core/task_triggers.py) and `work`.
 
-    `held` is the row that was claimed for it, whose lease then lasts as long as the pause. `give_up` is called with a
-    sentence for people after TRIES errors in a row; work without it is retried at least once a minute.
+    `work` is a phrase that names the row. While `work` pauses after an error, return without running it. `held` is the
+    row that was leased for it, whose lease then lasts as long as the pause. `give_up` is called with a sentence for
+    people after TRIES errors in a row; work without it is retried at least once a minute.
     """
     before = WorkFailure.objects.filter(task=task, work=work).first()
     if before is not None and before.next_try_at > timezone.now():

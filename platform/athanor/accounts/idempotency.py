@@ -1,11 +1,11 @@
-"""Answers of requests that made something, stored so that a repeated request gets the same answer and makes nothing.
+"""Stored responses of requests that create something, so that a repeated request gets the same response.
 
-An answer is stored in the transaction of the change that it reports, so that after a crash there are both or neither.
+A response is stored in the transaction of the change that it reports, so that after a crash there are both or neither.
 It belongs to one credential (a token, or a user's sessions): another token of the same user does not read it, since
-answers contain secrets that are shown once. It is encrypted by the master key together with the digest of the request
+responses contain secrets that are shown once. It is encrypted by the master key together with the digest of the request
 that it answers: a plain digest would let a reader of the database guess short secrets of request bodies.
 
-Callers authorise each request before they look for its answer. Submissions of jobs have a table of their own
+Callers authorise each request before they look for its response. Submissions of jobs have a table of their own
 (`jobs.models.IdempotencyRecord`): their keys belong to a team and never expire.
 """
 
@@ -40,7 +40,7 @@ class KeyedRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response to store. `body` is as it was sent: JSON."""
+    """A response to store. `body` is the JSON that was sent."""
 
     status: int
     body: str
@@ -48,10 +48,10 @@ class Answer:
 
 
 def once(request: KeyedRequest, make: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Return the stored answer of this request, else what `make` returns. The second item is True for a stored one.
+    """Return the stored response of this request, otherwise what `make` returns; and True for a stored one.
 
-    `make` runs in one transaction with the record of its answer; where it raises, nothing is stored. Raises Invalid
-    for a key that belongs to another request, and Conflict while the same request is in progress for longer than
+    `make` runs in one transaction with the record of its response; if it raises, nothing is stored. Raise Invalid for a
+    key that belongs to another request, and Conflict while the same request is in progress for longer than
     LONGEST_WAIT_MILLISECONDS.
     """
     with transaction.atomic():
@@ -65,7 +65,7 @@ def once(request: KeyedRequest, make: Callable[[], Answer]) -> tuple[Answer, boo
 
 
 def find(request: KeyedRequest) -> Answer | None:
-    """Return the stored answer. Raises Invalid for a key that was used for another address or body."""
+    """Return the stored response. Raise Invalid for a key that was used for another address or body."""
     rows = IdempotentAnswer.objects.filter(credential=request.credential, key=request.key)
     row = rows.filter(created_at__gt=timezone.now() - STORED_FOR).first()
     if row is None:
@@ -82,13 +82,13 @@ def find(request: KeyedRequest) -> Answer | None:
 
 
 def has_answer(request: KeyedRequest) -> bool:
-    """Return whether the key was used, for whatever request."""
+    """Return whether the key was used, for any request."""
     rows = IdempotentAnswer.objects.filter(credential=request.credential, key=request.key)
     return rows.filter(created_at__gt=timezone.now() - STORED_FOR).exists()
 
 
 def store(request: KeyedRequest, answer: Answer) -> None:
-    """Record an answer, in the caller's transaction. Raises IntegrityError where the key has one already."""
+    """Store a response in the caller's transaction. Raise IntegrityError if the key has one already."""
     IdempotentAnswer.objects.filter(
         credential=request.credential, key=request.key, created_at__lte=timezone.now() - STORED_FOR
     ).delete()
@@ -99,12 +99,12 @@ def store(request: KeyedRequest, answer: Answer) -> None:
 
 
 def expired() -> QuerySet[IdempotentAnswer]:
-    """Return the answers that no request gets any more."""
+    """Return the expired responses."""
     return IdempotentAnswer.objects.filter(created_at__lte=timezone.now() - STORED_FOR)
 
 
 def sweep() -> int:
-    """Delete expired answers. Returns how many."""
+    """Delete expired responses. Return how many."""
     count = 0
     while deleted := expired().filter(pk__in=list(expired().values_list("pk", flat=True)[:SWEPT_ROWS])).delete()[0]:
         count += deleted
@@ -112,7 +112,7 @@ def sweep() -> int:
 
 
 def rewrap() -> None:
-    """Encrypt stored answers by the newest master key. One that no key opens is deleted: it lives for a day only."""
+    """Encrypt stored responses with the current master key. Delete those that no key decrypts."""
     for pk in IdempotentAnswer.objects.order_by("pk").values_list("pk", flat=True):
         with transaction.atomic():
             row = IdempotentAnswer.objects.select_for_update(no_key=True).filter(pk=pk).first()
@@ -132,7 +132,7 @@ def _owner(row: IdempotentAnswer) -> str:
 
 
 def _lock(request: KeyedRequest) -> None:
-    """Hold the key until the end of the transaction, so that of several equal requests one runs."""
+    """Lock the key until the end of the transaction, so that only one of several equal requests runs."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",

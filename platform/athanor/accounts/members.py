@@ -1,4 +1,4 @@
-"""Who belongs to a team: members and their roles, invitations, service accounts, and the teams themselves."""
+"""Members of teams and their roles, invitations, service accounts, and the teams themselves."""
 
 import secrets
 from collections.abc import Callable
@@ -22,7 +22,7 @@ INVITATION_PREFIX = "athinv_"
 
 
 def create_team(name: str, actor: User) -> Team:
-    """Its maker becomes its first administrator."""
+    """Create a team. Its creator becomes its first administrator."""
     try:
         with transaction.atomic():
             team = Team.objects.create(name=name)
@@ -36,7 +36,7 @@ def create_team(name: str, actor: User) -> Team:
 
 
 def add_member(team: Team, username: str, role: Role, actor: User) -> Membership:
-    """Add a person without asking them: for platform administrators. Teams use `offer_membership`."""
+    """Add a person without their consent: for platform administrators. Teams use `offer_membership`."""
     user = User.objects.filter(username=username, is_active=True, service_team=None).first()
     if user is None:
         detail = f"there is no user {username!r}"
@@ -50,7 +50,7 @@ def add_member(team: Team, username: str, role: Role, actor: User) -> Membership
 def set_role(
     team: Team, user_id: str, role: Role, actor: User, guard: Callable[[Membership], None] | None = None
 ) -> Membership:
-    """`guard` may refuse under the row's lock."""
+    """Change a member's role. `guard` may refuse under the row's lock."""
     with transaction.atomic():
         row = _locked_member(team, user_id)
         if guard:
@@ -73,7 +73,7 @@ def set_role(
 
 
 def remove_member(team: Team, user_id: str, actor: User) -> None:
-    """Also revokes their tokens for the team. A service account of the team is retired."""
+    """Remove a member and revoke their tokens for the team. A service account of the team is retired."""
     with transaction.atomic():
         row = _locked_member(team, user_id)
         if row.user.service_team_id == team.id:
@@ -86,7 +86,7 @@ def remove_member(team: Team, user_id: str, actor: User) -> None:
 
 
 def invite(team: Team, role: Role, hours: int, note: str, actor: User) -> tuple[Invitation, str]:
-    """The row, and the secret of the link, which is shown this once."""
+    """Create an invitation. Return its row, and the secret of the link, which is shown only once."""
     secret = INVITATION_PREFIX + secrets.token_urlsafe(32)
     with transaction.atomic():
         row = Invitation.objects.create(
@@ -105,7 +105,7 @@ def invite(team: Team, role: Role, hours: int, note: str, actor: User) -> tuple[
 def offer_membership(team: Team, username: str, role: Role, actor: User) -> Invitation:
     """Offer membership to the user of that name, who accepts or declines.
 
-    The answer is the same whether there is such a user or not. Raises Conflict for a member, whom the team's list shows
+    The response is the same whether the user exists or not. Raise Conflict for a member, whom the team's list shows
     anyway, and for a name with an open offer.
     """
     with transaction.atomic():
@@ -135,11 +135,13 @@ def offer_membership(team: Team, username: str, role: Role, actor: User) -> Invi
 
 
 def accept_offer(invitation_id: str, user: User) -> Membership:
+    """Accept an offer of membership."""
     with transaction.atomic():
         return _accept(_locked_offer(invitation_id, user), user)
 
 
 def decline_offer(invitation_id: str, user: User) -> None:
+    """Decline an offer of membership."""
     with transaction.atomic():
         row = _locked_offer(invitation_id, user)
         row.declined_at = timezone.now()
@@ -148,7 +150,7 @@ def decline_offer(invitation_id: str, user: User) -> None:
 
 
 def revoke_invitation(row: Invitation, actor: User) -> None:
-    """Idempotent; one that was accepted stays as it is."""
+    """Revoke an invitation. Idempotent; an accepted one is unchanged."""
     with transaction.atomic():
         unanswered = Invitation.objects.filter(pk=row.pk, accepted_at=None, revoked_at=None, declined_at=None)
         changed = unanswered.update(revoked_at=timezone.now())
@@ -157,12 +159,13 @@ def revoke_invitation(row: Invitation, actor: User) -> None:
 
 
 def accept(secret: str, user: User) -> Membership:
+    """Accept an invitation by the secret of its link."""
     with transaction.atomic():
         return _accept(_open_invitation(secret), user)
 
 
 def accept_as_new(secret: str, username: str, password: str) -> Membership:
-    """A new person joins. The name's and the password's rules are checked before the invitation is used up."""
+    """Create a user from an invitation. The name and the password are checked before the invitation is used."""
     try:
         with transaction.atomic():
             invitation = _open_invitation(secret)
@@ -177,7 +180,7 @@ def accept_as_new(secret: str, username: str, password: str) -> Membership:
 
 
 def create_service_account(team: Team, name: str, role: Role, actor: User) -> User:
-    """`name@team`: no password, so tokens only."""
+    """Create the service account `name@team`, which has no password, only tokens."""
     try:
         with transaction.atomic():
             account = User(username=f"{name}@{team.name}", service_team=team)
@@ -229,7 +232,7 @@ def _join(team: Team, user: User, role: Role, actor: User) -> Membership:
 
 
 def _open_invitation(secret: str) -> Invitation:
-    """Locked, so that it is used once. One answer for all that is wrong with it."""
+    """Return the locked open invitation of a link. All that can be wrong with it raises the same error."""
     row = (
         open_invitations()
         .select_for_update(no_key=True, of=("self",))
@@ -286,7 +289,7 @@ def _check(user: User, password: str) -> None:
 
 
 def _locked_member(team: Team, user_id: str) -> Membership:
-    """The team's row is locked, so that two administrators cannot remove each other at the same time."""
+    """Return a membership and lock the team, so that two administrators cannot remove each other concurrently."""
     Team.objects.select_for_update(no_key=True).get(pk=team.pk)
     row = Membership.objects.filter(team=team, user_id=user_id).select_related("user").first()
     if row is None:

@@ -1,3 +1,5 @@
+"""Users, teams, memberships, tokens, invitations, and the records of sign-ins, errors and the audit trail."""
+
 from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser
@@ -9,7 +11,7 @@ from athanor.core.leases import LeasedModel
 
 
 class PlatformRole(models.TextChoices):
-    """As roles.PlatformRole, for Django's forms."""
+    """The values of roles.PlatformRole as Django choices."""
 
     NONE = roles.PlatformRole.NONE.value
     AUDITOR = roles.PlatformRole.AUDITOR.value
@@ -31,7 +33,7 @@ class User(AbstractUser):
 
     @property
     def password_version(self) -> str:
-        """Changes with the password, and says nothing about it."""
+        """Return a value that changes with the password and reveals nothing about it."""
         return self.get_session_auth_hash()[:16]
 
 
@@ -49,7 +51,7 @@ class Team(models.Model):
 
 
 class Role(models.TextChoices):
-    """As roles.Role, for Django's forms."""
+    """The values of roles.Role as Django choices."""
 
     VIEWER = roles.Role.VIEWER.value
     MEMBER = roles.Role.MEMBER.value
@@ -57,6 +59,8 @@ class Role(models.TextChoices):
 
 
 class Membership(models.Model):
+    """A user's role in a team. `source` is empty if an administrator gave it."""
+
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
@@ -73,10 +77,11 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """A bearer token of one user for one team. Only its SHA-256 is stored; the token is random, so no salt is needed.
+    """A bearer token of one user for one team.
 
-    `parent` is the token that asked for it, if any: it never outlives that one and is revoked with it. Only the
-    successor of a token that rotated itself outlives its parent (accounts/services.py).
+    Only its SHA-256 is stored; the token is random, so no salt is needed. `parent` is the token that created it, if
+    any: it never outlives that one and is revoked with it. Only the successor of a token that rotated itself outlives
+    its parent (accounts/services.py).
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.token_id, editable=False)
@@ -100,10 +105,10 @@ class ApiToken(models.Model):
 
 
 class Invitation(models.Model):
-    """An offer of membership, good once and for a limited time: a link for its holder, or an offer to one user.
+    """An offer of membership, valid once and for a limited time: a link for its holder, or an offer to one user.
 
-    Of a link only the SHA-256 is stored. An offer has no link but the `username` that was asked for, and `invited`, the
-    person who had that name then, if anybody did. The team sees only the name, so that users cannot be probed.
+    Of a link only the SHA-256 is stored. An offer has no link but the `username` that was entered, and `invited`, the
+    user who had that name then, if any. The team sees only the name, so that it cannot find out which users exist.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.invitation_id, editable=False)
@@ -126,7 +131,7 @@ class Invitation(models.Model):
 
 
 class SignInTries(models.Model):
-    """Failed tries to sign in, counted by one kind of key (accounts/throttling.py). Keys and names are digests."""
+    """Failed sign-ins, counted by one kind of key (accounts/throttling.py). Keys and names are digests."""
 
     key = models.CharField(primary_key=True, max_length=64)
     name_digest = models.CharField(max_length=64, blank=True, default="", db_index=True)  # empty: of no one name
@@ -150,7 +155,7 @@ class SignOnGrant(LeasedModel):
 
 
 class IdempotentAnswer(models.Model):
-    """The answer of a request that made something, by its `Idempotency-Key` (accounts/idempotency.py)."""
+    """The response of a request that created something, by its `Idempotency-Key` (accounts/idempotency.py)."""
 
     credential = models.CharField(max_length=100)  # "token:ID", "user:ID" or "invitation:DIGEST"
     key = models.CharField(max_length=200)
@@ -169,9 +174,11 @@ class IdempotentAnswer(models.Model):
 
 
 class WorkFailure(models.Model):
-    """Unexpected errors in a row of background work on one row (accounts/failures.py). A run that succeeds deletes it.
+    """Consecutive unexpected errors of background work on one row (accounts/failures.py).
 
-    `task` is the reconciler, `work` a phrase that names the row, `error` the last error's type and text."""
+    A successful run deletes it. `task` is the reconciler, `work` a phrase that names the row, `error` the last error's
+    type and text.
+    """
 
     task = models.CharField(max_length=60)
     work = models.CharField(max_length=150)
@@ -192,7 +199,7 @@ class WorkFailure(models.Model):
 
 
 class AuditEvent(models.Model):
-    """One record of the audit trail, written by accounts/audit.py and never changed: a trigger refuses it.
+    """One record of the audit trail, written by accounts/audit.py. Immutable: a trigger enforces it.
 
     Ids are plain text, without foreign keys: the record outlives its target.
     """

@@ -47,7 +47,7 @@ _STORED = ("id", "rawId", "type", "response", "clientExtensionResults")
 
 
 def are_available() -> bool:
-    """Browsers have passkeys for names over https, and for localhost; never for IP addresses."""
+    """Return whether browsers support passkeys for this host: https names and localhost, never IP addresses."""
     url = urlsplit(settings.ATHANOR.public_url)
     host = url.hostname or ""
     try:
@@ -118,7 +118,7 @@ def complete_registration(
 
 
 def rename(user: User, passkey_id: int, name: str) -> Authenticator:
-    """Raises NotFound for another user's."""
+    """Rename a passkey. Raise NotFound for another user's."""
     with transaction.atomic():
         row = _rows(user).select_for_update().filter(pk=passkey_id).first()
         if row is None:
@@ -134,7 +134,7 @@ def rename(user: User, passkey_id: int, name: str) -> Authenticator:
 
 
 def remove(request: HttpRequest, user: User, passkey_id: int, password: str) -> None:
-    """Raises what `passwords.confirm` raises, NotFound for another user's."""
+    """Remove a passkey. Raise what `passwords.confirm` raises, and NotFound for another user's."""
     passwords.confirm(request, user, password)
     row = _rows(user).filter(pk=passkey_id).first()
     if row is None:
@@ -177,9 +177,9 @@ def complete_sign_in(request: HttpRequest, assertion: dict[str, Any]) -> User:
 
 
 def _verified(user: User, state: Any, assertion: dict[str, Any]) -> Authenticator:
-    """Return the passkey that made the assertion. Raises one of _MALFORMED.
+    """Return the passkey that made the assertion. Raise one of _MALFORMED.
 
-    An authenticator that counts must count up, or the key was copied.
+    The signature counter of an authenticator that counts must increase; otherwise the key was copied.
     """
     rows = {_attested(row).credential_id: row for row in _rows(user).select_for_update()}
     used = _server().authenticate_complete(state, [_attested(row) for row in rows.values()], assertion)
@@ -204,7 +204,7 @@ def _server() -> Fido2Server:
 
 
 def _take_state(request: HttpRequest, key: str, user: User) -> Any:
-    """Return the state of the challenge, which is gone then."""
+    """Return the state of the challenge and remove it from the session."""
     facts = request.session.pop(key, None)
     if not facts or facts["user"] != user.pk or not 0 <= time.time() - facts["at"] <= CHALLENGE_SECONDS:
         raise Unauthenticated(

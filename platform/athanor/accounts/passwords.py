@@ -1,4 +1,4 @@
-"""Changing a password, and setting a new one by a link that a platform administrator has made."""
+"""Changing a password, and setting a new one by a link that a platform administrator has created."""
 
 from datetime import timedelta
 from typing import Any
@@ -20,10 +20,10 @@ _SALT = "athanor.password-reset"
 
 
 def change(request: HttpRequest, user: User, current: str, new: str) -> None:
-    """Set a new password. This session stays, the user's others end, and other browsers are unknown devices again.
+    """Set a new password. This session continues, the user's others end, and other browsers become unknown devices.
 
-    Raises Forbidden for a user without a password (single sign-on), Unauthenticated for a wrong current one (tries are
-    delayed like those to sign in), Invalid for a new one that the rules refuse.
+    Raise Forbidden for a user without a password (single sign-on), Unauthenticated for a wrong current one (tries are
+    delayed like sign-ins), Invalid for a new one that does not meet the rules.
     """
     confirm(request, user, current)
     check_rules(new, user)
@@ -36,9 +36,9 @@ def change(request: HttpRequest, user: User, current: str, new: str) -> None:
 
 
 def confirm(request: HttpRequest, user: User, password: str) -> None:
-    """Check the current password of somebody who is signed in.
+    """Check the current password of a signed-in user.
 
-    Raises Forbidden for a user without a password (single sign-on), Unauthenticated for a wrong one.
+    Raise Forbidden for a user without a password (single sign-on), Unauthenticated for a wrong one.
     """
     if not user.has_usable_password():
         raise Forbidden(
@@ -51,7 +51,7 @@ def confirm(request: HttpRequest, user: User, password: str) -> None:
 def reset_link(user: User, actor: User) -> str:
     """Return the address where the user sets a new password; it works once and for RESET_LIFETIME.
 
-    Raises Forbidden for users who have no password to set: service accounts, and those who are deactivated.
+    Raise Forbidden for users who cannot have a password: service accounts, and deactivated users.
     """
     if user.service_team_id is not None or not user.is_active:
         raise Forbidden("cannot_sign_in", f"{user.username} cannot sign in", remedy="choose an active person")
@@ -61,9 +61,10 @@ def reset_link(user: User, actor: User) -> str:
 
 
 def reset(token: str, new: str) -> User:
-    """Set the password by a link's token; all sessions of the user end, and so do delays of sign-in for the name.
+    """Set the password by a link's token. All sessions of the user and sign-in delays for the name end.
 
-    Raises Unauthenticated for a token that is wrong, expired or used, Invalid for a password that the rules refuse.
+    Raise Unauthenticated for a token that is wrong, expired or used, Invalid for a password that does not meet the
+    rules.
     """
     refusal = Unauthenticated(
         "invalid_reset_link", "the link is not valid, or was used", remedy="ask a platform administrator for a new one"

@@ -1,12 +1,14 @@
-"""Who may do what, as data: one table from role to permission, one from a token's scope to permission.
+"""Roles, scopes and permissions as data: one table from role to permission, one from a token's scope to permission.
 
-What somebody may do in a team is what their role there gives, narrowed by the scopes of the token they came with.
+What a user may do in a team is what their role there gives, narrowed by the scopes of their token.
 """
 
 from enum import StrEnum
 
 
 class Permission(StrEnum):
+    """What a role allows: in a team, or on the platform."""
+
     VIEW = "view"  # read the team's jobs, data sets, members
     DOWNLOAD = "download"  # open models and checkpoints: hands out data keys
     SUBMIT = "submit"  # submit, stop, pause and resume jobs; upload data
@@ -20,7 +22,7 @@ class Permission(StrEnum):
 
 
 class Role(StrEnum):
-    """Of a person or a service account in one team."""
+    """The role of a user or a service account in one team."""
 
     VIEWER = "viewer"
     MEMBER = "member"
@@ -28,7 +30,7 @@ class Role(StrEnum):
 
 
 class PlatformRole(StrEnum):
-    """Of a person on the whole platform. Neither opens a team's jobs or models: for that one joins the team."""
+    """The role of a user on the whole platform. None gives access to a team's jobs or models."""
 
     NONE = "none"
     AUDITOR = "auditor"
@@ -36,6 +38,8 @@ class PlatformRole(StrEnum):
 
 
 class Scope(StrEnum):
+    """What a token is limited to."""
+
     READ = "read"
     SUBMIT = "submit"
     ARTIFACTS = "artifacts"
@@ -89,12 +93,12 @@ DEFAULT_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.ARTIFACTS, Scope.ADMIN)
 
 
 def default_scopes() -> list[str]:
-    """All that a role in the team can give. Tokens made before there were scopes have these."""
+    """Return all that a role in the team can give. Tokens created before there were scopes have these."""
     return [scope.value for scope in DEFAULT_SCOPES]
 
 
 def permissions(role: Role, scopes: frozenset[Scope] | None = None) -> frozenset[Permission]:
-    """Of a role in its team; `scopes` None is a session, which is not narrowed."""
+    """Return the permissions of a role in its team; `scopes` None is a session, which is not narrowed."""
     given = TEAM_PERMISSIONS[role]
     if scopes is None:
         return given
@@ -128,7 +132,10 @@ def scopes_for(permission: Permission) -> list[str]:
 
 
 def parse_group_roles(text: str) -> dict[str, tuple[str, str]]:
-    """`group=team:role` and `group=platform:role`, separated by commas. Raises ValueError naming the piece."""
+    """Parse `group=team:role` and `group=platform:role`, separated by commas.
+
+    Raise ValueError naming the invalid piece.
+    """
     found = {}
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         group, equals, meaning = piece.rpartition("=")

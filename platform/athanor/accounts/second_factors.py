@@ -1,10 +1,10 @@
-"""Second factors beside a password: an authenticator app (TOTP, RFC 6238) and recovery codes. Passkeys: passkeys.py.
+"""Second factors: an authenticator app (TOTP, RFC 6238) and recovery codes. Passkeys: passkeys.py.
 
-django-allauth's models store them (allauth.mfa). Its web flows are not used: allauth notes used codes in a cache, which
-is separate in each of our processes, so here the last used time step is in the database, under the row's lock.
+django-allauth's models store them (allauth.mfa). Its web flows are not used: allauth records used codes in a cache,
+which is separate in each of our processes, so here the last used time step is in the database, under the row's lock.
 
-A user who has an authenticator app or a passkey signs in in two steps, however the first one was done. Between them the
-browser's session holds the pending sign-in; a known device skips nothing.
+A user with an authenticator app or a passkey signs in in two steps. Between them the browser's session contains the
+pending sign-in; a known device does not skip the second step.
 """
 
 import base64
@@ -50,21 +50,24 @@ _ENCRYPTED_FIELDS = {Authenticator.Type.TOTP.value: "secret", Authenticator.Type
 
 
 class FactorAdapter(DefaultMFAAdapter):  # type: ignore[misc] # allauth has no types
-    """allauth's hooks: secrets are encrypted by the master key, and names are those of this platform."""
+    """Hooks for allauth: secrets are encrypted by the master key, and names are those of this platform."""
 
     def encrypt(self, text: str) -> str:
+        """Encrypt a secret with the master key."""
         return base64.b64encode(encryption.wrap_by_master(text, KEY_OWNER)).decode()
 
     def decrypt(self, encrypted_text: str) -> str:
+        """Decrypt a secret."""
         return encryption.unwrap_by_master(base64.b64decode(encrypted_text), KEY_OWNER)
 
     def get_totp_label(self, user: Any) -> str:
+        """Return the name that authenticator apps show."""
         return str(user.username)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an authenticator app needs, once."""
+    """The secret of a new authenticator app, shown once."""
 
     secret: str
     uri: str
@@ -88,6 +91,7 @@ def kinds_of(user: User) -> list[str]:
 
 
 def overview(user: User) -> Overview:
+    """Return the second factors of a user."""
     app = _row(user, Authenticator.Type.TOTP)
     codes = _row(user, Authenticator.Type.RECOVERY_CODES)
     return Overview(
@@ -97,9 +101,9 @@ def overview(user: User) -> Overview:
 
 
 def must_set_up(user: User) -> bool:
-    """Whether ATHANOR_REQUIRE_SECOND_FACTOR demands a second factor that this user lacks.
+    """Return whether ATHANOR_REQUIRE_SECOND_FACTOR demands a second factor that this user lacks.
 
-    Users without a password sign in at a provider, which asks for its own.
+    Users without a password sign in at a provider, which has its own second factors.
     """
     demand = settings.ATHANOR.require_second_factor
     is_admin = user.is_staff or user.is_superuser or user.platform_role != PlatformRole.NONE
@@ -112,7 +116,7 @@ def must_set_up(user: User) -> bool:
 
 
 def begin_sign_in(request: HttpRequest, user: User) -> SecondFactorRequired:
-    """Remember in the browser's session that the first step is done, and return the answer that asks for the second."""
+    """Store in the browser's session that the first step is done, and return the response for the second."""
     request.session.cycle_key()
     request.session[_PENDING] = {"user": user.pk, "password": user.password_version, "at": int(time.time())}
     return SecondFactorRequired(kinds_of(user))
@@ -131,7 +135,7 @@ def pending_user(request: HttpRequest) -> User | None:
 
 
 def require_pending_user(request: HttpRequest) -> User:
-    """Raises Unauthenticated when no sign-in waits for its second step."""
+    """Return the user with a pending sign-in. Raise Unauthenticated without one."""
     user = pending_user(request)
     if user is None:
         raise Unauthenticated(
@@ -143,9 +147,9 @@ def require_pending_user(request: HttpRequest) -> User:
 
 
 def complete_by_code(request: HttpRequest, code: str) -> User:
-    """Sign in by a code of the authenticator app or a recovery code. Neither works twice.
+    """Sign in with a code of the authenticator app or a recovery code. Each code works once.
 
-    Raises Unauthenticated for a wrong code, TooManyRequests after several.
+    Raise Unauthenticated for a wrong code, TooManyRequests after several.
     """
     user = require_pending_user(request)
     device = devices.device_of(request, user.username)
@@ -161,7 +165,7 @@ def complete_by_code(request: HttpRequest, code: str) -> User:
 
 
 def refuse(user: User, what: str) -> Unauthenticated:
-    """Record a wrong second factor, and return the error that says so."""
+    """Record a wrong second factor, and return the error to raise."""
     facts = {"step": "second_factor", "with": what}
     audit.record_alone("session.refuse", actor=user, target=("user", user.id), after=facts)
     return Unauthenticated(
@@ -179,7 +183,7 @@ def finish(request: HttpRequest, user: User, device: str) -> None:
 
 
 def _use_code(user: User, code: str) -> str:
-    """Return the kind of factor that the code is of, which is used up then; empty when it is of none."""
+    """Use up a code. Return the kind of its factor; empty if the code is wrong."""
     app = _row(user, Authenticator.Type.TOTP, lock=True)
     if app is not None:
         step = _step_of(get_adapter().decrypt(app.data["secret"]), code)
@@ -195,7 +199,7 @@ def _use_code(user: User, code: str) -> str:
 
 
 def _step_of(secret: str, code: str) -> int | None:
-    """Return the time step that has this code, the newest if there are several."""
+    """Return the newest time step that has this code; None without one."""
     now = int(time.time()) // STEP_SECONDS
     expected = {now + offset: format_hotp_value(hotp_value(secret, now + offset)) for offset in TOLERATED_STEPS}
     matching = [step for step, value in expected.items() if compare_user_code(actual=code, expected=value)]
@@ -206,9 +210,9 @@ def _step_of(secret: str, code: str) -> int | None:
 
 
 def begin_app(request: HttpRequest, user: User, password: str) -> Setup:
-    """Make the secret of an authenticator app. It counts only after `confirm_app`.
+    """Create the secret of an authenticator app, which is active only after `confirm_app`.
 
-    Raises what `passwords.confirm` raises, and Conflict when there is an app already.
+    Raise what `passwords.confirm` raises, and Conflict if there is an app already.
     """
     passwords.confirm(request, user, password)
     if _row(user, Authenticator.Type.TOTP) is not None:
@@ -225,9 +229,9 @@ def begin_app(request: HttpRequest, user: User, password: str) -> Setup:
 
 
 def confirm_app(request: HttpRequest, user: User, code: str) -> list[str]:
-    """Add the app that shows this code. Returns new recovery codes, none when the user has some already.
+    """Add the app that shows this code. Return new recovery codes, none if the user has some already.
 
-    Raises Conflict when no setup waits (10 minutes), Unauthenticated for a wrong code.
+    Raise Conflict if no setup is pending (10 minutes), Unauthenticated for a wrong code.
     """
     facts = request.session.get(_SETUP)
     if not facts or facts["user"] != user.pk or not 0 <= time.time() - facts["at"] <= SETUP_SECONDS:
@@ -265,9 +269,9 @@ def added(user: User, kind: str, name: str = "") -> list[str]:
 
 
 def generate_recovery_codes(request: HttpRequest, user: User, password: str) -> list[str]:
-    """Replace the recovery codes. Returns the new ones: they are not shown again.
+    """Replace the recovery codes. Return the new ones: they are not shown again.
 
-    Raises what `passwords.confirm` raises, and Conflict for a user without a second factor.
+    Raise what `passwords.confirm` raises, and Conflict for a user without a second factor.
     """
     passwords.confirm(request, user, password)
     with transaction.atomic():
@@ -283,7 +287,7 @@ def generate_recovery_codes(request: HttpRequest, user: User, password: str) -> 
 
 
 def remove_app(request: HttpRequest, user: User, password: str) -> None:
-    """Raises what `passwords.confirm` raises, and NotFound without an app."""
+    """Remove the authenticator app. Raise what `passwords.confirm` raises, and NotFound without an app."""
     passwords.confirm(request, user, password)
     remove(request, user, _row(user, Authenticator.Type.TOTP), "authenticator app")
 
@@ -304,9 +308,9 @@ def remove(request: HttpRequest, user: User, row: Authenticator | None, what: st
 
 
 def remove_all(user: User, actor: User | str) -> list[str]:
-    """Remove all factors of somebody who lost theirs, and end their sessions. Returns the kinds removed.
+    """Remove all factors of a user who lost theirs, and end their sessions. Return the kinds removed.
 
-    Raises Conflict for a user without one, Forbidden for an actor's own, which need the password.
+    Raise Conflict for a user without one, Forbidden for an actor's own, which need the password.
     """
     if isinstance(actor, User) and actor.pk == user.pk:
         raise Forbidden(
@@ -327,7 +331,7 @@ def remove_all(user: User, actor: User | str) -> list[str]:
 
 
 def rewrap() -> int:
-    """Encrypt secrets by the newest master key. Returns how many the one before it had encrypted."""
+    """Encrypt secrets with the current master key. Return how many the previous one had encrypted."""
     done = 0
     adapter = get_adapter()
     for pk, type_ in Authenticator.objects.filter(type__in=_ENCRYPTED_FIELDS).order_by("pk").values_list("pk", "type"):
@@ -343,12 +347,12 @@ def rewrap() -> int:
 
 
 def lock(user: User) -> None:
-    """Let changes to one user's factors follow one another."""
+    """Serialise changes to one user's factors."""
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
 
 
 def end_other_sessions(request: HttpRequest, user: User) -> None:
-    """What was signed in before a change of factors signs in again by the new rules."""
+    """End the user's other sessions, so that they sign in by the new rules."""
     sessions.end_others(user, request.session.session_key or "")
 
 

@@ -1,4 +1,4 @@
-"""Reads, scoped by who asks."""
+"""Queries of users, tokens and teams, limited to what the caller may see."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from athanor.core.errors import NotFound
 
 @dataclass(frozen=True)
 class RecognisedToken:
-    """A live token, its user and team (their other columns come when asked for), and the user's role there."""
+    """A live token, its user and team (their other columns are loaded on access), and the user's role there."""
 
     id: str
     scopes: list[str]
@@ -31,9 +31,9 @@ class RecognisedToken:
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks, what they may do in each of their teams, and on the platform.
+    """The authenticated caller, and their permissions in each of their teams and on the platform.
 
-    `scopes` are those of the token they came with; None is a session. `team_ids` are the teams whose things they see.
+    `scopes` are those of their token; None is a session. `team_ids` are the teams whose objects they see.
     """
 
     user: User
@@ -45,22 +45,29 @@ class Principal:
 
     @property
     def team_ids(self) -> frozenset[str]:
+        """Return the teams whose objects the caller sees."""
         return self.teams_with(Permission.VIEW)
 
     def teams_with(self, permission: Permission) -> frozenset[str]:
+        """Return the teams in which the caller has the permission."""
         return frozenset(team for team, given in self.granted.items() if permission in given)
 
     def may(self, permission: Permission, team_id: str) -> bool:
+        """Return whether the caller has the permission in the team or on the platform."""
         return permission in self.platform or permission in self.granted.get(team_id, frozenset())
 
 
 def principal_of(user: User) -> Principal:
+    """Return the principal of a session, with all teams of the user."""
     memberships = Membership.objects.filter(user=user, team__deleted_at=None).select_related("team")
     return _principal(user, [(each.team, each.role) for each in memberships.order_by("team__name")])
 
 
 def principal_of_token(token: RecognisedToken) -> Principal:
-    """The user of a token within the token's team and scopes; without a role there: no longer a member."""
+    """Return the principal of a token, limited to its team and scopes.
+
+    Without a role there the user is no longer a member, and the principal sees nothing.
+    """
     return _principal(token.user, [(token.team, token.role)] if token.role else [], token)
 
 
@@ -78,7 +85,7 @@ def _principal(user: User, roles: list[tuple[Team, str]], token: RecognisedToken
 
 
 def teams_of(principal: Principal) -> QuerySet[Team]:
-    """Those they belong to; all for who makes teams."""
+    """Return the teams that the user belongs to; all for users who manage teams."""
     rows = Team.objects.filter(deleted_at=None).order_by("name")
     if Permission.MANAGE_TEAMS in principal.platform:
         return rows
@@ -86,6 +93,7 @@ def teams_of(principal: Principal) -> QuerySet[Team]:
 
 
 def team_of(principal: Principal, team_id: str) -> Team:
+    """Return a team that the caller sees, or raise NotFound."""
     team = teams_of(principal).filter(pk=team_id).first()
     if team is None:
         raise NotFound("team", team_id)
@@ -93,11 +101,12 @@ def team_of(principal: Principal, team_id: str) -> Team:
 
 
 def members_of(team: Team) -> QuerySet[Membership]:
-    """Everybody with a role in the team, service accounts and those of other teams included."""
+    """Return all with a role in the team, including service accounts and those of other teams."""
     return Membership.objects.filter(team=team).select_related("user").order_by("user__username")
 
 
 def member_of(team: Team, user_id: str) -> Membership:
+    """Return a member of the team, or raise NotFound."""
     row = members_of(team).filter(user_id=user_id).first()
     if row is None:
         raise NotFound("member", user_id)
@@ -105,10 +114,12 @@ def member_of(team: Team, user_id: str) -> Membership:
 
 
 def service_accounts_of(team: Team) -> QuerySet[User]:
+    """Return the team's active service accounts by name."""
     return User.objects.filter(service_team=team, is_active=True).order_by("username")
 
 
 def service_account_of(principal: Principal, account_id: str) -> User:
+    """Return an active service account of a team that the caller sees, or raise NotFound."""
     rows = User.objects.filter(service_team__in=teams_of(principal), is_active=True)
     account = rows.select_related("service_team").filter(pk=account_id).first()
     if account is None:
@@ -117,6 +128,7 @@ def service_account_of(principal: Principal, account_id: str) -> User:
 
 
 def invitation_of(principal: Principal, invitation_id: str) -> Invitation:
+    """Return an invitation of a team that the caller sees, or raise NotFound."""
     rows = Invitation.objects.filter(team__in=teams_of(principal)).select_related("team", "created_by", "accepted_by")
     invitation = rows.filter(pk=invitation_id).first()
     if invitation is None:
@@ -125,19 +137,21 @@ def invitation_of(principal: Principal, invitation_id: str) -> Invitation:
 
 
 def open_invitations() -> QuerySet[Invitation]:
-    """Those that can still be accepted."""
+    """Return the invitations that can still be accepted."""
     unanswered = Invitation.objects.filter(accepted_at=None, revoked_at=None, declined_at=None, team__deleted_at=None)
     return unanswered.filter(expires_at__gt=timezone.now())
 
 
 def offers_to(user: User) -> QuerySet[Invitation]:
-    """Offers of membership that the user can still answer."""
+    """Return the offers of membership that the user can still accept or decline."""
     return open_invitations().filter(invited=user).select_related("team", "created_by").order_by("-id")
 
 
 def memberships_of(principal: Principal) -> QuerySet[Membership]:
+    """Return the caller's memberships in the teams they see."""
     return Membership.objects.filter(user=principal.user, team_id__in=principal.team_ids).select_related("team")
 
 
 def tokens_of(principal: Principal) -> QuerySet[ApiToken]:
+    """Return the caller's tokens for the teams they see."""
     return ApiToken.objects.filter(user=principal.user, team_id__in=principal.team_ids).select_related("team")

@@ -1,4 +1,4 @@
-"""Tokens: issue, recognise, rotate, revoke."""
+"""API tokens: issue, authenticate, rotate, revoke."""
 
 import hashlib
 import json
@@ -46,11 +46,11 @@ def issue_token(
     actor: User | None = None,
     parent_id: str = "",
 ) -> tuple[ApiToken, str]:
-    """Return a new token's row and the token, which is shown this once.
+    """Return a new token's row and the token, which is shown only once.
 
-    It ends at `expires_at`, but not after the longest life that the settings allow, nor after its parent. `parent_id`:
-    the token that asks for it, if one does. `actor`: who asks, if it is not `user`. Raises Forbidden for a scope
-    of the platform of a user without a platform role, Conflict for a user with too many tokens.
+    It expires at `expires_at`, but not after the longest life that the settings allow, nor after its parent.
+    `parent_id`: the token that creates it, if any. `actor`: the creator, if it is not `user`. Raise Forbidden for a
+    platform scope of a user without a platform role, Conflict for a user with too many tokens.
     """
     with transaction.atomic():
         owner = User.objects.select_for_update(no_key=True).get(pk=user.pk)
@@ -70,14 +70,14 @@ def issue_token(
 
 
 def latest_end() -> datetime:
-    """Return when a token that is made now ends at the latest."""
+    """Return the latest possible expiry of a token created now."""
     return timezone.now() + timedelta(days=settings.ATHANOR.token_max_days)
 
 
 def recognise_token(secret: str) -> RecognisedToken | None:
-    """None for a token that is unknown, expired or revoked, or of a user who may no longer sign in.
+    """Return the token; None if it is unknown, expired or revoked, or its user may not sign in.
 
-    Raises Unauthenticated while its user must sign in at the provider again.
+    Raise Unauthenticated while its user must sign in at the provider again.
     """
     now = timezone.now()
     with connection.cursor() as cursor:
@@ -106,7 +106,7 @@ Row = TypeVar("Row", bound=Model)
 
 
 def _loaded(model: type[Row], **columns: Any) -> Row:
-    """An instance as the ORM loads it with `only`: `from_db` takes columns in the order of the model's fields."""
+    """Build an instance as the ORM does with `only`: `from_db` takes columns in the order of the model's fields."""
     names = [field.attname for field in model._meta.concrete_fields if field.attname in columns]
     return model.from_db(connection.alias, names, [columns[name] for name in names])
 
@@ -151,7 +151,7 @@ def rotate_token(row: ApiToken, overlap: timedelta, actor: User, *, by_token: st
 
 
 def revoke_token(user: User, token_id: str, actor: User | None = None) -> None:
-    """Takes effect immediately, for what the token has made too: each request looks its token up. Idempotent."""
+    """Revoke a token and those it created, with immediate effect: each request looks its token up. Idempotent."""
     with transaction.atomic():
         row = ApiToken.objects.filter(pk=token_id, user=user).first()
         if row is None:
@@ -174,8 +174,10 @@ def revoke_tokens_of(user: User, actor: User, *, team: Team | None = None, by_to
 
 
 def revoke_all(rows: QuerySet[ApiToken], actor: User) -> int:
-    """Revoke the tokens of a queryset and all that they have made, in the caller's transaction. Returns how many were
-    live."""
+    """Revoke the tokens of a queryset and all that they created. Return how many were live.
+
+    The caller opens the transaction.
+    """
     count = 0
     level = list(rows.order_by("pk").select_for_update(no_key=True, of=("self",)))
     while level:
@@ -192,7 +194,7 @@ def revoke_all(rows: QuerySet[ApiToken], actor: User) -> int:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a random secret; it needs no salt."""
+    """Return the digest of a random secret that is stored in its place; it needs no salt."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -228,7 +230,7 @@ def _locked_children(rows: Iterable[ApiToken]) -> list[ApiToken]:
 
 
 def _is_below(row: ApiToken, ancestor_id: str) -> bool:
-    """Whether a token is, or descends from, another."""
+    """Return whether a token is, or descends from, another."""
     current: ApiToken | None = row
     while current is not None and current.pk != ancestor_id:
         current = current.parent
@@ -236,7 +238,7 @@ def _is_below(row: ApiToken, ancestor_id: str) -> bool:
 
 
 def _end_by(row: ApiToken, end: datetime, successor_id: str) -> None:
-    """Shorten the life of a token and of all that it has made but its successor."""
+    """Shorten the life of a token and of all that it created except its successor."""
     level = [row]
     while level:
         for each in level:
@@ -247,7 +249,10 @@ def _end_by(row: ApiToken, end: datetime, successor_id: str) -> None:
 
 
 def _refuse_too_many(others: QuerySet[ApiToken], owner: User) -> None:
-    """The caller holds the owner's row, or rotates: then one more for a moment does no harm."""
+    """Raise Conflict for a user with too many tokens.
+
+    The caller has locked the owner's row, or rotates: then one more for a moment is acceptable.
+    """
     live = others.filter(revoked_at=None).exclude(expires_at__lte=timezone.now()).count()
     if live >= MOST_LIVE_TOKENS:
         raise Conflict(

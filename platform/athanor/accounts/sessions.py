@@ -1,4 +1,4 @@
-"""Where a user is signed in (allauth's usersessions keeps the rows), and ending it."""
+"""The sessions of a user (allauth's usersessions stores the rows), and ending them."""
 
 from allauth.usersessions.models import UserSession
 from django.http import HttpRequest
@@ -9,7 +9,7 @@ from athanor.core.errors import NotFound
 
 
 def begin(request: HttpRequest, user: User) -> None:
-    """Record a sign-in, and forget sessions of the user that are over."""
+    """Record a sign-in, and delete the user's expired sessions."""
     UserSession.objects.purge_and_list(user)
     note(request)
 
@@ -26,7 +26,7 @@ def sessions_of(user: User) -> list[UserSession]:
 
 
 def end(user: User, session_id: int) -> None:
-    """End one. Raises NotFound for one that is over, or another user's."""
+    """End a session. Raise NotFound for one that has ended, or another user's."""
     session = next((each for each in sessions_of(user) if each.pk == session_id), None)
     if session is None:
         raise NotFound("session", str(session_id))

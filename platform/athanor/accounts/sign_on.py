@@ -1,7 +1,7 @@
-"""Single sign-on by OpenID Connect (django-allauth): who somebody is, and what their groups make them here.
+"""Single sign-on by OpenID Connect (django-allauth): the user's identity, and the roles of their groups.
 
 The provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS (accounts/sign_on_age.py),
-and between sign-ins where it gives refresh tokens (accounts/sign_on_checks.py).
+and between sign-ins if it issues refresh tokens (accounts/sign_on_checks.py).
 """
 
 import logging
@@ -24,17 +24,20 @@ log = logging.getLogger(__name__)
 
 
 class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allauth has no types
-    """allauth's hooks. Failures are shown on the sign-in page."""
+    """Hooks for allauth. Failures are shown on the sign-in page."""
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
+        """Return True: the provider decides who has an account."""
         return True  # the provider decides who has an account
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
+        """Record the confirmation of an existing user, and apply their groups."""
         if sociallogin.is_existing:
             _note_sign_on(sociallogin.user, sociallogin)
             apply_groups(sociallogin.user, _groups(sociallogin), settings.ATHANOR_GROUP_ROLES)
 
     def save_user(self, request: HttpRequest, sociallogin: Any, form: Any = None) -> User:
+        """Create a user at the first sign-in, audited, with the roles of their groups."""
         with transaction.atomic():
             user: User = super().save_user(request, sociallogin, form)
             facts = {"username": user.username, "source": SOURCE}
@@ -46,11 +49,14 @@ class SignOnAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allaut
     def on_authentication_error(
         self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
     ) -> None:
+        """Log the failure and redirect to the sign-in page."""
         log.warning("sign-on failed: %s %s", error, exception)
         raise ImmediateHttpResponse(refused(request))
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth has no types
+    """Hooks for allauth."""
+
     def get_client_ip(self, request: HttpRequest) -> str:
         """Return the address that the server saw: X-Forwarded-For counts only where uvicorn believes it."""
         return str(request.META.get("REMOTE_ADDR") or "0.0.0.0")  # noqa: S104 - unknown, as in a command
@@ -64,14 +70,16 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth has
         return response
 
     def get_login_stages(self) -> list[str]:
-        """Without allauth's own pages for second factors: `pre_login` leads to the dashboard's."""
+        """Return no stages: `pre_login` leads to the dashboard's pages for second factors."""
         return [stage for stage in super().get_login_stages() if not stage.startswith("allauth.mfa.")]
 
     def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:
+        """Redirect a deactivated user to the sign-in page."""
         return refused(request, "inactive")
 
 
 def refused(request: HttpRequest, problem: str = "sign_on_failed") -> HttpResponseRedirect:
+    """Redirect to the sign-in page, which shows the problem."""
     return HttpResponseRedirect(f"/sign-in?{urlencode({'problem': problem})}")
 
 

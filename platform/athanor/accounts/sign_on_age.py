@@ -1,8 +1,8 @@
-"""How long the tokens and sessions of a single-sign-on user work without a word of the provider.
+"""How long the tokens and sessions of a single-sign-on user work without a confirmation by the provider.
 
-The provider confirms a user at each sign-in and, where it gives refresh tokens, at each check (sign_on_checks.py).
-Access ends ATHANOR_SIGN_ON_MAX_AGE_DAYS after the last confirmation, and when a check is refused; the next sign-in
-restores it. Users with a password of this platform only and service accounts are not concerned.
+The provider confirms a user at each sign-in and, if it issues refresh tokens, at each check (sign_on_checks.py). Access
+ends ATHANOR_SIGN_ON_MAX_AGE_DAYS after the last confirmation, and when a check is refused; the next sign-in restores
+it. Users with only a password of this platform and service accounts are not affected.
 """
 
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from athanor.core.errors import Unauthenticated
 
 
 def valid_until(signed_on_at: datetime | None) -> datetime | None:
-    """Return when tokens and sessions stop working unless the user signs in again. None: never for this reason."""
+    """Return when tokens and sessions stop working unless the user signs in again; None if never."""
     days: int = settings.ATHANOR.sign_on_max_age_days
     return signed_on_at + timedelta(days=days) if signed_on_at and days else None
 

@@ -30,7 +30,7 @@ from athanor.accounts import audit
 from athanor.accounts.failures import run_isolated
 from athanor.accounts.models import SignOnGrant, User
 from athanor.accounts.sign_on_groups import apply_groups, groups_in
-from athanor.core import encryption, wakeups
+from athanor.core import encryption, task_triggers
 from athanor.core.leases import Lease, applying, claim_each
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def run_due() -> None:
     failed = Event()
     for lease in claim_each(due(), seconds=LEASE_SECONDS, limit=MOST_AT_ONCE):
         run_isolated(
-            wakeups.CHECK_SIGN_ONS, f"sign-on check of user {lease.pk}", partial(_check, adapter, lease, failed),
+            task_triggers.CHECK_SIGN_ONS, f"sign-on check of user {lease.pk}", partial(_check, adapter, lease, failed),
             held=(SignOnGrant, lease),
         )  # fmt: skip
         if failed.is_set():

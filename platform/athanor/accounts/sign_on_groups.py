@@ -1,6 +1,6 @@
-"""What the groups of a single-sign-on user make them here.
+"""The roles that the groups of a single-sign-on user give.
 
-Memberships that groups gave are removed when the groups are gone; those that an administrator gave stay. Where the
+Memberships given by groups are removed when the groups are removed; those that an administrator gave stay. If the
 mapping names platform roles, the provider alone decides on them.
 """
 
@@ -23,7 +23,7 @@ RANK = [*Role]  # a person of several groups gets the most of what they give
 
 
 def apply_groups(user: User, groups: Iterable[str], mapping: Mapping[str, tuple[str, str]]) -> None:
-    """Give `user` what their groups mean, and take what groups gave before and do no more."""
+    """Give `user` the roles of their groups, and remove roles that groups gave before and no longer give."""
     meant = [mapping[group] for group in groups if group in mapping]
     wanted: dict[str, Role] = {}
     for team, role in meant:

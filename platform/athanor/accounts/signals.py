@@ -9,6 +9,7 @@ from athanor.accounts import audit, devices, sessions
 
 
 def connect() -> None:
+    """Connect the receivers."""
     user_logged_in.connect(_signed_in, dispatch_uid="athanor.audit.in")
     user_logged_out.connect(_signed_out, dispatch_uid="athanor.audit.out")
     user_login_failed.connect(_refused, dispatch_uid="athanor.audit.refused")

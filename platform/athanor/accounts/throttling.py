@@ -1,18 +1,18 @@
-"""Slow down the guessing of passwords without locking anybody out.
+"""Slow down the guessing of passwords without locking users out.
 
 Failed tries are counted for a name at an address, for a name from everywhere, and for an address. Beyond an allowance,
-the next try is taken only after a delay that doubles with each failure. A try that is refused is not counted, so one
-machine cannot use up the tries of a name or of others at its address.
+the next try is accepted only after a delay that doubles with each failure. A refused try is not counted, so one machine
+cannot use up the tries of a name or of others at its address.
 
-A browser that has signed in before carries a signed device cookie for that user. Its tries are counted for the device
-alone: whatever others do, the correct password from a known device is taken.
+A browser that has signed in before has a signed device cookie for that user. Its tries are counted for the device
+alone: regardless of others, the correct password from a known device is accepted.
 
-Wrong second factors are counted for the user, wherever they come from, and apart from passwords: a correct password
-ends no delay of codes, or somebody who knows it could guess codes without one.
+Wrong second factors are counted for the user, from any address, and separately from passwords: a correct password ends
+no delay of codes; otherwise somebody who knows it could guess codes without delay.
 
-The counts are in the database: without the broker nobody may guess faster. A try is counted before its password is
-looked at, so that concurrent tries all count; the correct password takes its count back. Names that nobody has are
-counted like others, so the answer does not reveal who exists.
+The counts are in the database, so that they do not depend on the broker. A try is counted before its password is
+checked, so that concurrent tries all count; the correct password reverts its count. Unknown names are counted like
+others, so the response does not reveal which users exist.
 """
 
 import hashlib
@@ -56,13 +56,13 @@ RETURNING count
 def begin(username: str, address: str, device: str = "") -> None:
     """Count a try. `device` is the id of a known device of this user, if the browser has proved one.
 
-    Raises TooManyRequests with the seconds until the next try is taken; then nothing is counted.
+    Raise TooManyRequests with the seconds until the next try is accepted; then nothing is counted.
     """
     _count(_keys(username, address, device), username, WINDOW)
 
 
 def succeeded(username: str, address: str, device: str = "") -> None:
-    """Take back the count of a try whose password was correct, and end the delays of this name at this address."""
+    """Revert the count of a try whose password was correct, and end the delays of this name at this address."""
     keys = _keys(username, address, device)
     own = [key for kind, key in keys.items() if kind in ("pair", "device")]
     shared = [key for kind, key in keys.items() if kind in ("name", "address")]
@@ -76,7 +76,7 @@ def succeeded(username: str, address: str, device: str = "") -> None:
 
 
 def begin_second_factor(user: User, device: str) -> None:
-    """Count a try of a second factor. Raises TooManyRequests like `begin`."""
+    """Count a try of a second factor. Raise TooManyRequests like `begin`."""
     _count(_factor_keys(user, device), user.username, FACTOR_WINDOW)
 
 
@@ -86,7 +86,7 @@ def second_factor_succeeded(user: User, device: str) -> None:
 
 
 def unlock(user: User, actor: User) -> None:
-    """End all delays for a user's name, wherever they come from. An address that guesses many names keeps its own."""
+    """End all delays for a user's name, from all addresses. An address that guesses many names keeps its own delay."""
     name = _digest("name", _folded(user.username))
     with transaction.atomic():
         SignInTries.objects.filter(name_digest=name).delete()
@@ -128,7 +128,7 @@ def _refusal(keys: list[str]) -> TooManyRequests:
 
 
 def _keys(username: str, address: str, device: str) -> dict[str, str]:
-    """By what a try is counted. Digests: what is typed as a name is sometimes a password."""
+    """Return the keys by which a try is counted. They are digests: what is typed as a name is sometimes a password."""
     name, network = _folded(username), _network(address)
     if device:
         return {"device": _digest("device", device)}
@@ -144,7 +144,7 @@ def _folded(username: str) -> str:
 
 
 def _network(address: str) -> str:
-    """An IPv6 host has all of its /64: it is counted as one."""
+    """Return the address's network: a host usually has all of an IPv6 /64, which is counted as one."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

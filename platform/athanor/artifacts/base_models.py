@@ -24,9 +24,9 @@ Read = Callable[[str], bytes | None]
 
 
 def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
-    """With the shape and the tokenizer of `model.base`, which is pinned to what its name means now.
+    """Resolve `model.base` to the model's shape and tokenizer, and pin it to what its name means now.
 
-    Raises Invalid for a model that is not there or cannot be trained, Unavailable when the store does not answer.
+    Raise Invalid for a model that does not exist or cannot be trained, Unavailable if the store does not answer.
     """
     base = training.model.base
     if base is None:
@@ -58,7 +58,7 @@ def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | N
 
 
 def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
-    """The job whose key opens the base; None where there is nothing to open."""
+    """Return the id of the job that owns the key of the base model; None if it is not encrypted."""
     base = training.model.base if training else None
     if base is None or not base.startswith("model:"):
         return None

@@ -19,15 +19,20 @@ _TEAM = re.compile(r"[-a-zA-Z0-9_]{1,63}")
 
 @dataclass(frozen=True)
 class BucketGrant:
-    """`root` is `s3://bucket` or `s3://bucket/prefix`, without a slash at the end. `teams` are names; None: all."""
+    """`root` is `s3://bucket` or `s3://bucket/prefix`, without a trailing slash.
+
+    `teams` are names; None grants it to all teams.
+    """
 
     root: str
     teams: frozenset[str] | None
 
     def covers(self, uri: str) -> bool:
+        """Return whether `uri` is at or below the root."""
         return is_at_or_below(uri, self.root)
 
     def includes(self, team: str) -> bool:
+        """Return whether the grant includes the team."""
         return self.teams is None or team in self.teams
 
 
@@ -60,7 +65,7 @@ def _parse_entry(entry: str) -> BucketGrant:
 
 
 def grants() -> tuple[BucketGrant, ...]:
-    """Return what the administrator has set. The text was checked when the server started."""
+    """Return the configured grants. The text was validated when the server started."""
     return parse_grants(settings.ATHANOR.data_buckets)
 
 

@@ -20,7 +20,10 @@ POINTER = "/training/data/source"
 
 
 def resolve_all(team: Team, data: DataSpec, task: str) -> list[Dataset]:
-    """The data sets of the data of a spec's `task`, one a part. Raises Invalid with every one that cannot be used."""
+    """Return the data sets of the data of a spec's `task`, one for each part.
+
+    Raise Invalid with every data set that cannot be used.
+    """
     found: list[Dataset] = []
     problems: list[FieldProblem] = []
     for number, part in enumerate(data.parts):
@@ -36,7 +39,10 @@ def resolve_all(team: Team, data: DataSpec, task: str) -> list[Dataset]:
 
 
 def resolve(team: Team, source: str) -> Dataset:
-    """The data set a spec names. Raises Invalid with the nearest name, or why an S3 prefix cannot be used."""
+    """Return the data set that a spec names.
+
+    Raise Invalid with the nearest name, or with why an S3 prefix cannot be used.
+    """
     if source.startswith("builtin:"):
         row, _ = Dataset.objects.get_or_create(team=team, name=source, defaults={"origin": Dataset.Origin.BUILTIN})
         return row
@@ -62,19 +68,21 @@ def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec
 
 
 def are_prepared(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> bool:
+    """Return whether each data set is tokenised by the recipe that the job needs."""
     recipes = dataset_recipes(data.parts, tokenizer, dataset_ids)
     pairs = zip(dataset_ids, recipes, strict=True)
     return all(known_preparation(each, recipe) is not None for each, recipe in pairs)
 
 
 def known_preparation(dataset_id: str, recipe: str) -> PreparedDataset | None:
+    """Return the usable tokenised form of a data set by this recipe; None without one."""
     return PreparedDataset.objects.filter(dataset_id=dataset_id, recipe=recipe, forgotten_at__isnull=True).first()
 
 
 def forget_preparations(dataset: Dataset, actor: str) -> int:
-    """Discard tokenised forms, so that the next job tokenises again, as after damage in the store. Return their number.
+    """Discard tokenised forms, so that the next job tokenises again, for example after damage in the store.
 
-    Running jobs continue with what they have.
+    Return their number. Running jobs continue with theirs.
     """
     with transaction.atomic():
         known = PreparedDataset.objects.filter(dataset=dataset, forgotten_at__isnull=True)
@@ -123,6 +131,7 @@ def _plain(team: Team, uri: str) -> Dataset:
 
 
 def plain_file(item: storage.Listed) -> StoredFile:
+    """Describe an unencrypted object of another bucket as a stored file with one part."""
     name = item.key.rpartition("/")[2] or "object"
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
     part = StoredPart(key=item.key, size=item.size, sha256="0" * 64, plaintext_size=item.size)

@@ -1,13 +1,12 @@
-"""Deleting what is stored: finished jobs, projects, artifacts, checkpoints and data sets, with a window for undoing it.
+"""Deletion of stored data: finished jobs, projects, artifacts, checkpoints and data sets, with a window to undo it.
 
-A deletion hides its rows immediately. After the window the sweeper deletes their objects, which returns the storage to
-the quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so do
-the rows of what was purged, without their objects. A data key of which nothing is left to decrypt is destroyed. A
-deleted project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams:
-compliance/erasure.py.
+A deletion hides its rows immediately. After the window a periodic task deletes their objects, which returns the storage
+to the quota. The record of a job (spec, events, metrics, cost) stays, since budgets and the audit trail refer to it; so
+do the rows of what was purged, without their objects. A data key with nothing left to decrypt is destroyed. A deleted
+project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams: compliance/erasure.py.
 
-What an unfinished job needs cannot be deleted: `preview` names it. The objects of a manifest that is not authentic are
-never deleted, since it may name those of others.
+What an unfinished job needs cannot be deleted: `preview` names the job. The objects of a manifest that is not authentic
+are never deleted, since it may name those of others.
 """
 
 import logging
@@ -26,7 +25,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
-from athanor.core import tenancy, wakeups
+from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import projects
 from athanor.jobs.models import Job, Project
@@ -40,7 +39,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Preview:
-    """`blocked_by`: unfinished jobs that need it. `used_by`: finished jobs that refer to it and stay as they are."""
+    """What a deletion would remove, and the jobs that depend on it.
+
+    `blocked_by`: unfinished jobs that need the target. `used_by`: finished jobs that refer to it and are not changed.
+    """
 
     kind: str
     target_id: str
@@ -56,14 +58,17 @@ class Preview:
 
     @property
     def num_artifacts(self) -> int:
+        """Return the number of artifacts to delete."""
         return len(self.artifacts)
 
     @property
     def num_checkpoints(self) -> int:
+        """Return the number of checkpoints to delete."""
         return len(self.checkpoints)
 
     @property
     def num_preparations(self) -> int:
+        """Return the number of tokenised forms to delete."""
         return len(self.preparations)
 
 
@@ -118,9 +123,9 @@ def _preview_of_project(project: Project) -> Preview:
 
 
 def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion:
-    """Hide the target, and delete its objects after the window, or with `permanently` at the next sweep.
+    """Hide the target, and delete its objects after the window; with `permanently`, at the next run of the purge.
 
-    Raises Conflict while an unfinished job needs it, Invalid for data that the platform does not store.
+    Raise Conflict while an unfinished job needs it, Invalid for data that the platform does not store.
     """
     if isinstance(target, Dataset) and target.origin != Dataset.Origin.SEALED:
         raise Invalid(
@@ -158,12 +163,12 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
         facts = {"name": found.name, "size_bytes": found.size_bytes, "permanently": permanently, "deletion": row.id}
         audit.record(f"{found.kind}.delete", actor=user, target=(found.kind, target.pk), team_id=team.id, after=facts)
         if permanently:
-            wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+            task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)
     return row
 
 
 def restore(row: Deletion, user: User) -> Deletion:
-    """Undo a deletion. Raises Conflict when its objects are being deleted, or its name was taken meanwhile."""
+    """Undo a deletion. Raise Conflict if its objects are being deleted, or its name was taken meanwhile."""
     with transaction.atomic():
         row = Deletion.objects.select_for_update(no_key=True).get(pk=row.pk)
         if row.state != "pending":
@@ -192,7 +197,7 @@ def restore(row: Deletion, user: User) -> Deletion:
 
 
 def expedite(row: Deletion, user: User) -> Deletion:
-    """End the window of a pending deletion: its objects go at the next sweep."""
+    """End the window of a pending deletion: its objects are deleted at the next run of the purge."""
     with transaction.atomic():
         row = Deletion.objects.select_for_update(no_key=True).get(pk=row.pk)
         if row.state != "pending":
@@ -201,12 +206,14 @@ def expedite(row: Deletion, user: User) -> Deletion:
         row.save(update_fields=["purge_after"])
         target, after = (row.kind, row.target_id), {"deletion": row.id}
         audit.record(f"{row.kind}.purge", actor=user, target=target, team_id=row.team_id, after=after)
-        wakeups.hint_after_commit(wakeups.ERASE_TEAMS if row.kind == Deletion.Kind.TEAM else wakeups.SWEEP_STORAGE)
+        task_triggers.trigger_after_commit(
+            task_triggers.ERASE_TEAMS if row.kind == Deletion.Kind.TEAM else task_triggers.SWEEP_STORAGE
+        )
     return row
 
 
 def deletions_of(who: Principal) -> QuerySet[Deletion]:
-    """Return those of their teams, and of deleted teams for who manages teams."""
+    """Return the deletions of the user's teams, and of deleted teams if the user manages teams."""
     visible = Q(team_id__in=who.team_ids)
     if Permission.MANAGE_TEAMS in who.platform:
         deleted = set(Team.objects.exclude(deleted_at=None).values_list("pk", flat=True))
@@ -216,6 +223,7 @@ def deletions_of(who: Principal) -> QuerySet[Deletion]:
 
 
 def deletion_of(who: Principal, deletion_id: str) -> Deletion:
+    """Return a deletion that the user sees, or raise NotFound."""
     row = deletions_of(who).filter(pk=deletion_id).first()
     if row is None:
         raise NotFound("deletion", deletion_id)
@@ -223,16 +231,20 @@ def deletion_of(who: Principal, deletion_id: str) -> Deletion:
 
 
 def due() -> QuerySet[Deletion]:
-    """Deletions whose objects are to go now. Deleted teams are erased with all that was deleted in them."""
+    """Return the deletions whose objects must be deleted now, except in deleted teams.
+
+    Those teams are erased with all that was deleted in them (compliance/erasure.py).
+    """
     return due_of_any_kind().filter(team__deleted_at=None)
 
 
 def due_of_any_kind() -> QuerySet[Deletion]:
+    """Return the deletions whose objects must be deleted now."""
     return Deletion.objects.filter(purged_at=None, restored_at=None, purge_after__lte=timezone.now())
 
 
 def purge_due(limit: int = 20) -> int:
-    """Delete the objects of what is due. Returns how many deletions are complete. Safe to repeat and to run twice."""
+    """Delete the objects of due deletions. Return how many deletions are complete. Safe to repeat and to run twice."""
     done = 0
     for row in due().order_by(F("purge_started_at").asc(nulls_first=True), "purge_after")[:limit]:
         # From here on it cannot be restored; one that fails is tried again after the others.
@@ -280,7 +292,7 @@ def _destroy_keys(row: Deletion, job_ids: set[str], datasets: list[Dataset]) -> 
 
 
 def _manifest_keys(checkpoints: list[Checkpoint]) -> list[str]:
-    """A checkpoint's manifest is beside its parts."""
+    """Return the keys of the checkpoints' manifests, which are stored beside their parts."""
     first = [manifests.of_checkpoint(row).files[0].parts[0].key for row in checkpoints]
     return [f"{key.rpartition('/')[0]}/{MANIFEST_NAME}" for key in first]
 

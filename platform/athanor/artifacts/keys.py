@@ -1,7 +1,7 @@
 """Data keys: one per owner (job or data set), wrapped by the team's key, wrapped by the master key.
 
-A wrapped key and the key above it are read in one statement: while a rotation replaces both, that is always a pair
-that fits. Whatever is newly wrapped is wrapped under the lock of the team key's row, which a rotation's end takes too.
+A wrapped key and the key above it are read in one statement, so that they always match, also while a rotation replaces
+both. New values are wrapped under the lock of the team key's row, which the end of a rotation takes too.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ TEAM_WRAPPED = Subquery(TeamKey.objects.filter(team_id=OuterRef("team_id")).valu
 
 
 def data_key(owner: str, team: Team) -> str:
-    """The owner's keyset, made when first asked for. Under any concurrency there is one."""
+    """Return the owner's keyset; create it on first use. Concurrent callers get the same one."""
     found = _data_key(owner)
     if found is None:
         with transaction.atomic():
@@ -31,11 +31,15 @@ def data_key(owner: str, team: Team) -> str:
 
 
 def sealer(owner: str, team: Team) -> sealing.Sealer:
+    """Return the cipher of an owner's data key."""
     return sealing.Sealer(data_key(owner, team))
 
 
 def locked_team_keyset(team: Team) -> str:
-    """To wrap with, in the caller's transaction. Made when first asked for. Raises Gone for a deleted team."""
+    """Return the team's keyset for wrapping, locked in the caller's transaction; create it on first use.
+
+    Raise Gone for a deleted team.
+    """
     if Team.objects.filter(pk=team.pk).exclude(deleted_at=None).exists():
         raise Gone("team_deleted", f"team {team.name} is deleted", remedy="nothing new is stored for it")
     if not TeamKey.objects.filter(team=team).exists():
@@ -46,12 +50,12 @@ def locked_team_keyset(team: Team) -> str:
 
 
 def opened(row: Any, owner: str) -> str:
-    """What a row read with `team_wrapped=TEAM_WRAPPED` holds, sealed for `owner` by its team's key."""
+    """Return the decrypted value of `owner` in a row that was read with `team_wrapped=TEAM_WRAPPED`."""
     return encryption.unwrap(encryption.unwrap_by_master(row.team_wrapped, row.team_id), row.wrapped, owner)
 
 
 def destroy(owner: str) -> None:
-    """Destroy the key of an owner of whom nothing is stored any more, so that no copy of its objects can be read."""
+    """Destroy the key of an owner with no stored objects, so that no copy of them can be read."""
     DataKey.objects.filter(owner=owner).delete()
 
 

@@ -1,9 +1,9 @@
 """Authentic manifests: tagged when they are registered, verified whenever they are read.
 
-A tag (trainer/contract/sealing.py) is made with the data key of the job, so somebody who can change rows but has no
-keys can neither change a manifest nor use that of another job. The row says which attempt, generation and step it is,
-so an older manifest of the same job in its place is refused too. What remains: they can remove the newest row, mark it
-as retired, or change attempts' numbers; then an older checkpoint is the newest, as if the later ones had not been
+A tag is made with the data key of the job, so somebody who can change rows but has no keys can neither change a
+manifest nor use that of another job. The row names the attempt, generation and step, so an older manifest of the same
+job in its place is refused too. Not covered: somebody with write access to the rows can remove the newest row, mark it
+as retired, or change attempts' numbers; an older checkpoint is then the newest, as if the later ones had not been
 registered. An agent that has already resumed from a newer one in the same attempt refuses it.
 """
 
@@ -34,18 +34,19 @@ OF_ARTIFACTS: dict[str, tuple[type[Manifest], str]] = {
 
 
 def sealer_of(job: Job) -> Sealer:
+    """Return the cipher of the job's data key."""
     return keys.sealer(job.id, job.team)
 
 
 def of_checkpoint(row: Checkpoint) -> CheckpointManifest:
-    """Return a checkpoint's manifest. Raises Conflict unless it is the one that was registered as this row."""
+    """Return a checkpoint's manifest. Raise Conflict unless it is the one that was registered as this row."""
     return _of_row(row, CheckpointManifest, None, step=row.step, generation=row.generation)
 
 
 def of_stored(row: Checkpoint | Artifact, sealer: Sealer | None = None) -> Manifest:
-    """Return the manifest of a checkpoint or artifact. Raises Conflict as `of_checkpoint` does.
+    """Return the manifest of a checkpoint or artifact. Raise Conflict as `of_checkpoint` does.
 
-    `sealer` is that of the row's job, when the caller has it already.
+    `sealer` is the cipher of the row's job, if the caller has it already.
     """
     if isinstance(row, Checkpoint):
         return _of_row(row, CheckpointManifest, sealer, step=row.step, generation=row.generation)
@@ -54,7 +55,7 @@ def of_stored(row: Checkpoint | Artifact, sealer: Sealer | None = None) -> Manif
 
 
 def of_preparation(row: PreparedDataset) -> DatasetManifest:
-    """Return the manifest of a prepared data set. Raises Conflict as `of_checkpoint` does."""
+    """Return the manifest of a prepared data set. Raise Conflict as `of_checkpoint` does."""
     try:
         manifest = DatasetManifest.model_validate(row.manifest)
         check_manifest(manifest, keys.sealer(row.dataset_id, row.dataset.team), recipe=row.recipe)
@@ -64,7 +65,7 @@ def of_preparation(row: PreparedDataset) -> DatasetManifest:
 
 
 def of_upload(row: Dataset) -> list[StoredFile]:
-    """Return the files of an uploaded data set. Raises Conflict as `of_checkpoint` does."""
+    """Return the files of an uploaded data set. Raise Conflict as `of_checkpoint` does."""
     try:
         files = [StoredFile.model_validate(file) for file in row.files]
         check_manifest(UploadManifest(dataset_id=row.id, files=files, tag=row.tag), keys.sealer(row.id, row.team))
@@ -74,9 +75,10 @@ def of_upload(row: Dataset) -> list[StoredFile]:
 
 
 def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:
-    """Return the manifest that an attempt registers, with its tag. Raises Invalid when it is not this attempt's.
+    """Return the manifest that an attempt registers, with its tag. Raise Invalid if it is not this attempt's.
 
-    A trainer of an earlier version sends none; the platform makes it, since the attempt has shown its token.
+    A trainer of an earlier version sends none; the platform creates it, since the attempt has authenticated by its
+    token.
     """
     own = {"job_id": attempt.job_id, "attempt_id": attempt.id}
     for name, value in own.items():
@@ -91,7 +93,7 @@ def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:
 
 
 def tagged(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
-    """Return the manifest with a tag: its own, verified, or a new one. Raises Invalid for a wrong one."""
+    """Return the manifest with its verified tag, or with a new tag if it has none. Raise Invalid for a wrong tag."""
     if not manifest.tag:
         return authenticate(manifest, sealer)
     try:

@@ -1,3 +1,5 @@
+"""Keys, secrets, data sets, checkpoints, artifacts, profiles, deletions and stored sizes."""
+
 from typing import ClassVar
 
 from django.db import models
@@ -32,7 +34,7 @@ class DataKey(models.Model):
 
 
 class TeamSecret(models.Model):
-    """A value that only attempts of jobs that name it are given, sealed with the team's key."""
+    """A secret that only attempts of jobs that name it receive, encrypted with the team's key."""
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.secret_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
@@ -54,7 +56,7 @@ class TeamSecret(models.Model):
 
 
 class Deletion(models.Model):
-    """Something stored that was deleted: hidden from its creation on, its objects deleted after `purge_after`."""
+    """Deleted data: hidden from its creation on, its objects deleted after `purge_after`."""
 
     class Kind(models.TextChoices):
         JOB = "job"
@@ -91,14 +93,14 @@ class Deletion(models.Model):
 
     @property
     def state(self) -> str:
-        """pending (can be restored), purging, purged, restored."""
+        """Return pending (can be restored), purging, purged or restored."""
         if self.purged_at or self.restored_at:
             return "purged" if self.purged_at else "restored"
         return "purging" if self.purge_started_at else "pending"
 
 
 class Dataset(models.Model):
-    """Text of a team. `files` (StoredFile) is filled for uploads; builtin text and S3 prefixes are found when read."""
+    """A team's data. `files` (StoredFile) is set for uploads; builtin text and S3 prefixes are listed when read."""
 
     class Origin(models.TextChoices):
         BUILTIN = "builtin"
@@ -130,7 +132,7 @@ class Dataset(models.Model):
 class PreparedDataset(models.Model):
     """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use.
 
-    A discarded form is given to no further attempt; attempts that have it may read it until they end.
+    No further attempt receives a discarded form; attempts that have it may read it until they end.
     """
 
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="prepared")
@@ -155,7 +157,7 @@ class PreparedDataset(models.Model):
 
 
 class StoredThing(models.Model):
-    """What checkpoints and artifacts share. `manifest` is the trainer's, as it was registered."""
+    """The common fields of checkpoints and artifacts. `manifest` is the trainer's, as it was registered."""
 
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="%(class)ss")
     attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="%(class)ss")
@@ -171,6 +173,8 @@ class StoredThing(models.Model):
 
 
 class Checkpoint(StoredThing):
+    """A checkpoint of an attempt, at one step of one worker group (`generation`)."""
+
     id = models.CharField(primary_key=True, max_length=40, default=ids.checkpoint_id, editable=False)
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
@@ -187,6 +191,8 @@ class Checkpoint(StoredThing):
 
 
 class Artifact(StoredThing):
+    """A model, log or profile that a job stored."""
+
     class Kind(models.TextChoices):
         MODEL = "model"
         LOG = "log"
@@ -212,8 +218,8 @@ class Artifact(StoredThing):
 class JobStorage(models.Model):
     """Objects under a job's prefix that no manifest names (artifacts/unreferenced.py).
 
-    `unreferenced_*` is what the last scan found and left, `removed_*` what scans have deleted, `found_*` what the scan
-    under way, which continues behind `cursor`, has counted.
+    `unreferenced_*` is what the last scan found and left, `removed_*` what scans have deleted, `found_*` the counts of
+    the current scan, which continues after `cursor`.
     """
 
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="+")
@@ -234,9 +240,9 @@ class JobStorage(models.Model):
 
 
 class Profile(models.Model):
-    """What somebody asked of a running attempt: traces of its next `steps` steps, and what became of it.
+    """A requested profile of a running attempt: traces of its next `steps` steps, and their state.
 
-    `nodes` keeps what each node has registered (ProfileManifest, by the node's rank) until all have.
+    `nodes` contains what each node has registered (ProfileManifest, by the node's rank) until all have.
     """
 
     class State(models.TextChoices):

@@ -1,7 +1,7 @@
-"""Profiles of a running job's steps: requested by users, passed to agents with their heartbeats, uploaded by agents.
+"""Profiles of a running job's steps: requested by users, passed to agents in heartbeats, uploaded by agents.
 
-A request belongs to the attempt that ran when it was made. New processes within the attempt take it over; the attempt's
-end closes what is still open. Traces are kept as long as their job.
+A request belongs to the attempt that was running when it was created. New worker groups of the attempt take it over;
+the attempt's end closes open requests. Traces are stored as long as their job.
 """
 
 from typing import Any
@@ -27,7 +27,10 @@ LIVE = [status.value for status in ATTEMPT_LIVE]
 
 
 def request(job_id: str, steps: int, actor: str) -> Profile:
-    """Raises Conflict for a job that is not training, or that has an open request already."""
+    """Request traces of the next `steps` steps.
+
+    Raise Conflict for a job that is not training, or that has an open request already.
+    """
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
         _check_trains(job)
@@ -52,14 +55,14 @@ def request(job_id: str, steps: int, actor: str) -> Profile:
 
 
 def wanted_of(attempt: Attempt) -> ProfileRequest | None:
-    """What a heartbeat is answered."""
+    """Return the open request of an attempt, for the response to its heartbeat; None without one."""
     open_ones = Profile.objects.filter(job_id=attempt.job_id, state=Profile.State.REQUESTED)
     found = open_ones.filter(attempt=attempt).first()
     return ProfileRequest(number=found.number, steps=found.steps) if found else None
 
 
 def register(attempt: Attempt, manifest: ProfileManifest) -> Profile:
-    """What a node's ranks traced. Idempotent; ready when every node's part is there."""
+    """Register what a node's ranks traced. Idempotent. The profile is ready when every node has registered."""
     if not manifest.problem:
         services.check_is_whole(attempt.job_id, manifest)
         manifest = manifests.by_attempt(attempt, manifest)
@@ -81,12 +84,13 @@ def register(attempt: Attempt, manifest: ProfileManifest) -> Profile:
 
 
 def close_of(attempt: Attempt, job: Job) -> None:
-    """At the end of an attempt, under the job's lock."""
+    """Close open requests at the end of an attempt. The caller has locked the job."""
     for profile in Profile.objects.filter(attempt=attempt, state=Profile.State.REQUESTED):
         _fail(job, profile, "The attempt ended before its steps were traced.", actor="dispatch")
 
 
 def profiles_of(job: Job) -> QuerySet[Profile]:
+    """Return the job's profiles, the newest first."""
     return Profile.objects.filter(job=job).select_related("artifact").order_by("-number")
 
 

@@ -1,7 +1,8 @@
-"""New keys above the old ones, while jobs run. Data keys themselves stay, so nothing stored is sealed again.
+"""Rotation of the keys above the data keys, while jobs run.
 
-Each step commits by itself and can be read off the rows (core/encryption.py), so an interrupted rotation continues
-when it is started again, and two in parallel do no harm.
+Data keys themselves do not change, so no stored object is encrypted again. Each step commits by itself and is visible
+in the rows (core/encryption.py), so an interrupted rotation continues when it is started again, and two in parallel are
+safe.
 """
 
 from collections.abc import Callable
@@ -26,16 +27,15 @@ WRAPPED: dict[type[models.Model], Callable[[Any], str]] = {
 
 
 def register(model: type[models.Model], owner_of: Callable[[Any], str]) -> None:
-    """Of applications above this one, when they start: a table with `team` and `wrapped`."""
+    """Register a table with `team` and `wrapped`, for apps above this one, when they start."""
     WRAPPED[model] = owner_of
 
 
 def rotate_master() -> int:
-    """Encrypt by ATHANOR_MASTER_KEY every secret that is still encrypted by ATHANOR_PREVIOUS_MASTER_KEY.
+    """Encrypt with ATHANOR_MASTER_KEY every secret that ATHANOR_PREVIOUS_MASTER_KEY still encrypts.
 
-    Returns how many: keys, second factors and refresh tokens.
-
-    Raises Misconfigured when a key opens with neither; those before it are done.
+    Return how many: keys, second factors and refresh tokens. Raise Misconfigured if neither key decrypts one; those
+    before it are done.
     """
     done = 0
     for team_id in TeamKey.objects.order_by("pk").values_list("pk", flat=True):
@@ -52,7 +52,7 @@ def rotate_master() -> int:
 
 
 def rotate_team(team: Team) -> int:
-    """A new team key wraps all that the old one did; then the old one is gone. Returns how many rows."""
+    """Replace a team's key and wrap its data keys and secrets with the new one. Return how many rows."""
     keyset = _begin(team)
     if keyset is None:
         return 0
@@ -61,7 +61,7 @@ def rotate_team(team: Team) -> int:
 
 
 def _begin(team: Team) -> str | None:
-    """The keyset with both keys; that of an unfinished rotation, if there is one. None: the team has no key yet."""
+    """Return the keyset with both keys, that of an unfinished rotation if there is one; None without a team key."""
     with transaction.atomic():
         row = TeamKey.objects.select_for_update(no_key=True).filter(team=team).first()
         if row is None:
@@ -89,7 +89,7 @@ def _rewrap(keyset: str, team: Team, model: type[models.Model], owner_of: Callab
 
 
 def _end(team: Team) -> int:
-    """Drop the old key once nothing needs it, under the lock of wrapping, so that nothing is added meanwhile."""
+    """Drop the old key when nothing needs it, under the lock of wrapping, so that nothing is added meanwhile."""
     with transaction.atomic():
         row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
         keyset = encryption.unwrap_by_master(row.wrapped, team.id)

@@ -1,4 +1,4 @@
-"""Queries, scoped by the teams of the caller."""
+"""Queries of stored data, limited to the teams of the caller."""
 
 from django.db.models import QuerySet
 
@@ -9,14 +9,17 @@ from athanor.jobs.models import Job
 
 
 def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
+    """Return the job's checkpoints that are neither retired nor deleted, the newest first."""
     return Checkpoint.objects.filter(job=job, retired_at__isnull=True, deletion=None).order_by("-created_at", "-step")
 
 
 def artifacts_of(job: Job) -> QuerySet[Artifact]:
+    """Return the job's artifacts that are not deleted, by kind, the newest first."""
     return Artifact.objects.filter(job=job, deletion=None).order_by("kind", "-created_at")
 
 
 def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
+    """Return an artifact of one of the caller's teams, or raise NotFound."""
     row = (
         Artifact.objects.filter(pk=artifact_id, deletion=None, job__team_id__in=principal.team_ids)
         .select_related("job__team", "attempt")
@@ -28,6 +31,7 @@ def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
 
 
 def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
+    """Return a checkpoint of one of the caller's teams, or raise NotFound."""
     row = (
         Checkpoint.objects.filter(pk=checkpoint_id, retired_at__isnull=True, deletion=None)
         .filter(job__team_id__in=principal.team_ids)
@@ -40,11 +44,13 @@ def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
 
 
 def datasets_of(principal: Principal) -> QuerySet[Dataset]:
+    """Return the data sets of the caller's teams, the newest first."""
     rows = Dataset.objects.filter(team_id__in=principal.team_ids, deletion=None)
     return rows.select_related("team").order_by("-id")
 
 
 def dataset_of(principal: Principal, dataset_id: str) -> Dataset:
+    """Return a data set of one of the caller's teams, or raise NotFound."""
     row = datasets_of(principal).filter(pk=dataset_id).first()
     if row is None:
         raise NotFound("dataset", dataset_id)

@@ -1,4 +1,4 @@
-"""Registering what a run stored, retention, and opening it again."""
+"""Registration of what a run stored, retention of checkpoints, and access for downloads."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.artifacts import buckets, datasets, keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 
 def job_prefix(job_id: str) -> str:
-    """The only part of the store in which a job's attempts may write."""
+    """Return the only prefix of the store that a job's attempts may write to."""
     return f"jobs/{job_id}/"
 
 
 def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Checkpoint:
-    """Make a checkpoint exist. Idempotent; older ones beyond `checkpoint.keep_last` are retired with it."""
+    """Register a checkpoint. Idempotent. Retire older ones beyond `checkpoint.keep_last`."""
     check_is_whole(attempt.job_id, manifest)
     manifest = manifests.by_attempt(attempt, manifest)
     with transaction.atomic():
@@ -59,6 +59,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
 
 
 def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
+    """Register the model that an attempt exported. Idempotent."""
     check_is_whole(attempt.job_id, manifest)
     manifest = manifests.by_attempt(attempt, manifest)
     with transaction.atomic():
@@ -83,6 +84,7 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
 
 
 def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDataset:
+    """Register a data set that an attempt tokenised. Raise Forbidden unless the job uses it."""
     check_is_whole(attempt.job_id, manifest)
     dataset_id = manifest.dataset_id or attempt.job.dataset_id
     if dataset_id not in attempt.job.dataset_ids:
@@ -102,29 +104,34 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
 
 
 def newest_checkpoint(job: Job) -> CheckpointManifest | None:
-    """The one to resume from: the furthest of the newest attempt that saved any. Raises Conflict for a forged one."""
+    """Return the manifest to resume from: the furthest of the newest attempt that saved any.
+
+    None without one. Raise Conflict for a forged one.
+    """
     row = newest_checkpoint_row(job)
     return manifests.of_checkpoint(row) if row else None
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
+    """Return the row of the checkpoint to resume from; None without one."""
     kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True, deletion=None)
     return kept.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc()).first()
 
 
 def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
+    """Return the manifest of a checkpoint; None if it does not exist. Raise Conflict for a forged one."""
     row = Checkpoint.objects.filter(pk=checkpoint_id).first()
     return manifests.of_checkpoint(row) if row else None
 
 
 def retired_checkpoints() -> QuerySet[Checkpoint]:
-    """Those whose objects are still in the store."""
+    """Return the retired checkpoints whose objects are still stored."""
     rows = Checkpoint.objects.filter(retired_at__isnull=False, deleted_at__isnull=True)
     return rows.filter(job__team__deleted_at=None)
 
 
 def sweep_retired(limit: int = 50) -> int:
-    """Delete the objects of retired checkpoints. Returns how many checkpoints are gone now."""
+    """Delete the objects of retired checkpoints. Return how many checkpoints were deleted."""
     gone = 0
     for row in retired_checkpoints().select_related("job__team").order_by("retired_at")[:limit]:
         try:
@@ -141,6 +148,7 @@ def sweep_retired(limit: int = 50) -> int:
 
 
 def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
+    """Raise Forbidden for keys outside the job's prefix."""
     prefix = job_prefix(attempt.job_id)
     for key in keys_asked:
         if not buckets.is_below_any(key, [prefix]):
@@ -148,8 +156,10 @@ def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
 
 
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
-    """Raise Forbidden for keys that are neither its own job's objects, nor of the data sets and the base model that the
-    job names, and Invalid for those in a bucket that is no longer granted to the team."""
+    """Raise Forbidden for keys that the attempt may not read, and Invalid for a bucket no longer granted.
+
+    It may read its own job's objects, and those of the data sets and the base model that the job names.
+    """
     prefix = job_prefix(attempt.job_id)
     foreign = [key for key in keys_asked if not buckets.is_below_any(key, [prefix])]
     if not foreign:
@@ -174,7 +184,7 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
 
 
 def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
-    """The plaintext of one file, part by part; each part is whole and verified before it is handed out."""
+    """Yield the plaintext of one file part by part; each part is verified before it is yielded."""
     sealer = manifests.sealer_of(row.job)
     for file in manifests.of_stored(row).files:
         if file.path == path:
@@ -185,7 +195,7 @@ def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
 
 
 def hand_out(row: Checkpoint | Artifact, user: User) -> None:
-    """Before its key or its content leaves the platform: who got it goes into the audit trail."""
+    """Record in the audit trail who gets an object's key or content, before it leaves the platform."""
     kind = "artifact" if isinstance(row, Artifact) else "checkpoint"
     facts = {"job": row.job_id, "step": row.step}
     audit.record_alone(f"{kind}.download", actor=user, target=(kind, row.pk), team_id=row.job.team_id, after=facts)
@@ -205,11 +215,11 @@ def _retire_older(job: Job) -> None:
     too_old = [row.pk for row in newest_first[keep:]]
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
-        wakeups.hint_after_commit(wakeups.SWEEP_STORAGE)
+        task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)
 
 
 def check_is_whole(job_id: str, manifest: Manifest) -> None:
-    """Every part lies under the job's prefix and is in the store with the size that the manifest says."""
+    """Check that every part lies under the job's prefix and is stored with the manifest's size."""
     if not manifest.files:
         raise Invalid("empty_manifest", "the manifest names no files", remedy="store the files first")
     for part in (part for file in manifest.files for part in file.parts):
@@ -224,4 +234,5 @@ def check_is_whole(job_id: str, manifest: Manifest) -> None:
 
 
 def size_of_files(files: list[StoredFile]) -> int:
+    """Return the stored bytes of these files."""
     return sum(part.size for file in files for part in file.parts)

@@ -1,4 +1,4 @@
-"""The object store: boto3 against any S3. The only user of boto3."""
+"""The object store: boto3 against any S3. The only module that uses boto3."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchBucket"}
 
 @dataclass(frozen=True)
 class Listed:
-    """An object of the store. `modified` is None where nobody asked for it."""
+    """A listed object. `modified` is None if it was not requested."""
 
     key: str
     size: int
@@ -33,13 +33,15 @@ class Listed:
 
 @dataclass(frozen=True)
 class Page:
+    """One page of a listing."""
+
     items: list[Listed]
     is_last: bool
 
 
 @lru_cache(maxsize=1)
 def client() -> "S3Client":
-    """Clients are safe to share between threads."""
+    """Return the client of the object store, which is safe to share between threads."""
     environment = settings.ATHANOR
     return boto3.client(
         "s3",
@@ -61,11 +63,13 @@ def client() -> "S3Client":
 
 
 def bucket() -> str:
+    """Return the name of the platform's bucket."""
     name: str = settings.ATHANOR.s3_bucket
     return name
 
 
 def ensure_bucket() -> None:
+    """Create the platform's bucket if it does not exist."""
     with _translated():
         try:
             client().head_bucket(Bucket=bucket())
@@ -76,7 +80,10 @@ def ensure_bucket() -> None:
 
 
 def presign(operation: Literal["get", "put"], key: str) -> tuple[str, datetime]:
-    """A URL for one object, and until when it is good. `key` may be `s3://bucket/key` of another bucket, to get."""
+    """Return a URL for one object, and until when it is valid.
+
+    `key` may be `s3://bucket/key` of another bucket, for reading only.
+    """
     method = {"get": "get_object", "put": "put_object"}[operation]
     where, inner = split(key)
     assert operation == "get" or where == bucket(), "nothing is written outside the platform's bucket"
@@ -87,11 +94,12 @@ def presign(operation: Literal["get", "put"], key: str) -> tuple[str, datetime]:
 
 
 def presigned_until() -> datetime:
-    """Until when a URL that is presigned now is good."""
+    """Return until when a URL that is presigned now is valid."""
     return datetime.now(UTC) + PRESIGNED_FOR
 
 
 def split(key: str) -> tuple[str, str]:
+    """Return (bucket, key) of a key of the platform's bucket or of `s3://bucket/key`."""
     if key.startswith("s3://"):
         where, _, inner = key.removeprefix("s3://").partition("/")
         return where, inner
@@ -99,7 +107,7 @@ def split(key: str) -> tuple[str, str]:
 
 
 def size_of(key: str) -> int | None:
-    """Bytes of an object, None when there is none."""
+    """Return the bytes of an object; None if it does not exist."""
     with _translated():
         try:
             return client().head_object(Bucket=bucket(), Key=key)["ContentLength"]
@@ -110,12 +118,13 @@ def size_of(key: str) -> int | None:
 
 
 def put(key: str, content: bytes) -> None:
+    """Write an object of the platform's bucket."""
     with _translated():
         client().put_object(Bucket=bucket(), Key=key, Body=content)
 
 
 def put_new(key: str, content: bytes) -> None:
-    """Write an object unless there is one of this name. `key` may be `s3://bucket/key` of another bucket."""
+    """Write an object unless it exists. `key` may be `s3://bucket/key` of another bucket."""
     where, inner = split(key)
     with _translated():
         try:
@@ -126,7 +135,7 @@ def put_new(key: str, content: bytes) -> None:
 
 
 def get(key: str) -> bytes | None:
-    """`key` may be `s3://bucket/key` of another bucket. None when there is no such object."""
+    """Return the content of an object; None if it does not exist. `key` may be `s3://bucket/key` of another bucket."""
     where, inner = split(key)
     with _translated():
         try:
@@ -138,6 +147,7 @@ def get(key: str) -> bytes | None:
 
 
 def delete(keys: list[str]) -> None:
+    """Delete objects of the platform's bucket."""
     with _translated():
         for key in keys:
             client().delete_object(Bucket=bucket(), Key=key)
@@ -163,7 +173,7 @@ def listing(uri: str) -> list[Listed]:
 
 
 def page(prefix: str, after: str = "", limit: int = 1000) -> Page:
-    """Return the next objects of the platform's bucket whose keys begin with `prefix` and sort behind `after`."""
+    """Return the next objects of the platform's bucket whose keys begin with `prefix` and sort after `after`."""
     with _translated():
         found = client().list_objects_v2(Bucket=bucket(), Prefix=prefix, StartAfter=after, MaxKeys=limit)
     items = [Listed(item["Key"], item["Size"], item["LastModified"]) for item in found.get("Contents", [])]
@@ -171,7 +181,7 @@ def page(prefix: str, after: str = "", limit: int = 1000) -> Page:
 
 
 def abort_uploads(prefix: str, before: datetime) -> int:
-    """Abort multipart uploads below `prefix` that were begun before a time. Returns how many."""
+    """Abort multipart uploads below `prefix` that were started before a time. Return how many."""
     count = 0
     with _translated():
         for found in client().get_paginator("list_multipart_uploads").paginate(Bucket=bucket(), Prefix=prefix):
@@ -184,7 +194,7 @@ def abort_uploads(prefix: str, before: datetime) -> int:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turns what boto3 raises into Unavailable."""
+    """Translate boto3's errors to Unavailable."""
     try:
         yield
     except (BotoCoreError, ClientError) as error:

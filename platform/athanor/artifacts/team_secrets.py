@@ -1,8 +1,8 @@
-"""Secrets of a team, such as a token for a hub: written once, read by nobody but the attempts of jobs that name them.
+"""Secrets of a team, such as a token for a hub. Only attempts of jobs that name a secret receive its value.
 
-Values are encrypted with the team's key. No selector or view returns one; `deliver` is called by the agent API alone.
-A secret that the platform's own clients send to a server (MLflow's credentials) goes only to the destinations that an
-administrator of the team has set for it: checked when a job is submitted, and again when its attempt asks.
+Values are encrypted with the team's key. No selector or view returns one; only the agent API calls `deliver`. A secret
+that the platform's own clients send to a server (MLflow's credentials) is sent only to the destinations that an
+administrator of the team has set for it: checked when a job is submitted, and again when its attempt requests it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,9 +29,9 @@ SETTING = "ATHANOR_OUTBOUND_ALLOW"
 def put(
     team: Team, name: str, value: str, user: User, destinations: Sequence[str] | None = None
 ) -> tuple[TeamSecret, bool]:
-    """Store or replace a value. Running attempts use the one they were given. The second item is True for a new secret.
+    """Create or replace a secret. Return it, and True if it is new. Running attempts continue with the old value.
 
-    `destinations` None leaves those of an existing secret; a new one then has none. Raises Invalid for a bad origin.
+    `destinations` None keeps those of an existing secret; a new one then has none. Raise Invalid for a bad origin.
     """
     changes = {} if destinations is None else {"destinations": checked_destinations(destinations)}
     with transaction.atomic():
@@ -46,7 +46,7 @@ def put(
 
 
 def set_destinations(row: TeamSecret, destinations: Sequence[str], user: User) -> TeamSecret:
-    """Replace the destinations of a secret, without its value. Raises Invalid for a bad origin."""
+    """Replace the destinations of a secret, without its value. Raise Invalid for a bad origin."""
     checked = checked_destinations(destinations)
     with transaction.atomic():
         locked = TeamSecret.objects.select_for_update(no_key=True).filter(pk=row.pk).first()
@@ -64,7 +64,10 @@ def set_destinations(row: TeamSecret, destinations: Sequence[str], user: User) -
 
 
 def checked_destinations(written: Sequence[str]) -> list[str]:
-    """Return the origins in their normal form. Raises Invalid for one that is not an origin or may not be reached."""
+    """Return the origins in normal form.
+
+    Raise Invalid for one that is not an origin or may not be reached.
+    """
     found, problems = [], []
     for number, text in enumerate(written):
         try:
@@ -79,7 +82,7 @@ def checked_destinations(written: Sequence[str]) -> list[str]:
 
 
 def delete(row: TeamSecret, user: User) -> None:
-    """Attempts that run keep it; one that starts later goes without, as if its variable were unset."""
+    """Delete a secret. Running attempts keep its value; later ones start without the variable."""
     with transaction.atomic():
         name, identifier = row.name, row.id
         TeamSecret.objects.filter(pk=identifier).delete()
@@ -89,10 +92,12 @@ def delete(row: TeamSecret, user: User) -> None:
 
 
 def secrets_of(team: Team) -> QuerySet[TeamSecret]:
+    """Return the team's secrets by name."""
     return TeamSecret.objects.filter(team=team).select_related("updated_by").order_by("name")
 
 
 def secret_of(who: Principal, secret_id: str) -> TeamSecret:
+    """Return a secret of one of the caller's teams, or raise NotFound."""
     row = TeamSecret.objects.filter(pk=secret_id, team_id__in=who.team_ids).first()
     if row is None:
         raise NotFound("secret", secret_id)
@@ -100,7 +105,7 @@ def secret_of(who: Principal, secret_id: str) -> TeamSecret:
 
 
 def missing(team: Team, names: Iterable[str]) -> list[str]:
-    """Those of `names` that the team has not."""
+    """Return those of `names` that the team does not have."""
     known = set(TeamSecret.objects.filter(team=team).values_list("name", flat=True))
     return [name for name in names if name not in known]
 
@@ -114,7 +119,10 @@ def _checked_origin(text: str) -> str:
 
 
 def telemetry_problems(team: Team, spec: JobSpec) -> list[FieldProblem]:
-    """Return why a job may not report to its MLflow server: an address inside, or a secret that may not go there."""
+    """Return why a job may not report to its MLflow server.
+
+    The address may be internal, or a secret may not be sent there.
+    """
     if spec.telemetry.mlflow is None:
         return []
     uri = spec.telemetry.mlflow.tracking_uri
@@ -171,5 +179,5 @@ def _record_withheld(job: Job, names: list[str], origin: str) -> None:
 
 
 def owner_of(team_id: str, name: str) -> str:
-    """What a sealed value is bound to: moved to another team or name, it does not open."""
+    """Return the associated data of a secret: moved to another team or name, it does not decrypt."""
     return f"secret:{team_id}:{name}"

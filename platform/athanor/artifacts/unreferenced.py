@@ -1,8 +1,8 @@
 """Objects under a job's prefix that no manifest names: counted as storage of the team, then deleted.
 
-An attempt may write any object under its job's prefix, so a compromised node can store what the platform never hears
-of; a save that is killed leaves parts behind too. `sweep` lists each prefix, page by page, while the job runs and until
-nothing is left to delete. What it does not touch:
+An attempt may write any object under its job's prefix, so a compromised node can store objects that the platform is
+never informed of; a save that is killed leaves parts behind too. `sweep` lists each prefix, page by page, while the job
+runs and until nothing is left to delete. It does not delete:
 
 - what the manifest of a checkpoint, artifact or prepared data set names, until its own purge deletes it;
 - objects younger than ATHANOR_UNREFERENCED_HOURS, and all that the live attempt can have written: a save in flight;
@@ -48,7 +48,7 @@ class _Rule:
     until: datetime
 
     def excess(self, item: storage.Listed) -> int | None:
-        """Return the bytes of an object that nothing accounts for. None: all of it is accounted for."""
+        """Return the bytes of an object that no manifest accounts for; None if it is accounted for completely."""
         if item.key not in self.kept:
             return item.size
         return item.size - self.kept[item.key] if item.size > self.kept[item.key] else None
@@ -58,12 +58,12 @@ class _Rule:
 
 
 def due(now: datetime | None = None) -> QuerySet[JobStorage]:
-    """Prefixes to look at now."""
+    """Return the prefixes that are due for a scan."""
     return JobStorage.objects.filter(next_scan_at__lte=now or timezone.now(), team__deleted_at=None)
 
 
 def sweep(now: datetime | None = None, most_pages: int = MOST_PAGES) -> int:
-    """Look at the prefixes that are due, `most_pages` pages of them. Returns how many objects were deleted."""
+    """Scan the due prefixes, at most `most_pages` pages of them. Return how many objects were deleted."""
     now = now or timezone.now()
     _notice_attempts(now)
     removed = pages = 0
@@ -104,7 +104,7 @@ def _notice_attempts(now: datetime) -> None:
 
 
 def _claimed(now: datetime) -> JobStorage | None:
-    """Take the prefix that has waited longest. If this worker is killed, another takes it when the lease is over."""
+    """Lease the prefix that has waited longest. If this worker is killed, another takes it when the lease expires."""
     for row in due(now).select_related("job__team").order_by("next_scan_at")[:5]:
         # The worker that finds the time unchanged takes the row.
         if JobStorage.objects.filter(pk=row.pk, next_scan_at=row.next_scan_at).update(next_scan_at=now + LEASE):
@@ -113,7 +113,7 @@ def _claimed(now: datetime) -> JobStorage | None:
 
 
 def _scan_page(row: JobStorage, now: datetime) -> tuple[int, bool]:
-    """Look at the next page of a prefix. Returns how many objects were deleted, and whether it was the last page."""
+    """Scan the next page of a prefix. Return how many objects were deleted, and whether it was the last page."""
     prefix = job_prefix(row.job_id)
     page = storage.page(prefix, after=row.cursor)
     rule = _rule_of(row.job, now)  # after the listing: what was registered meanwhile is known
@@ -151,7 +151,7 @@ def _scan_page(row: JobStorage, now: datetime) -> tuple[int, bool]:
 
 
 def _rule_of(job: Job, now: datetime) -> _Rule:
-    """Raises Conflict for a manifest that is not authentic."""
+    """Return which objects of the job may be deleted. Raise Conflict for a manifest that is not authentic."""
     kept = _referenced(job)
     attempts = list(Attempt.objects.filter(job=job).defer("submission_text", "end_report"))
     until = now - timedelta(hours=settings.ATHANOR.unreferenced_hours)
@@ -180,7 +180,7 @@ def _referenced(job: Job) -> dict[str, int]:
 
 
 def _next_scan(row: JobStorage, now: datetime) -> datetime | None:
-    """Return when to look again. None: nothing can be written there before another attempt."""
+    """Return when to scan again; None if nothing can be written there before another attempt."""
     attempts = Attempt.objects.filter(job_id=row.job_id)
     if attempts.exclude(status=AttemptStatus.ENDED.value).exists():
         return now + WHILE_RUNNING

@@ -1,7 +1,7 @@
-"""New data sets: files sealed part by part as they come in, each checked that it can be trained on.
+"""New data sets: files encrypted part by part as they arrive, each checked to be usable for training.
 
-The content is never interpreted beyond that: text is UTF-8, a line of JSONL a JSON object, parquet begins and ends as
-parquet does. What is in it is read by a job.
+The content is not interpreted beyond that: text is UTF-8, a line of JSONL a JSON object, parquet begins and ends as
+parquet does. Jobs read the rest.
 """
 
 import codecs
@@ -30,7 +30,7 @@ PARQUET_MAGIC = b"PAR1"
 
 @dataclass(frozen=True)
 class NewFile:
-    """`name` is how errors speak of it. Its chunks can be read once, before the next file's."""
+    """A file to upload. `name` is used in errors. Its chunks can be read once, before the next file's."""
 
     name: str
     format: str
@@ -38,16 +38,18 @@ class NewFile:
 
 
 def format_of(name: str) -> str:
-    """By its ending; text where that says nothing."""
+    """Return the format by the file's extension; text for unknown extensions."""
     return next((form for form, endings in SUFFIXES.items() if name.lower().endswith(endings)), "text")
 
 
 def upload(
     team: Team, user: User, name: str, files: Iterable[NewFile], record: Callable[[Dataset], None] | None = None
 ) -> Dataset:
-    """Store files under one name. Raises Invalid for no file, and for one that is empty or not what its format says,
-    with the place, Conflict where the team may keep no more; nothing is kept of a refused upload but unnamed objects,
-    which are deleted. `record` is called with the new row, in its transaction.
+    """Store files as one data set.
+
+    Raise Invalid for no file, and, with the place, for one that is empty or does not have its format; Conflict if the
+    team is at its storage limit. A refused upload leaves only unnamed objects, which are deleted. `record` is called
+    with the new row, in its transaction.
     """
     if Dataset.objects.filter(team=team, name=name).exists():
         raise _taken(name)
@@ -87,13 +89,13 @@ def upload(
 
 
 def _check_team_exists(team: Team) -> None:
-    """Raise Conflict for a team that was deleted since the upload began. The lock holds up its deletion."""
+    """Raise Conflict for a team that was deleted since the upload began, and lock it against deletion."""
     if not Team.objects.select_for_update(no_key=True).filter(pk=team.pk, deleted_at=None).exists():
         raise Conflict("team_deleted", f"team {team.name} is deleted", remedy="upload to another team")
 
 
 class _Incoming:
-    """The part of an upload that is stored already."""
+    """The part of an upload that is already stored."""
 
     def __init__(self, sealer: Sealer, prefix: str) -> None:
         self._sealer, self._prefix = sealer, prefix
@@ -104,7 +106,7 @@ class _Incoming:
 
     @property
     def format(self) -> str:
-        """Of all files; auto: each has that of its name."""
+        """Return the format of all files; auto if each has that of its name."""
         return next(iter(self._formats)) if len(self._formats) == 1 else "auto"
 
     def take_all(self, files: Iterable[NewFile]) -> None:
@@ -134,7 +136,7 @@ class _Incoming:
 
 
 class _TextCheck:
-    """UTF-8 across block borders, and something to read."""
+    """Checks that a file is not empty and is UTF-8, also across blocks."""
 
     def __init__(self, name: str) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
@@ -168,7 +170,7 @@ class _TextCheck:
 
 
 class _JsonlCheck(_TextCheck):
-    """Each line that is not blank is a JSON object."""
+    """Checks that each line that is not blank is a JSON object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -200,7 +202,7 @@ class _JsonlCheck(_TextCheck):
 
 
 class _ParquetCheck(_TextCheck):
-    """Begins and ends as parquet does; a job reads what is between."""
+    """Checks that a file begins and ends as parquet does; jobs read what is between."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -227,7 +229,7 @@ def _stored_name(file: NewFile) -> str:
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of one stored part."""
+    """Yield the same bytes in blocks of one stored part."""
     buffer = bytearray()
     for chunk in chunks:
         buffer += chunk

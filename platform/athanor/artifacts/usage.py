@@ -1,10 +1,9 @@
-"""How much teams keep in the object store, and the limit on it (`max_storage_bytes` of the quota tree).
+"""How much teams store in the object store, and its limit (`max_storage_bytes` of the quota tree).
 
-What is counted: what was deleted until its objects are gone, checkpoints until they are deleted, models, logs and
-profiles, uploaded data sets, what was made of data sets by tokenising, and the objects that attempts stored without a
-manifest, as the last scan found them (unreferenced.py). New data and new jobs are refused above the
-limit; a running job's checkpoints never are, since losing its work would cost more than the bytes: it may go above the
-limit, and later requests wait until storage is free.
+Counted are: checkpoints, models, logs, profiles, uploaded data sets and tokenised forms until their objects are
+deleted, and objects that attempts stored without a manifest, as of the last scan (unreferenced.py). Above the limit,
+new data and new jobs are refused; a running job's checkpoints never are, since losing its work would cost more than the
+bytes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ REMEDY = (
 
 
 def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
-    """By the team's id, of these teams or of all."""
+    """Return the stored bytes by team id, of these teams or of all."""
     wanted = None if team_ids is None else list(team_ids)
     found: dict[str, int] = {}
     with tenancy.unrestricted():
@@ -43,18 +42,17 @@ def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
 
 
 def unreferenced_bytes() -> dict[str, int]:
-    """Return what of `stored_bytes` no manifest names, by the team's id."""
+    """Return the part of `stored_bytes` that no manifest names, by team id."""
     with tenancy.unrestricted():
         rows = JobStorage.objects.filter(unreferenced_bytes__gt=0).values("team_id").order_by()
         return dict(rows.annotate(total=Sum("unreferenced_bytes")).values_list("team_id", "total"))
 
 
 def check(path: Sequence[QuotaNode], coming_bytes: int | None = None) -> None:
-    """Raises Conflict when what a team, or a group above it, keeps is at its limit, or above it with what comes.
-    `path`: of the team (quotas/selectors.py).
+    """Raise Conflict if a team, or a group above it, is at its storage limit, or would exceed it.
 
-    With what comes it is for the transaction that stores it, and exact whoever else does: those whom a limit binds go
-    one after another.
+    `path`: the team's path in the quota tree (quotas/selectors.py). With `coming_bytes`, call it in the transaction
+    that stores them: it locks the limited nodes, so that concurrent callers cannot exceed the limit together.
     """
     limited = [node for node in path if node.max_storage_bytes is not None]
     for node in limits.lock(limited) if coming_bytes else limited:

@@ -1,5 +1,5 @@
-"""How to run an attempt somewhere: five calls and declared capabilities. No Django, no database, no product rules.
+"""Backends: how to run an attempt on a kind of cluster, as five calls and declared capabilities.
 
-May import: core.errors, trainer.contract.environment. `backends.<x>` never imports `backends.<y>`; add one by a
-folder here and a line in `registry.py`.
+No Django, no database, no product rules. May import: core.errors, trainer.contract.environment. `backends.<x>` never
+imports `backends.<y>`; a new one is a folder here and a line in `registry.py` (docs/backends.md).
 """

@@ -1,4 +1,4 @@
-"""The interface of every backend: five calls, and capabilities that a backend declares by inheriting them."""
+"""The interface of every backend: five calls, and capabilities that a backend declares by inheriting from them."""
 
 import codecs
 from abc import ABC, abstractmethod
@@ -9,12 +9,15 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from athanor.backends.facts import NodeFacts, Probe
+from athanor.backends.facts import HealthCheck, NodeFacts
 from athanor.backends.plan import LaunchPlan
 
 
 class Presence(StrEnum):
-    """Not knowing is an answer of its own: it never ends a job."""
+    """Whether an attempt exists on its backend. UNKNOWN is an answer of its own: it never ends a job.
+
+    ABSENT requires that the backend was asked and denied it; an empty list, a cache or an error is UNKNOWN.
+    """
 
     PRESENT = "present"
     FINISHED = "finished"
@@ -23,7 +26,7 @@ class Presence(StrEnum):
 
 
 class Phase(StrEnum):
-    """How far what is PRESENT has come on its backend."""
+    """The progress of an attempt that is PRESENT on its backend."""
 
     PENDING = "pending"  # waits in the backend's own queue
     STARTING = "starting"  # has its nodes: images are pulled, prologs run
@@ -32,7 +35,7 @@ class Phase(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why something ended according to the backend, where the exit status does not show it."""
+    """Why an attempt ended according to the backend, if the exit status does not show it."""
 
     PREEMPTED = "preempted"
     SPOT_RECLAIMED = "spot_reclaimed"
@@ -45,7 +48,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Handle:
-    """What identifies one submitted attempt: our name, and the backend's own id when it gave one."""
+    """The identity of one submitted attempt: our name, and the backend's own id if it assigned one."""
 
     backend_name: str
     backend_id: str = ""
@@ -53,11 +56,13 @@ class Handle:
 
 @dataclass(frozen=True)
 class Observation:
-    """The backend's observation of one attempt. Times are durations by its own clock, which may differ from ours.
+    """The backend's observation of one attempt.
 
-    `native_state` and `native_reason` are its words; `explanation` is a sentence for people, empty where nothing is
-    known beyond them. `exit_status` and `cause` only when FINISHED and known; `phase` only when PRESENT.
-    `restarts`: how often the backend itself restarted it, which it must not do.
+    `native_state` and `native_reason` are the backend's own terms; `explanation` is a sentence for users, empty if
+    nothing more is known. `exit_status` and `cause` are set only when FINISHED and known; `phase` only when PRESENT.
+    Durations (`running_seconds`, `starts_in_seconds`, `seconds_left`) are measured by the backend's clock, so that
+    clocks may differ; None is unknown. `nodes` are names as in `NodeFacts`. `restarts`: how often the backend itself
+    restarted the attempt, which it must not do.
     """
 
     presence: Presence
@@ -76,9 +81,9 @@ class Observation:
 
 @dataclass(frozen=True)
 class Submission:
-    """Exactly what is handed to the backend. `text` is what a person is shown; secrets are only in `secrets`.
+    """What is handed to the backend. `text` is shown to users; secret values are only in `secrets`.
 
-    `payload` is what the backend's own `submit` reads besides: a command, objects.
+    `payload` is further input for the same backend's `submit`, such as a command or objects.
     """
 
     backend_name: str
@@ -93,14 +98,17 @@ LOG_PART_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class LogPart:
-    """What a backend kept of the processes' own output, from a cursor on. `cursor` asks for what comes after."""
+    """A part of the processes' output. `cursor` is the position after it: pass it to read on."""
 
     text: str
     cursor: str
 
 
 def log_part(content: bytes, begin: int) -> LogPart:
-    """What was read of a log from byte `begin` on; a letter that is cut off at its end is left for the next part."""
+    """Return the part of a log that was read from byte `begin` on.
+
+    A UTF-8 character that is cut off at its end is left for the next part.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(content)
     kept, _ = decoder.getstate()
@@ -108,7 +116,7 @@ def log_part(content: bytes, begin: int) -> LogPart:
 
 
 def byte_cursor(cursor: str | None) -> int:
-    """Of a log that is read by its bytes. Raises ValueError."""
+    """Return the byte offset of a cursor; 0 for None. Raise ValueError for what is not an offset."""
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 20):
@@ -117,86 +125,107 @@ def byte_cursor(cursor: str | None) -> int:
 
 
 class BackendUnavailable(Exception):
-    """The backend did not answer. Nothing is known and nothing may be concluded; try again."""
+    """The backend did not answer. Nothing may be concluded from it; the call is repeated later."""
 
 
 class BackendRejected(Exception):
-    """The backend refused this submission for good; the message says why."""
+    """The backend refused permanently; the message says why and what to change."""
 
 
 class Backend(ABC):
-    """No call takes longer than 15 seconds: what is not answered by then is BackendUnavailable. Leases count on it.
+    """One kind of cluster, configured for one cluster.
 
-    An instance is made for a few calls by one thread and then dropped; what is dear to set up (a connection) is kept
-    by the backend's module, for all instances of the same configuration.
+    No call takes longer than 15 seconds: a backend that does not answer in time raises BackendUnavailable. The leases
+    of the callers depend on it.
+
+    An instance is used for a few calls by one thread and then dropped; expensive resources (a connection, a watch) are
+    stored in the backend's module and shared by all instances of the same configuration.
 
     The constructor takes the fields of `configuration` as keyword arguments and raises pydantic's ValidationError for
-    what does not fit; it asks nobody anything.
+    invalid ones; it does not contact the cluster.
     """
 
     configuration: ClassVar[type[BaseModel]]
 
     @abstractmethod
     def render(self, plan: LaunchPlan) -> Submission:
-        """Pure: the same plan gives the same submission. Raises BackendRejected for what can never run here."""
+        """Return what `submit` will hand over. Pure: the same plan gives the same submission.
+
+        Raise BackendRejected for a plan that can never run here.
+        """
 
     @abstractmethod
     def submit(self, submission: Submission) -> Handle:
-        """Idempotent by `backend_name`: what exists, alive or finished, is adopted, never made again."""
+        """Start the attempt and return its handle. Idempotent by `backend_name`, also after the attempt ended.
+
+        An existing object, alive or finished, is adopted and never created again, also if an earlier answer was lost.
+        Raise BackendUnavailable if it is unknown whether it was started, BackendRejected for a permanent refusal.
+        """
 
     @abstractmethod
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        """One answer for each handle, from as few calls to the backend as it allows."""
+        """Return one observation for each handle, with as few calls to the cluster as possible.
+
+        There may be thousands of handles. Raise BackendUnavailable if nothing is known of any of them.
+        """
 
     @abstractmethod
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
-        """Ask the processes to end (they may still save a checkpoint), or `force` them. Idempotent; does not wait."""
+        """Ask the processes to end, so that they may save a checkpoint; with `force`, kill them.
+
+        Idempotent; does not wait for the end. An attempt that does not exist is no error.
+        """
 
     @abstractmethod
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
-        """At most LOG_PART_BYTES of what the processes wrote, from the beginning or from where a part ended; empty when
-        there is no more. Raises ValueError for a cursor that was never given."""
+        """Return at most LOG_PART_BYTES of the processes' output from `cursor` on; None starts at the beginning.
+
+        The text is empty when there is no more. Raise ValueError for a cursor that no part had.
+        """
 
 
 class ListsOurs(ABC):
-    """A capability: the backend can say what it runs for us, asked for nothing in particular."""
+    """Capability: the backend can list the attempts that it runs for us."""
 
     @abstractmethod
     def list_ours(self) -> frozenset[str]:
-        """The names of all that lives there under our naming; what has ended may be left out."""
+        """Return the names of all live objects with our naming; ended ones may be omitted."""
 
 
-class Probes(ABC):
-    """A capability: the backend can be examined, for those who set it up."""
+class ChecksHealth(ABC):
+    """Capability: the backend can check its cluster, for the administrators who set it up."""
 
     @abstractmethod
-    def probe(self) -> Probe:
-        """What there is and what is wrong with it, each with a remedy. A backend that does not answer is a finding."""
+    def check_health(self) -> HealthCheck:
+        """Return what was checked and what is wrong, each with a remedy.
+
+        A cluster that does not answer is a finding and not an exception.
+        """
 
 
 class ListsNodes(ABC):
-    """A capability: the backend knows its nodes."""
+    """Capability: the backend knows its nodes."""
 
     @abstractmethod
     def nodes(self) -> list[NodeFacts]:
-        """All that jobs of ours may run on."""
+        """Return all nodes that our jobs may run on."""
 
 
 class DrainsNodes(ABC):
-    """A capability: a node can be drained; running jobs continue."""
+    """Capability: a node can be drained; its running jobs continue."""
 
     @abstractmethod
     def drain(self, node: str, reason: str) -> None:
-        """Idempotent."""
+        """Stop new work on a node. Idempotent. Raise BackendRejected for an unknown node."""
 
     @abstractmethod
     def undrain(self, node: str) -> None:
-        """Idempotent; a node that is not drained stays as it is."""
+        """Accept new work again. Idempotent; a node that is not drained is unchanged."""
 
 
 class SyncsTeams(ABC):
-    """A capability: teams have a counterpart there (an account, a namespace) that can be made to agree."""
+    """Capability: teams have a counterpart on the cluster (an account, a namespace)."""
 
     @abstractmethod
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
-        """Makes what is missing and returns a line for each change; removes nothing."""
+        """Create missing counterparts and return a line for each change. Removes nothing."""

@@ -1,4 +1,4 @@
-"""Facts that a backend reports: findings of its health check, its nodes."""
+"""Facts that a backend reports: the findings of its health check, and its nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
+    """The severity of a finding."""
+
     OK = "ok"
     WARNING = "warning"  # jobs run, with less than there could be
     ERROR = "error"  # jobs cannot run
@@ -13,7 +15,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined. `remedy` says what to do about a warning or an error."""
+    """The result of one check. `remedy` says what to do about a warning or an error."""
 
     check: str
     level: Level
@@ -22,8 +24,11 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """`facts` are what the adapter chooses its ways by, e.g. accounting or the version of an API; JSON values."""
+class HealthCheck:
+    """The findings of a health check, and the version of the cluster's software.
+
+    `facts` are JSON values that the backend's own code depends on, such as accounting or the version of an API.
+    """
 
     version: str
     findings: tuple[Finding, ...]
@@ -31,10 +36,13 @@ class Probe:
 
     @property
     def is_usable(self) -> bool:
+        """Return whether no finding is an error."""
         return all(finding.level is not Level.ERROR for finding in self.findings)
 
 
 class NodeState(StrEnum):
+    """Whether a node takes new work."""
+
     READY = "ready"
     DRAINED = "drained"  # takes no new work, by somebody's will
     DOWN = "down"
@@ -43,10 +51,10 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node. Slots are accelerators, or processor cores where it has none; `slots_used` is by whomever.
+    """A node. Slots are accelerators, or processor cores if it has none; `slots_used` counts all users.
 
-    `pools`: names by which the backend groups nodes (partitions, node pools). `topology`: the switches above it, from
-    the outermost; nodes with the longest common beginning are nearest to each other.
+    `pools`: names by which the backend groups nodes (partitions, node pools). `topology`: the switches above the node,
+    from the outermost; nodes with the longest common prefix are nearest to each other.
     """
 
     name: str

@@ -1,16 +1,16 @@
-"""What to run, in words that every backend understands."""
+"""The launch plan: what to run, in terms that every backend understands."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One attempt: `nodes` agents, and `spare_nodes` that wait to take the place of one. `secrets` reach the
-    processes' environment and are shown nowhere.
+    """One attempt: `nodes` agents, and `spare_nodes` that wait to replace one.
 
-    `backend_name` is a pure function of the attempt id, so that a repeated submission finds the existing object.
-    `team`, `project` and `pool` are names, which a backend's configuration maps to accounts, namespaces, partitions;
-    `job_name` is whatever its user wrote. What is None is left to the backend.
+    `secrets` are passed in the processes' environment and shown nowhere. `backend_name` is a pure function of the
+    attempt id, so that a repeated submission finds the existing object. `team`, `project` and `pool` are names, which a
+    backend's configuration maps to accounts, namespaces, partitions; `job_name` is free text of the user. None leaves
+    the choice to the backend.
     """
 
     attempt_id: str
@@ -36,5 +36,5 @@ class LaunchPlan:
 
 
 def backend_name(attempt_id: str) -> str:
-    """`att_01J...` -> `athanor-01j...`: valid as a folder, a Slurm job name and a Kubernetes name."""
+    """Return `athanor-01j...` for `att_01J...`: valid as a folder, a Slurm job name and a Kubernetes name."""
     return "athanor-" + attempt_id.removeprefix("att_").lower()

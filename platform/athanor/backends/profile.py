@@ -1,5 +1,7 @@
-"""What is the same for every kind of cluster: its fabric, and where its nodes keep data. Part of a backend's
-configuration, as `profile`."""
+"""What all kinds of clusters have in common: the fabric, and where nodes store data.
+
+Part of a backend's configuration, as `profile`.
+"""
 
 from enum import StrEnum
 from typing import Annotated
@@ -13,7 +15,7 @@ VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Fabric(StrEnum):
-    """What connects the nodes."""
+    """The network between the nodes."""
 
     INFINIBAND = "infiniband"
     ROCE = "roce"
@@ -22,7 +24,7 @@ class Fabric(StrEnum):
 
 
 class Locality(StrEnum):
-    """Where prepared data, models and copies of the newest checkpoints lie while jobs use them."""
+    """Where prepared data, models and copies of the newest checkpoints are stored while jobs use them."""
 
     NODE_CACHE = "node_cache"  # `cache_directory`, on each node's own disk: read once by each node
     SHARED_SCRATCH = "shared_scratch"  # `cache_directory`, on a shared file system: read once for all nodes
@@ -50,7 +52,7 @@ class ClusterProfile(BaseModel):
     environment: dict[VariableName, str] = {}
 
     def variables(self, accelerator: str, nodes: int) -> dict[str, str]:
-        """The agents' environment that follows from the profile."""
+        """Return the agents' environment variables that follow from the profile."""
         chosen = fabric_variables(self, accelerator) if nodes > 1 else {}
         if self.cache_directory is not None and self.locality is not Locality.STREAM:
             chosen[names.CACHE_DIR] = self.cache_directory
@@ -61,7 +63,7 @@ class ClusterProfile(BaseModel):
 
 
 def fabric_variables(profile: ClusterProfile, accelerator: str) -> dict[str, str]:
-    """Settings of the communication library, each for a reason; what NCCL finds out by itself is left to it."""
+    """Return settings of the communication library. What NCCL detects by itself is omitted."""
     chosen: dict[str, str] = {}
     if profile.interfaces:
         # A node has interfaces that peers cannot reach (bridges of containers, management): the first is often one.

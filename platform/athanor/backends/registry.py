@@ -1,4 +1,4 @@
-"""Every kind of backend, by name. Classes load when first used, so that no kind's needs burden another."""
+"""The kinds of backends, by name. Classes are imported on first use, so that no kind needs the packages of another."""
 
 import importlib
 from typing import cast
@@ -21,7 +21,7 @@ KINDS = tuple(kind for kind in BACKENDS if kind not in SCRIPTED)  # what people 
 
 
 def backend_class(kind: str) -> type[Backend]:
-    """Raises ValueError for a kind that is not registered."""
+    """Return the class of a kind. Raise ValueError for a kind that is not registered."""
     if kind not in BACKENDS:
         raise ValueError(f"backend kind {kind!r} is none of {', '.join(BACKENDS)}")
     module, _, name = BACKENDS[kind].partition(":")
@@ -29,11 +29,14 @@ def backend_class(kind: str) -> type[Backend]:
 
 
 def load(kind: str, config: dict[str, object]) -> Backend:
-    """The backend of a cluster. Raises ValueError for a kind that is not registered, and, which is one too, pydantic's
-    ValidationError for a configuration that does not fit."""
+    """Return the backend of a cluster.
+
+    Raise ValueError for a kind that is not registered, and pydantic's ValidationError, which is one too, for an invalid
+    configuration.
+    """
     return backend_class(kind)(**config)
 
 
 def configuration(kind: str) -> type[BaseModel]:
-    """What a configuration of that kind may hold."""
+    """Return the configuration model of a kind."""
     return backend_class(kind).configuration

@@ -1,4 +1,4 @@
-"""What parts of the organisation may spend, what was spent, and what it cost: budgets, their ledger, prices, the meter.
+"""Budgets of parts of the organisation, their ledger, prices, and the metering of usage and cost.
 
-May import: quotas and below. `tariff`, `periods` and `forecast` are pure.
+May import: quotas and below. `tariff`, `periods` and `cost_forecast` are pure.
 """

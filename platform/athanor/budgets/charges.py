@@ -15,14 +15,14 @@ from athanor.quotas.models import QuotaNode
 
 @dataclass(frozen=True)
 class Span:
-    """A period of the calendar, in whole seconds since 1970."""
+    """A calendar period, in whole seconds since 1970: `start` is included, `end` is not."""
 
     start: int
     end: int
 
 
 class Charging:
-    """The active budgets and the tree, as they are now."""
+    """A snapshot of the active budgets and the quota tree."""
 
     def __init__(self) -> None:
         self.budgets = {row.id: row for row in Budget.objects.filter(active=True).order_by("id")}
@@ -40,6 +40,7 @@ class Charging:
         self._spans: dict[tuple[str, int], Span] = {}
 
     def of(self, team_id: str, pool: Pool) -> tuple[Budget, ...]:
+        """Return the active budgets that a team's jobs in a pool are charged to, from the leaf up."""
         key = (team_id, pool.accelerator, pool.currency)
         if key not in self._found:
             rows: list[Budget] = []
@@ -51,7 +52,7 @@ class Charging:
         return self._found[key]
 
     def span(self, budget: Budget, moment: datetime) -> Span:
-        """The period that `moment` lies in."""
+        """Return the budget's period that contains `moment`."""
         key = (budget.period, int(moment.timestamp()) // 3600)
         if key not in self._spans:
             start, end = bounds(Every(budget.period), moment)
@@ -66,15 +67,17 @@ def _covers(budget: Budget, pool: Pool) -> bool:
 
 
 def slots_of(job: Job, pool: Pool) -> int:
+    """Return the job's slots, at most those of the pool."""
     return min(job.slots, pool.slots)
 
 
 def time_limit(job: Job) -> int:
+    """Return the job's time limit in seconds."""
     return job.time_limit_seconds
 
 
 def amount(budget: Budget, prices: Steps, slots: int, start: int, end: int) -> int:
-    """What [start, end) takes of it, rounded up."""
+    """Return what [start, end) costs in the budget's unit, rounded up: slot-seconds, or millionths of the currency."""
     if budget.unit == Budget.Unit.SLOT_HOURS:
         return slots * max(0, end - start)
     return tariff.cost(prices, slots, start, end)

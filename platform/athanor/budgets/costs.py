@@ -1,4 +1,4 @@
-"""What was used and what it cost, by team, project, accelerator, pool and day."""
+"""Usage and cost by team, project, accelerator, pool, cluster and day."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,8 +24,11 @@ GROUPS = {
 def report(
     start: datetime, end: datetime, by: Sequence[str], teams: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Sums over [start, end), a row for each of what `by` names and each currency. `charged` is without what faults
-    lost. Only of teams that the session sees, and of `teams` if they are given."""
+    """Return sums over the hours in [start, end), one row for each combination of `by` and currency.
+
+    `charged` is the cost without what infrastructure faults lost. Only teams visible to the database session are
+    included, and only `teams` if given.
+    """
     rows = UsageHour.objects.filter(hour__gte=start, hour__lt=end)
     if teams is not None:
         rows = rows.filter(team__in=teams)
@@ -47,6 +50,6 @@ def report(
 
 
 def of_job(job: Job) -> dict[str, int]:
-    """Of all its attempts, as far as they are counted."""
+    """Return the sums of all attempts of a job, as metered until now."""
     found = Meter.objects.filter(job=job).aggregate(**{name: Sum(name, default=0) for name in COUNTED})
     return {**found, "charged": found["cost"] - found["fault_cost"]}

@@ -1,16 +1,18 @@
-"""The double-entry ledger of budgets: each line moves a positive amount from one account of a period to another, so the
-accounts of a period sum to zero whatever is written. Lines are never changed (a trigger refuses it).
+"""The double-entry ledger of budgets.
 
-open, adjust   SOURCE <-> ALLOWANCE    what there is to spend; adjust goes both ways
-reserve        ALLOWANCE -> RESERVED   a job starts, or a running one comes into a new period
+Each line moves a positive amount from one account of a period to another, so the accounts of a period always sum to
+zero. Lines are immutable (a trigger enforces it).
+
+open, adjust   SOURCE <-> ALLOWANCE    the amount of the period; adjust goes both ways
+reserve        ALLOWANCE -> RESERVED   a job starts, or a running one enters a new period
 commit         RESERVED -> SPENT       it ran
 overrun        ALLOWANCE -> SPENT      it ran for longer or for more than it had reserved
-release        RESERVED -> ALLOWANCE   it gave its slots back, or its period ended
-refund         SPENT -> ALLOWANCE      what it had done was lost to the infrastructure
-fault          SOURCE -> LOST          the same, recorded apart
+release        RESERVED -> ALLOWANCE   it released its slots, or its period ended
+refund         SPENT -> ALLOWANCE      its work was lost to an infrastructure fault
+fault          SOURCE -> LOST          the same amount, recorded separately
 
-Locks: the organisation's row first to reserve or change amounts (quotas.services.locked_root), then jobs,
-then meters, then periods in the order of their ids: a `Book` takes the last.
+Locks: first the organisation's row, to reserve or to change amounts (quotas.services.locked_root), then jobs, then
+meters, then periods in the order of their ids: a `Book` locks the last.
 """
 
 from collections import defaultdict
@@ -22,7 +24,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from athanor.budgets import quotes as quoting
+from athanor.budgets import reservations
 from athanor.budgets.charges import Charging
 from athanor.budgets.models import Budget, BudgetPeriod, Reservation, SpentHour, Transfer
 from athanor.budgets.periods import moment_of, seconds_of
@@ -47,7 +49,7 @@ ADD_HOURS = (
 
 
 class Book:
-    """Periods under their locks, with what these jobs have reserved in them; `write` at the end stores it all."""
+    """Locked periods and the reservations of these jobs in them; `write` stores all changes."""
 
     def __init__(self, periods: Iterable[int], jobs: Iterable[str], now: datetime) -> None:
         assert transaction.get_connection().in_atomic_block, "balances change with their transfers"
@@ -63,16 +65,18 @@ class Book:
         self._hours: dict[tuple[int, datetime], int] = defaultdict(int)
 
     def adjust(self, period: int, difference: int, kind: str = Kind.ADJUST) -> None:
+        """Change the amount of a period by `difference`, which may be negative."""
         debit, credit = ACCOUNTS[kind] if difference > 0 else reversed(ACCOUNTS[kind])
         self._move(period, kind, abs(difference), debit=debit, credit=credit)
 
     def reserve(self, period: int, job: Job, amount: int, *, price: int | None = None) -> None:
+        """Reserve an amount for a job."""
         key = (period, job.id)
         self.reserved[key] = self.reserved.get(key, 0) + amount
         self._move(period, Kind.RESERVE, amount, team=job.team_id, job=job.id, price=price)
 
     def commit(self, period: int, job: Job, attempt: str, amount: int, at: datetime, price: int | None = None) -> None:
-        """What a piece of a run took; `at` lies in it. What is beyond the reservation is an overrun."""
+        """Charge what a run used at `at`. What exceeds the reservation is an overrun."""
         covered = min(amount, self.reserved.get((period, job.id), 0))
         facts: dict[str, Any] = {"team": job.team_id, "job": job.id, "attempt": attempt, "price": price, "at": at}
         if covered:
@@ -82,7 +86,7 @@ class Book:
         self._hours[period, at.replace(minute=0, second=0, microsecond=0)] += amount
 
     def release(self, period: int, job_id: str, team_id: str, amount: int | None = None) -> None:
-        """Some, or all: then its reservation is gone."""
+        """Release `amount` of a job's reservation, or all of it; without an amount the reservation is removed."""
         left = self.reserved.get((period, job_id), 0)
         back = left if amount is None else min(amount, left)
         self._move(period, Kind.RELEASE, back, team=team_id, job=job_id)
@@ -92,12 +96,14 @@ class Book:
             self.reserved[period, job_id] = left - back
 
     def refund(self, period: int, job: Job, attempt: str, amount: int, at: datetime) -> None:
+        """Return to the period what an infrastructure fault lost, and record the loss."""
         facts: dict[str, Any] = {"team": job.team_id, "job": job.id, "attempt": attempt, "at": at}
         self._move(period, Kind.REFUND, amount, **facts)
         self._move(period, Kind.FAULT, amount, **facts)
         self._hours[period, at.replace(minute=0, second=0, microsecond=0)] -= amount
 
     def write(self) -> None:
+        """Store the lines, balances, reservations and hourly sums."""
         Transfer.objects.bulk_create(self._lines, batch_size=2000)
         touched = {line.period_id for line in self._lines}
         BudgetPeriod.objects.bulk_update([self.periods[pk] for pk in sorted(touched)], BALANCES)
@@ -153,8 +159,10 @@ class Book:
 
 
 def period_ids(wanted: Iterable[tuple[Budget, int, int]], now: datetime) -> dict[tuple[str, int], int]:
-    """By budget and start: the rows of these (budget, start, end), in seconds; those that are missing are opened with
-    the budget's present amount."""
+    """Return the ids of periods by (budget id, start), for (budget, start, end) in seconds since 1970.
+
+    Missing ones are opened with the budget's current amount.
+    """
     asked = {(budget.id, start): (budget, end) for budget, start, end in wanted}
     starts = {moment_of(start) for _, start in asked}
     found = {}
@@ -164,11 +172,11 @@ def period_ids(wanted: Iterable[tuple[Budget, int, int]], now: datetime) -> dict
         found[budget_id, seconds_of(began)] = pk
     for (budget_id, start), (budget, end) in asked.items():
         if (budget_id, start) not in found:
-            found[budget_id, start] = opened(budget, start, end, now).pk
+            found[budget_id, start] = open_period(budget, start, end, now).pk
     return found
 
 
-def opened(budget: Budget, start: int, end: int, now: datetime) -> BudgetPeriod:
+def open_period(budget: Budget, start: int, end: int, now: datetime) -> BudgetPeriod:
     """Return the period; the first caller credits its amount."""
     with transaction.atomic():
         row, made = BudgetPeriod.objects.get_or_create(
@@ -182,11 +190,11 @@ def opened(budget: Budget, start: int, end: int, now: datetime) -> BudgetPeriod:
 
 
 def reserve(jobs: Sequence[Job], now: datetime) -> None:
-    """What jobs that were just admitted may take. In the transaction of their admission, under its lock."""
+    """Reserve for jobs that were just admitted, in the transaction of their admission and under its lock."""
     charging = Charging()
     if not jobs or not charging.budgets:
         return
-    costs = quoting.costs_of(jobs, now, charging)
+    costs = reservations.planned_amounts(jobs, now, charging)
     spans = {budget_id: charging.span(charging.budgets[budget_id], now) for budget_id in charging.budgets}
     wanted = [
         (charging.budgets[budget_id], spans[budget_id].start, spans[budget_id].end)
@@ -212,7 +220,7 @@ def _add_hours(hours: dict[tuple[int, datetime], int]) -> None:
 
 
 def check(now: datetime | None = None) -> list[str]:
-    """Every way in which stored balances differ from the sums they stand for, as sentences; none when all is well."""
+    """Return a sentence for each stored balance that differs from the sum of its lines; empty if all agree."""
     now = now or timezone.now()
     problems = []
     sums: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(BALANCES, 0))
@@ -240,10 +248,12 @@ def check(now: datetime | None = None) -> list[str]:
 
 
 def balances(budget: Budget, now: datetime) -> BudgetPeriod | None:
+    """Return the budget's current period; None if it is not open."""
     return BudgetPeriod.objects.filter(budget=budget, start__lte=now, end__gt=now).first()
 
 
 def spent_by_day(budget: Budget, since: datetime) -> dict[datetime, int]:
+    """Return what was spent since then, by day (UTC)."""
     found: dict[datetime, int] = defaultdict(int)
     for hour, spent in SpentHour.objects.filter(period__budget=budget, hour__gte=since).values_list("hour", "spent"):
         found[hour.replace(hour=0)] += spent

@@ -1,11 +1,11 @@
-"""What runs is counted: every attempt from its launch on, in whole seconds, each exactly once.
+"""Metering: every attempt is counted from its launch on, in whole seconds, each second exactly once.
 
-A `Meter` says how far its attempt is counted; it moves in the transaction that writes what it counted, so a worker
-that is killed between the two has done neither. Young runs are counted at each round, old ones every five minutes, all
-when a period ends or a budget is nearly used up.
+A `Meter` records until when its attempt is counted; it is updated in the transaction that writes what was counted, so a
+worker that is killed in between has done neither. Young runs are counted in every cycle, old ones every five minutes,
+all when a period ends or a budget is nearly exhausted.
 
-A run that its hard budget does not carry on gives its slots back at a checkpoint, `SAVING_SECONDS` before that is
-empty.
+A run that its hard budget can no longer pay for is preempted at a checkpoint, `SAVING_SECONDS` before the budget is
+exhausted.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from athanor.budgets.ledger import Book
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
 from athanor.budgets.periods import moment_of, pieces, seconds_of
 from athanor.budgets.prices import Tariffs
-from athanor.budgets.windows import has_ceiling
+from athanor.budgets.schedule_windows import has_ceiling
 from athanor.clusters.models import Pool
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import HOLDING, AttemptStatus
@@ -38,7 +38,7 @@ _holding = Q(status__in=[status.value for status in HOLDING])
 
 @dataclass(frozen=True)
 class Stop:
-    """A run that a hard budget carries only until `until`."""
+    """A run that a hard budget pays for only until `until`."""
 
     job_id: str
     budget: Budget
@@ -48,7 +48,7 @@ class Stop:
 
 @dataclass
 class _Counted:
-    """What a round over some meters found."""
+    """The results of counting some meters."""
 
     stops: list[Stop] = field(default_factory=list)
     used: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -56,16 +56,17 @@ class _Counted:
 
 
 def due(now: datetime) -> QuerySet[Meter]:
+    """Return the open meters that are due."""
     return Meter.objects.filter(closed=False, due_at__lte=now)
 
 
 def unmetered() -> QuerySet[Attempt]:
-    """Attempts that were launched and are not counted yet."""
+    """Return the launched attempts without a meter."""
     return Attempt.objects.filter(~Q(status=AttemptStatus.ENDED.value), launched_at__isnull=False, meter__isnull=True)
 
 
 def count_due(now: datetime) -> list[Stop]:
-    """Count what has run. Returns the runs that are to stop."""
+    """Count all due meters. Return the runs that must stop."""
     _begin(unmetered().select_related("job__pool"))
     stops: list[Stop] = []
     seen: set[str] = set()
@@ -78,8 +79,11 @@ def count_due(now: datetime) -> list[Stop]:
     return stops
 
 
-def let_go(job: Job) -> None:
-    """`job`, whose row the caller has locked, holds nothing any more: count the rest, release what is left over."""
+def release(job: Job) -> None:
+    """Count the rest of a job that no longer holds slots, and release its reservations.
+
+    The caller has locked the job's row.
+    """
     now = timezone.now()
     _begin(job.attempts.filter(launched_at__isnull=False, meter__isnull=True).select_related("job__pool"))
     open_ = list(Meter.objects.filter(job=job, closed=False).values_list("pk", flat=True))
@@ -93,7 +97,10 @@ def let_go(job: Job) -> None:
 
 
 def close(attempt: Attempt) -> Meter | None:
-    """Its meter, counted to its end. None: it was never launched. The caller has locked its job."""
+    """Return the attempt's meter, counted to its end; None if it was never launched.
+
+    The caller has locked the job's row.
+    """
     _begin(
         Attempt.objects.filter(pk=attempt.pk, launched_at__isnull=False, meter__isnull=True).select_related("job__pool")
     )
@@ -120,7 +127,10 @@ def _locked(ids: Sequence[str]) -> list[Meter]:
 
 
 def _count(meters: list[Meter], now: datetime, *, closing: bool) -> list[Stop]:
-    """Under the meters' locks. Not closing: under the lock of admission too, to reserve what is still missing."""
+    """Count meters that the caller has locked. Return the runs that must stop.
+
+    Unless `closing`, the caller also holds the lock of admission, because missing amounts are reserved.
+    """
     if not meters:
         return []
     charging, found = Charging(), _Counted()
@@ -163,7 +173,7 @@ def _latest_end(meter: Meter) -> int:
 
 
 def _horizon(meter: Meter, end: int, charging: Charging, now: datetime) -> int:
-    """How far prices are looked at: to the end of the run, or of the last period it is in."""
+    """Return until when prices are needed: the end of the run, or of its last current period if that is earlier."""
     ends = [charging.span(budget, now).end for budget in charging.of(meter.job.team_id, meter.job.pool)]
     return min(end, max(ends)) if ends else 0
 
@@ -171,7 +181,7 @@ def _horizon(meter: Meter, end: int, charging: Charging, now: datetime) -> int:
 def _touched(
     meters: list[Meter], until: dict[str, datetime], charging: Charging
 ) -> dict[str, set[tuple[Budget, int, int]]]:
-    """Of each meter: every (budget, start, end) of a period that what is counted now lies in, and the present one."""
+    """Return, for each meter, (budget, start, end) of the current period and those that the counted time is in."""
     found: dict[str, set[tuple[Budget, int, int]]] = {}
     for meter in meters:
         start, end = seconds_of(meter.metered_until), seconds_of(until[meter.pk])
@@ -187,7 +197,7 @@ def _touched(
 
 @dataclass
 class _Counter:
-    """One meter in a round."""
+    """The counting of one meter in a metering cycle."""
 
     meter: Meter
     tariffs: Tariffs
@@ -202,7 +212,7 @@ class _Counter:
         self.budgets = self.charging.of(self.job.team_id, self.job.pool)
 
     def reserve_first(self, touched: set[tuple[Budget, int, int]], latest: int) -> None:
-        """In periods that it came into since the last time, before it is counted there."""
+        """Reserve in periods that the run has entered since the last count, before it is counted there."""
         began = seconds_of(self.meter.metered_until)
         for budget, start, end in sorted(touched, key=lambda found: (found[1], found[0].id)):
             period = self.periods[budget.id, start]
@@ -210,6 +220,7 @@ class _Counter:
                 self._reserve(budget, period, max(began, start), min(latest, end))
 
     def count(self, end: int) -> None:
+        """Charge the time until `end`, in seconds since 1970."""
         meter = self.meter
         carbon, watts = self.tariffs.carbon(self.job.pool_id), self.tariffs.watts(self.job.pool_id) * meter.slots
         for begins, ends in pieces(seconds_of(meter.metered_until), end):
@@ -226,12 +237,13 @@ class _Counter:
         meter.metered_until = moment_of(max(end, seconds_of(meter.metered_until)))
 
     def release_ended(self, until: datetime) -> None:
+        """Release the job's reservations in periods that ended by `until`."""
         for period, job_id in [key for key in self.book.reserved if key[1] == self.job.id]:
             if self.book.periods[period].end <= until:
                 self.book.release(period, job_id, self.job.team_id)
 
     def plan_next(self, now: datetime, latest: int) -> None:
-        """When to count it again; and whether it must stop, when what it may spend ends before it does."""
+        """Set when to count next, and report the run if a hard budget will be exhausted before it ends."""
         second = seconds_of(now)
         wait = min(SELDOM, max(OFTEN, (second - seconds_of(self.meter.began_at)) // 20))
         next_at = second + wait
@@ -252,7 +264,7 @@ class _Counter:
         self.meter.due_at = moment_of(max(next_at, second + 1))
 
     def save_baseline(self) -> None:
-        """What it would have cost, had the job started when it was submitted."""
+        """Store the difference to the cost if the job had started when it was submitted."""
         if not has_ceiling(self.job):
             return
         meter, job = self.meter, self.job
@@ -279,7 +291,7 @@ class _Counter:
                 self.book.commit(period, self.job, self.meter.attempt_id, amount, moment, price)
 
     def _reserve(self, budget: Budget, period: int, start: int, end: int) -> None:
-        """What [start, end) still lacks; of a hard budget what it has."""
+        """Reserve what [start, end) lacks; of a hard budget at most what is available."""
         reserve_for(self.book, self.job, budget, period, self.prices, self.meter.slots, Span(start, end))
 
     def _funded_until(self, budget: Budget, period: int, start: int, end: int) -> int:
@@ -294,6 +306,7 @@ class _Counter:
 def reserve_for(
     book: Book, job: Job, budget: Budget, period: int, prices: tariff.Steps, slots: int, span: Span
 ) -> None:
+    """Reserve what a job lacks in `span`; of a hard budget at most what is available."""
     needed = charges.amount(budget, prices, slots, span.start, span.end)
     lacking = needed - book.reserved.get((period, job.id), 0)
     if budget.hard:
@@ -303,13 +316,16 @@ def reserve_for(
 
 
 def where(job: Job, moment: datetime) -> usage.Where:
+    """Return the key of the usage hour that contains `moment`."""
     hour = moment.replace(minute=0, second=0, microsecond=0)
     return usage.Where(job.team_id, job.project, job.pool_id, job.pool.accelerator, hour)
 
 
-def turn_over(now: datetime) -> bool:
-    """Open the periods that have begun, reserve there for what holds slots, and release what is over. True: something
-    has changed."""
+def roll_over(now: datetime) -> bool:
+    """Open the periods that have begun, reserve in them for running jobs, and release ended reservations.
+
+    Return whether anything changed.
+    """
     if not _turning(now, Charging()):
         return False
     with transaction.atomic():
@@ -321,13 +337,13 @@ def turn_over(now: datetime) -> bool:
         overdrawn = list(_overdrawn(now).values_list("pk", flat=True))
         _count_soon(missing, overdrawn, now)
         _release_stale(now)
-        _take_back(overdrawn, now)
+        _reclaim(overdrawn, now)
         _reserve_missing(missing, periods, charging, now)
     return True
 
 
 def _still_holding(missing: list[tuple[str, Budget]]) -> list[tuple[str, Budget]]:
-    """Of jobs that are locked from here on, so that none is let go meanwhile; who is moved now is left to later."""
+    """Lock the jobs and return the pairs of those that still hold slots. Skip jobs that others have locked."""
     rows = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
         _holding, pk__in={job for job, _ in missing}
     )
@@ -336,7 +352,7 @@ def _still_holding(missing: list[tuple[str, Budget]]) -> list[tuple[str, Budget]
 
 
 def _count_soon(missing: list[tuple[str, Budget]], overdrawn: list[int], now: datetime) -> None:
-    """The runs whose reservations change, so that it is known whether they must stop. Before any period is locked."""
+    """Make the runs due whose reservations change, before any period is locked."""
     holders = Reservation.objects.filter(period__in=overdrawn).values_list("job", flat=True)
     jobs = {job for job, _ in missing}.union(holders)
     meters = Meter.objects.select_for_update(no_key=True).filter(job__in=jobs, closed=False).order_by("pk")
@@ -358,13 +374,16 @@ def _turning(now: datetime, charging: Charging) -> bool:
 
 
 def _stale(now: datetime) -> QuerySet[Reservation]:
-    """Of periods that are over, of runs that are counted up to their end; and of budgets that are no more."""
+    """Return reservations in ended periods, of runs counted to the period's end, and of inactive budgets."""
     behind = Meter.objects.filter(job=OuterRef("job"), closed=False, metered_until__lt=OuterRef("period__end"))
     return Reservation.objects.filter(Q(period__budget__active=False) | (Q(period__end__lte=now) & ~Exists(behind)))
 
 
 def _overdrawn(now: datetime) -> QuerySet[BudgetPeriod]:
-    """Hard ones of which more is given out than there is, as after their amount was lowered, and some is not spent."""
+    """Return current periods of hard budgets that are overdrawn and have reservations.
+
+    This happens when an amount is lowered.
+    """
     return BudgetPeriod.objects.filter(
         start__lte=now, end__gt=now, budget__active=True, budget__hard=True, allowance__lt=0, reserved__gt=0
     )
@@ -378,8 +397,8 @@ def _release_stale(now: datetime) -> None:
     book.write()
 
 
-def _take_back(overdrawn: list[int], now: datetime) -> None:
-    """From the reservations of overdrawn periods, the newest jobs' first; they are counted next, and stop."""
+def _reclaim(overdrawn: list[int], now: datetime) -> None:
+    """Release reservations of overdrawn periods, the newest jobs' first; those jobs are counted next, and stop."""
     if not overdrawn:
         return
     holders = list(Reservation.objects.filter(period__in=overdrawn, amount__gt=0).order_by("-job_id"))
@@ -393,7 +412,7 @@ def _take_back(overdrawn: list[int], now: datetime) -> None:
 
 
 def _missing(charging: Charging, now: datetime) -> list[tuple[str, Budget]]:
-    """Jobs that hold slots and have no reservation in a budget that they are charged to, oldest first."""
+    """Return jobs that hold slots without a reservation in a budget they are charged to, oldest first."""
     if not charging.budgets:
         return []
     have = set(

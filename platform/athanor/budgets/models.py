@@ -1,3 +1,5 @@
+"""Budgets, their periods and ledger, meters, prices, series, and usage."""
+
 from typing import ClassVar
 
 from django.db import models
@@ -12,10 +14,10 @@ from athanor.quotas.models import QuotaNode
 
 
 class Budget(models.Model):
-    """What the subtree of a node of the quota tree may spend in each calendar period (UTC).
+    """A limit on what the subtree of a quota node may spend in each calendar period (UTC).
 
-    `amount`: slot-seconds, or millionths of the currency. Without `accelerator`: on all of them. When `soft_percent` of
-    it is spent, who watches is warned; of a hard one no more is given out than there is.
+    `amount`: slot-seconds, or millionths of the currency. Without `accelerator` it covers all of them. When
+    `soft_percent` of it is spent, the charged teams are warned; a hard budget never reserves more than is available.
     """
 
     class Unit(models.TextChoices):
@@ -52,9 +54,11 @@ class Budget(models.Model):
 
 
 class BudgetPeriod(models.Model):
-    """One period of a budget, with the balances of its accounts (ledger.py): sums over its transfers, written with
-    them under this row's lock. `allowance` is what is left: below zero when more was spent than the amount, or, of a
-    soft budget, reserved."""
+    """One period of a budget, with the balances of its accounts (ledger.py).
+
+    Balances are sums over its transfers, written with them under this row's lock. `allowance` is what is available:
+    below zero if more was spent than the amount or, for a soft budget, reserved.
+    """
 
     budget = models.ForeignKey(Budget, on_delete=models.PROTECT, related_name="periods")
     start = models.DateTimeField()
@@ -78,14 +82,15 @@ class BudgetPeriod(models.Model):
 
     @property
     def amount(self) -> int:
-        """What it has to spend: what was opened and adjusted."""
+        """Return the period's amount: what was opened and adjusted."""
         return self.allowance + self.reserved + self.spent
 
 
 class Transfer(models.Model):
-    """A line of the ledger: `amount` moves from account `debit` to account `credit` of a period. Never changed.
+    """A line of the ledger: `amount` moves from account `debit` to account `credit` of a period. Immutable.
 
-    Ids of the team, job and attempt, not keys: a line outlives them. Without a team: the amount itself.
+    Team, job and attempt are ids and not foreign keys: a line outlives them. Lines without a team change the amount
+    itself.
     """
 
     class Account(models.TextChoices):
@@ -131,7 +136,7 @@ class Transfer(models.Model):
 
 
 class Reservation(models.Model):
-    """What a live job still has reserved in a period. There is one for each current budget that it is charged to."""
+    """What a live job has reserved in a period. There is one for each current budget that it is charged to."""
 
     period = models.ForeignKey(BudgetPeriod, on_delete=models.CASCADE, related_name="reservations")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
@@ -148,7 +153,7 @@ class Reservation(models.Model):
 
 
 class SpentHour(models.Model):
-    """What of a period was spent in an hour: lines for burn-down charts, without whose."""
+    """What was spent of a period in an hour, for burn-down charts, without team or job."""
 
     period = models.ForeignKey(BudgetPeriod, on_delete=models.CASCADE, related_name="hours")
     hour = models.DateTimeField()
@@ -164,10 +169,11 @@ class SpentHour(models.Model):
 
 
 class Meter(models.Model):
-    """How far an attempt is metered, in whole seconds from its launch. `rest`: of the division by 3600 that money was
-    counted with (tariff.py). `closed`: it has ended, and all of it is counted.
+    """Until when an attempt is metered, in whole seconds from its launch, and its totals.
 
-    `saved_*`: what it cost less than it had from the job's submission on (may be below zero); of jobs with a ceiling.
+    `rest`: the remainder of the division by 3600 in the cost (tariff.py). `closed`: it has ended and is counted
+    completely. `saved_*`, for jobs with a ceiling: the cost if it had started when it was submitted, minus the actual
+    cost; may be negative.
     """
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="meter")
@@ -196,7 +202,7 @@ class Meter(models.Model):
 
 
 class PoolTerms(models.Model):
-    """What is special about a pool. `watts_per_slot` None: nobody knows, and its carbon is not counted."""
+    """Pricing facts of a pool. `watts_per_slot`: None if unknown; its carbon is then not counted."""
 
     pool = models.OneToOneField(Pool, primary_key=True, on_delete=models.CASCADE, related_name="terms")
     spot = models.BooleanField(default=False)
@@ -207,7 +213,7 @@ class PoolTerms(models.Model):
 
 
 class PriceRule(models.Model):
-    """tariff.py, `Rule`; of a pool's rules the first one that holds, by `position`, says its price."""
+    """A pricing rule (`Rule` in tariff.py). The first of a pool's rules that applies, by `position`, sets its price."""
 
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="price_rules")
     position = models.PositiveSmallIntegerField()
@@ -227,10 +233,10 @@ class PriceRule(models.Model):
 
 
 class Series(models.Model):
-    """Values over time: the price of a pool, or the carbon intensity of a cluster's grid. A point holds up to the next
-    one, for `stale_seconds` at most.
+    """Values over time: the price of a pool, or the carbon intensity of a cluster's grid.
 
-    With `url` it is fetched from there (series_fetch.py): `mapping` says where the answer has times and values.
+    A point is valid until the next one, for `stale_seconds` at most. With `url` it is fetched from there
+    (series_fetch.py): `mapping` says where the response has times and values.
     """
 
     class Kind(models.TextChoices):
@@ -265,7 +271,7 @@ class Series(models.Model):
 
 
 class SeriesPoint(models.Model):
-    """`value`: millionths of the currency for a slot-hour, or milligrams a kWh."""
+    """A point. `value`: millionths of the currency for a slot-hour, or milligrams of CO2 per kWh."""
 
     series = models.ForeignKey(Series, on_delete=models.CASCADE, related_name="points")
     time = models.DateTimeField()
@@ -281,8 +287,11 @@ class SeriesPoint(models.Model):
 
 
 class UsageHour(models.Model):
-    """What jobs of a team's project used of a pool in an hour. `cost` in millionths of the pool's currency; `fault_*`
-    is the part of it that was lost to the infrastructure, and not charged."""
+    """The usage of a pool by a team's project in an hour.
+
+    `cost` in millionths of the pool's currency; `fault_*` is the part that infrastructure faults lost, which is not
+    charged.
+    """
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     project = models.CharField(max_length=100)
@@ -309,7 +318,7 @@ class UsageHour(models.Model):
 
 
 class RecentUse(models.Model):
-    """Slot-seconds of a team, each halved in worth with every `half_life_seconds` since, as of a moment (usage.py)."""
+    """Recent slot-seconds of a team, halved every `half_life_seconds`, as of a moment (usage.py)."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     accelerator = models.CharField(max_length=40)

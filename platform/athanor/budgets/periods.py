@@ -7,22 +7,25 @@ HOUR = 3600
 
 
 class Every(StrEnum):
+    """The length of a period."""
+
     DAY = "day"
     MONTH = "month"
     QUARTER = "quarter"
 
 
 def seconds_of(moment: datetime) -> int:
-    """Whole seconds since 1970, rounded down: a part of a second is never charged before it is over."""
+    """Return whole seconds since 1970, rounded down: a fraction of a second is not charged before it is over."""
     return int((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1))
 
 
 def moment_of(seconds: int) -> datetime:
+    """Return the UTC time of whole seconds since 1970."""
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
 def bounds(every: Every, moment: datetime) -> tuple[datetime, datetime]:
-    """First moment of the period that `moment` lies in, and of the next one."""
+    """Return the start of the period that contains `moment`, and of the next one."""
     day = moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if every is Every.DAY:
         return day, day + timedelta(days=1)
@@ -33,7 +36,7 @@ def bounds(every: Every, moment: datetime) -> tuple[datetime, datetime]:
 
 
 def pieces(start: int, end: int) -> list[tuple[int, int]]:
-    """[start, end) cut at full hours, at which periods end too."""
+    """Split [start, end) at full hours, at which periods end too."""
     found = []
     while start < end:
         stop = min(end, start - start % HOUR + HOUR)

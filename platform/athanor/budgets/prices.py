@@ -1,7 +1,7 @@
-"""What pools cost and what carbon their grid has, read for many pools together.
+"""Prices and carbon intensity of pools, read for many pools at a time.
 
-A pool's price is its series' where that is known, else its first rule's that holds, else its own (`Pool`). Carbon is
-its cluster's series', and not known without one.
+A pool's price is that of its series where it is known, otherwise of its first rule that applies, otherwise its base
+price (`Pool`). Carbon intensity is its cluster's series, and unknown without one.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ LONGEST_STALE = timedelta(days=31)
 
 
 class Tariffs:
-    """Of these pools over [start, end), in whole seconds since 1970."""
+    """Prices, carbon intensity and power of these pools over [start, end), in whole seconds since 1970."""
 
     def __init__(self, pools: Iterable[Pool], start: int, end: int) -> None:
         self.pools = {pool.id: pool for pool in pools}
@@ -36,24 +36,24 @@ class Tariffs:
         self._made: dict[str, Steps] = {}
 
     def price(self, pool_id: str) -> Steps:
-        """Millionths of the pool's currency for a slot-hour; always known."""
+        """Return millionths of the pool's currency per slot-hour; always known."""
         if pool_id not in self._made:
             base = int(self.pools[pool_id].price_per_slot_hour * MICRO)
             found = tariff.by_rules(base, tuple(self._rules[pool_id]), self._start, self._end)
             series = self._series.get(pool_id)
-            self._made[pool_id] = tariff.overlaid(series, found) if series else found
+            self._made[pool_id] = tariff.overlay(series, found) if series else found
         return self._made[pool_id]
 
     def carbon(self, pool_id: str) -> Steps:
-        """Milligrams a kWh."""
+        """Return milligrams of CO2 per kWh; None where unknown."""
         return self._series.get(self.pools[pool_id].cluster_id, UNKNOWN)
 
     def watts(self, pool_id: str) -> int:
-        """Of one slot; 0 when nobody knows."""
+        """Return the power of one slot in watts; 0 if unknown."""
         return self._watts.get(pool_id) or 0
 
     def _read_series(self) -> dict[str, Steps]:
-        """By the id of the pool or the cluster."""
+        """Return the series as step functions, by the id of the pool or the cluster."""
         wanted = Q(pool__in=self.pools) | Q(cluster__in={pool.cluster_id for pool in self.pools.values()})
         rows = {row.pk: row for row in Series.objects.filter(wanted)}
         if not rows:
@@ -70,6 +70,6 @@ class Tariffs:
 
 
 def price_at(pool: Pool, moment: datetime) -> int:
-    """Millionths of the pool's currency for a slot-hour."""
+    """Return millionths of the pool's currency per slot-hour."""
     second = seconds_of(moment)
     return Tariffs([pool], second, second + 1).price(pool.id).at(second) or 0

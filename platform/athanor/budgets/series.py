@@ -1,4 +1,4 @@
-"""Prices and carbon intensities over time: taken from CSV or JSON, kept as points."""
+"""Points of price and carbon series: read from CSV or JSON, and stored."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.budgets.models import Series, SeriesPoint
 from athanor.budgets.tariff import MICRO
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import FieldProblem, Invalid
 
 MOST_POINTS = 100_000
@@ -25,7 +25,10 @@ LARGEST = Decimal(10**6)
 
 
 def from_csv(kind: str, text: str) -> list[SeriesPoint]:
-    """Lines of a time and a value; a first line that begins with `time` is a heading. Raises Invalid by line."""
+    """Read lines of a time and a value; a first line that begins with `time` is a header.
+
+    Raise Invalid with the lines that are not valid.
+    """
     rows = list(csv.reader(io.StringIO(text.lstrip("\ufeff"))))
     skip = 1 if rows and rows[0] and rows[0][0].strip().lower() == "time" else 0
     numbered = [(f"line {number}", row) for number, row in enumerate(rows, 1) if row and number > skip]
@@ -39,7 +42,7 @@ def from_csv(kind: str, text: str) -> list[SeriesPoint]:
 
 
 def from_json(kind: str, items: Any, time_field: str = "time", value_field: str = "value") -> list[SeriesPoint]:
-    """A list of objects with a time and a value. Raises Invalid by item."""
+    """Read a list of objects with a time and a value. Raise Invalid with the items that are not valid."""
     if not isinstance(items, list):
         detail = "a list of objects like {time, value} is needed"
         _refuse([FieldProblem("", "type", detail)])
@@ -53,8 +56,10 @@ def from_json(kind: str, items: Any, time_field: str = "time", value_field: str 
 
 
 def from_answer(series: Series, body: str) -> list[SeriesPoint]:
-    """What a provider answered, read by the series' mapping: `items` names the list (`data.points`; empty: the answer
-    itself), `time` and `value` its fields."""
+    """Read a provider's response by the series' mapping.
+
+    `items` is the path to the list (`data.points`; empty: the response itself), `time` and `value` its fields.
+    """
     try:
         found = json.loads(body, parse_float=Decimal)
     except ValueError as error:
@@ -69,19 +74,20 @@ def from_answer(series: Series, body: str) -> list[SeriesPoint]:
 
 
 def store(series: Series, points: Iterable[SeriesPoint]) -> int:
-    """A point at a time that there is replaces it. Returns how many there were."""
+    """Store points; one with an existing time replaces it. Return the number of points."""
     rows = list({point.time: point for point in points}.values())
     for row in rows:
         row.series = series
     SeriesPoint.objects.bulk_create(
         rows, update_conflicts=True, unique_fields=["series", "time"], update_fields=["value"], batch_size=5000
     )
-    wakeups.hint_after_commit(wakeups.METER)
-    wakeups.hint_after_commit(wakeups.ADMIT)
+    task_triggers.trigger_after_commit(task_triggers.METER)
+    task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return len(rows)
 
 
 def upload(series: Series, points: list[SeriesPoint], actor: User) -> int:
+    """Store points that an administrator sends, and record it in the audit trail. Return their number."""
     with transaction.atomic():
         count = store(series, points)
         after = {"points": count, "first": points[0].time.isoformat(), "last": points[-1].time.isoformat()}

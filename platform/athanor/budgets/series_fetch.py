@@ -13,7 +13,7 @@ from athanor.accounts.failures import run_isolated
 from athanor.accounts.models import User
 from athanor.budgets import series as points
 from athanor.budgets.models import Series
-from athanor.core import outbound, wakeups
+from athanor.core import outbound, task_triggers
 from athanor.core.errors import AthanorError
 
 MOST_BYTES = 4 * 2**20
@@ -22,12 +22,14 @@ APART_SECONDS = 10  # between two requests to a provider that users ask for
 
 
 def due() -> QuerySet[Series]:
+    """Return the series with a provider whose next fetch is due."""
     return Series.objects.filter(~Q(url=""), Q(fetch_at__isnull=True) | Q(fetch_at__lte=timezone.now()))
 
 
 def fetch_due() -> None:
+    """Fetch every due series; an error of one does not stop the others."""
     for series_id in due().values_list("pk", flat=True):
-        run_isolated(wakeups.METER, f"fetching series {series_id}", partial(fetch, series_id))
+        run_isolated(task_triggers.METER, f"fetching series {series_id}", partial(fetch, series_id))
 
 
 def fetch(series_id: str, user: User | None = None) -> str:

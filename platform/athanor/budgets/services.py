@@ -1,4 +1,4 @@
-"""What administrators do to budgets, and who sees which."""
+"""Changes of budgets by administrators, and which budgets a user sees."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from athanor.budgets import ledger
 from athanor.budgets.ledger import Book
 from athanor.budgets.models import Budget
 from athanor.budgets.periods import Every, bounds, seconds_of
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
@@ -25,16 +25,21 @@ FACTS = ("name", "unit", "currency", "accelerator", "period", "amount", "soft_pe
 
 
 def sees_all(who: Principal) -> bool:
+    """Return whether the user sees all budgets."""
     return Permission.OVERSEE in who.platform
 
 
 def visible_to(who: Principal) -> QuerySet[Budget]:
-    """Of the nodes from their teams' leaves up to the organisation; all for who administers or audits the platform."""
+    """Return the budgets of the nodes from the user's teams up to the root.
+
+    Platform administrators and auditors see all.
+    """
     rows = Budget.objects.select_related("node").order_by("node__name", "name")
     return rows if sees_all(who) else rows.filter(node__in=_path_of(who.team_ids))
 
 
 def find(who: Principal, budget_id: str) -> Budget:
+    """Return a budget that the user sees, or raise NotFound."""
     row = visible_to(who).filter(pk=budget_id).first()
     if row is None:
         raise NotFound("budget", budget_id)
@@ -42,6 +47,7 @@ def find(who: Principal, budget_id: str) -> Budget:
 
 
 def create(node_id: str, actor: User, **facts: Any) -> Budget:
+    """Create a budget and open its current period."""
     node = QuotaNode.objects.filter(pk=node_id).first()
     if node is None:
         raise _invalid("node_id", "unknown", f"node_id={node_id!r} is no node of the quota tree", "take an id from it")
@@ -55,7 +61,7 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
             row = Budget.objects.create(node=node, **facts)
             _open_current(row)
             audit.record("budget.create", actor=actor, target=("budget", row.id), after=_facts(row))
-            wakeups.hint_after_commit(wakeups.METER)
+            task_triggers.trigger_after_commit(task_triggers.METER)
     except IntegrityError as error:
         raise _exists(node, facts["name"]) from error
     return row
@@ -78,15 +84,15 @@ def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
             row.save()
             _open_current(row)
             audit.record("budget.change", actor=actor, target=("budget", row.id), before=before, after=after)
-            for hint in (wakeups.METER, wakeups.ADMIT):
-                wakeups.hint_after_commit(hint)
+            for task in (task_triggers.METER, task_triggers.ADMIT):
+                task_triggers.trigger_after_commit(task)
     except IntegrityError as error:
         raise _exists(row.node, row.name) from error
     return row
 
 
 def node_paths() -> dict[str, str]:
-    """Names from below the organisation down to each node, joined by slashes."""
+    """Return, by node id, the names from below the root down to the node, joined by slashes."""
     rows = {node: (parent, name) for node, parent, name in QuotaNode.objects.values_list("id", "parent_id", "name")}
     found: dict[str, str] = {}
     for node in rows:
@@ -102,12 +108,12 @@ def node_paths() -> dict[str, str]:
 
 
 def _open_current(row: Budget) -> None:
-    """The current period has the amount that the budget says, if the budget is active."""
+    """Open the current period of an active budget, or adjust it to the budget's amount."""
     now = timezone.now()
     start, end = bounds(Every(row.period), now)
     if not row.active:
         return
-    period = ledger.opened(row, seconds_of(start), seconds_of(end), now)
+    period = ledger.open_period(row, seconds_of(start), seconds_of(end), now)
     book = Book([period.pk], [], now)
     difference = row.amount - book.periods[period.pk].amount
     if difference:

@@ -11,6 +11,7 @@ from athanor.jobs.states import HOLDING, JobStatus
 
 
 @receiver(moved, dispatch_uid="athanor.budgets")
-def let_go(job: Job, source: JobStatus, to: JobStatus, **_: Any) -> None:
+def release(job: Job, source: JobStatus, to: JobStatus, **_: Any) -> None:
+    """Release a job's reservations when it stops holding slots."""
     if source in HOLDING and to not in HOLDING:
-        meter.let_go(job)
+        meter.release(job)

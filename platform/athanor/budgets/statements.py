@@ -1,4 +1,4 @@
-"""What a budget was spent on: a period's lines added up by team and job, and what is to be expected of it."""
+"""Statements: a period's ledger lines summed by team and job, and its forecast."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet, Sum
 
-from athanor.budgets.forecast import Forecast, forecast
+from athanor.budgets.cost_forecast import Forecast, forecast
 from athanor.budgets.ledger import spent_by_day
 from athanor.budgets.models import Budget, BudgetPeriod, SpentHour, Transfer
 from athanor.core.errors import FieldProblem, Invalid
@@ -19,7 +19,7 @@ COLUMNS = ("time", "kind", "debit", "credit", "amount", "team_id", "job_id", "at
 
 @dataclass(frozen=True)
 class Line:
-    """Of one job. `spent` is commits and overruns less refunds; `reserved` is what it still holds."""
+    """The sums of one job. `spent` is commits and overruns less refunds; `reserved` is what it has reserved."""
 
     team_id: str
     job_id: str
@@ -29,10 +29,12 @@ class Line:
 
 
 def period_of(budget: Budget, moment: datetime) -> BudgetPeriod | None:
+    """Return the budget's period that contains `moment`; None without one."""
     return BudgetPeriod.objects.filter(budget=budget, start__lte=moment, end__gt=moment).first()
 
 
 def period_or_refuse(budget: Budget, moment: datetime) -> BudgetPeriod:
+    """Return the budget's period that contains `moment`, or raise Invalid."""
     found = period_of(budget, moment)
     if found is None:
         detail = f"at={moment.isoformat()}: the budget has no period there"
@@ -42,7 +44,7 @@ def period_or_refuse(budget: Budget, moment: datetime) -> BudgetPeriod:
 
 
 def lines(period: BudgetPeriod, team_id: str = "") -> list[Line]:
-    """Of those that the session sees, the dearest first."""
+    """Return the lines visible to the database session, the most expensive first."""
     rows = Transfer.objects.filter(period=period).exclude(team_id="")
     if team_id:
         rows = rows.filter(team_id=team_id)
@@ -57,17 +59,18 @@ def lines(period: BudgetPeriod, team_id: str = "") -> list[Line]:
 
 
 def transfers(period: BudgetPeriod) -> QuerySet[Transfer]:
-    """Every line of the ledger that the session sees, in order."""
+    """Return every ledger line visible to the database session, in order."""
     return Transfer.objects.filter(period=period).order_by("pk")
 
 
 def rows_of(found: QuerySet[Transfer]) -> Iterator[list[Any]]:
+    """Yield a row of COLUMNS for each transfer."""
     for row in found.iterator(chunk_size=1000):
         yield [row.time.isoformat(), *(getattr(row, name) for name in COLUMNS[1:])]
 
 
 def burn_down(period: BudgetPeriod) -> list[tuple[datetime, int]]:
-    """What was spent up to the end of each hour in which something was."""
+    """Return what was spent by the end of each hour with spending."""
     found, spent = [], 0
     for hour, amount in SpentHour.objects.filter(period=period).order_by("hour").values_list("hour", "spent"):
         spent += amount
@@ -76,6 +79,7 @@ def burn_down(period: BudgetPeriod) -> list[tuple[datetime, int]]:
 
 
 def forecast_of(budget: Budget, period: BudgetPeriod, now: datetime) -> Forecast:
+    """Return the forecast of the current period, from the last DAYS_LEARNT_FROM complete days."""
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     first = max(today - timedelta(days=DAYS_LEARNT_FROM), _midnight_after(budget.created_at))
     by_day = spent_by_day(budget, first)

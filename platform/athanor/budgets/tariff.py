@@ -1,8 +1,8 @@
 """Prices and carbon over time as step functions of whole seconds since 1970, and exact integrals of them. Pure.
 
-A price is in millionths of the currency for one slot and hour, carbon in milligrams a kWh. What costs `price` for
-`seconds` on `slots` costs price x seconds x slots / 3600 millionths; the remainder of the division is kept and counted
-the next time, so that however often a run is metered, it costs the same.
+A price is in millionths of the currency per slot-hour, carbon intensity in milligrams of CO2 per kWh. `slots` at
+`price` for `seconds` cost price x seconds x slots / 3600 millionths; the remainder of the division is carried over to
+the next count, so that a run costs the same however often it is metered.
 """
 
 from bisect import bisect_right
@@ -22,16 +22,20 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True)
 class Steps:
-    """`values[i]` holds from `starts[i]` (ascending) up to the next; the first one before, too. None: not known."""
+    """A step function: `values[i]` applies from `starts[i]` (ascending) up to the next.
+
+    The first value also applies before its start. None: unknown.
+    """
 
     starts: tuple[int, ...]
     values: tuple[int | None, ...]
 
     def at(self, second: int) -> int | None:
+        """Return the value at a time in seconds since 1970."""
         return self.values[max(0, bisect_right(self.starts, second) - 1)]
 
     def spans(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
-        """(from, to, value) that make up [start, end)."""
+        """Return (start, end, value) for each piece of [start, end)."""
         first = max(0, bisect_right(self.starts, start) - 1)
         found = []
         for index in range(first, len(self.starts)):
@@ -43,11 +47,11 @@ class Steps:
         return found
 
     def integral(self, start: int, end: int) -> int:
-        """Value x seconds; nothing for where it is not known."""
+        """Return the sum of value x seconds; unknown values count as 0."""
         return sum((ends - begins) * (value or 0) for begins, ends, value in self.spans(start, end))
 
     def lasts_until(self, start: int, end: int, amount: int) -> int:
-        """How far from `start`, up to `end`, an integral of at most `amount` reaches."""
+        """Return until when, from `start` and at most to `end`, an integral of at most `amount` reaches."""
         for begins, ends, value in self.spans(start, end):
             part = (ends - begins) * (value or 0)
             if part > amount:
@@ -58,8 +62,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class Rule:
-    """On these weekdays (Monday is 0) from `from_hour` up to `to_hour` o'clock (past midnight if that is not later)
-    of the zone, a slot-hour costs `price`."""
+    """A price per slot-hour on these weekdays (Monday is 0) from `from_hour` up to `to_hour` in the zone.
+
+    If `to_hour` is not later than `from_hour`, the hours pass midnight.
+    """
 
     weekdays: frozenset[int]
     from_hour: int
@@ -67,7 +73,8 @@ class Rule:
     zone: str
     price: int
 
-    def holds_at(self, second: int) -> bool:
+    def applies_at(self, second: int) -> bool:
+        """Return whether the rule applies at a time in seconds since 1970."""
         local = moment_of(second).astimezone(ZoneInfo(self.zone))
         if self.from_hour < self.to_hour:
             in_hours = self.from_hour <= local.hour < self.to_hour
@@ -78,14 +85,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Point:
-    """From `second` on, up to the next point or until it is too old."""
+    """A value from `second` on, until the next point or until it is stale."""
 
     second: int
     value: int
 
 
 def by_rules(base: int, rules: tuple[Rule, ...], start: int, end: int) -> Steps:
-    """The first rule that holds says the price; where none does it is `base`."""
+    """Return the price by the first rule that applies, otherwise `base`."""
     if not rules:
         return Steps((start,), (base,))
     return _by_rules(base, rules, start - start % DAY, end - end % -DAY)
@@ -95,28 +102,30 @@ def by_rules(base: int, rules: tuple[Rule, ...], start: int, end: int) -> Steps:
 def _by_rules(base: int, rules: tuple[Rule, ...], start: int, end: int) -> Steps:
     step = HOUR if all(rule.zone == "UTC" for rule in rules) else QUARTER_HOUR
     seconds = range(start, max(end, start + step), step)
-    return joined([(second, next((rule.price for rule in rules if rule.holds_at(second)), base)) for second in seconds])
+    return join_steps(
+        [(second, next((rule.price for rule in rules if rule.applies_at(second)), base)) for second in seconds]
+    )
 
 
 def by_points(points: Sequence[Point], stale: timedelta) -> Steps:
-    """Points in order of time; a value is not known before the first, and when the last one is too old."""
+    """Return the step function of points in order of time; unknown before the first, and where the last is stale."""
     lasts = int(stale.total_seconds())
     found: list[tuple[int, int | None]] = [(points[0].second - 1 if points else 0, None)]
     for point, after in [*pairwise(points), *([(points[-1], None)] if points else [])]:
         found.append((point.second, point.value))
         if after is None or after.second > point.second + lasts:
             found.append((point.second + lasts, None))
-    return joined(found)
+    return join_steps(found)
 
 
-def overlaid(upper: Steps, lower: Steps) -> Steps:
-    """`upper` where it is known, else `lower`."""
+def overlay(upper: Steps, lower: Steps) -> Steps:
+    """Return `upper` where it is known, otherwise `lower`."""
     starts = sorted({*upper.starts, *lower.starts})
-    return joined([(start, lower.at(start) if (value := upper.at(start)) is None else value) for start in starts])
+    return join_steps([(start, lower.at(start) if (value := upper.at(start)) is None else value) for start in starts])
 
 
-def joined(steps: Sequence[tuple[int, int | None]]) -> Steps:
-    """Equal neighbours are one step."""
+def join_steps(steps: Sequence[tuple[int, int | None]]) -> Steps:
+    """Return the step function without steps between equal values."""
     kept: list[tuple[int, int | None]] = []
     for start, value in steps:
         if not kept or kept[-1][1] != value:
@@ -125,15 +134,15 @@ def joined(steps: Sequence[tuple[int, int | None]]) -> Steps:
 
 
 def cost(prices: Steps, slots: int, start: int, end: int) -> int:
-    """Millionths of the currency that `slots` cost in [start, end), rounded up: what is reserved suffices."""
+    """Return the cost of `slots` in [start, end) in millionths, rounded up, so that a reservation suffices."""
     return -(-slots * prices.integral(start, end) // HOUR)
 
 
 def cost_with_rest(prices: Steps, slots: int, start: int, end: int, rest: int) -> tuple[int, int]:
-    """The same rounded down with the rest (of 3600) of what was counted before, and the new rest."""
+    """Return the cost rounded down, including the remainder of the last count, and the new remainder (of 3600)."""
     return divmod(slots * prices.integral(start, end) + rest, HOUR)
 
 
 def milligrams(carbon: Steps, watts: int, start: int, end: int) -> int:
-    """Carbon dioxide of `watts` in [start, end): milligrams a kWh x watts x seconds / 3,600,000."""
+    """Return the CO2 of `watts` in [start, end) in milligrams: milligrams per kWh x watts x seconds / 3,600,000."""
     return watts * carbon.integral(start, end) // (HOUR * 1000)

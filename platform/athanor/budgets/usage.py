@@ -1,4 +1,4 @@
-"""What teams used: by the hour, and lately, for the fair share."""
+"""Usage of teams by the hour, and recent usage for fair share."""
 
 import math
 from collections import defaultdict
@@ -30,6 +30,8 @@ HALF_LIVES_KEPT = 10  # after as many, 0.1 % of a use still counts
 
 @dataclass(frozen=True, order=True)
 class Where:
+    """The key of a usage hour."""
+
     team_id: str
     project: str
     pool_id: str
@@ -38,7 +40,7 @@ class Where:
 
 
 def add(found: Iterable[tuple[Where, dict[str, int]]]) -> None:
-    """Add to the hours' counts; a fact that is left out is 0."""
+    """Add to the usage hours; omitted values are 0."""
     rows: dict[Where, dict[str, int]] = defaultdict(lambda: dict.fromkeys(COUNTED, 0))
     for where, facts in found:
         for name, value in facts.items():
@@ -56,8 +58,10 @@ def add(found: Iterable[tuple[Where, dict[str, int]]]) -> None:
 
 
 def recent(half_life_seconds: int, now: datetime) -> dict[tuple[str, str], float]:
-    """By team and accelerator: slots in use on average, each second of use halved in worth with every half-life that
-    has passed since."""
+    """Return, by team and accelerator, the exponentially weighted average of slots in use.
+
+    The weight of usage halves every `half_life_seconds`.
+    """
     rows = list(RecentUse.objects.all())
     if any(row.half_life_seconds != half_life_seconds for row in rows):
         weighed = _weigh(half_life_seconds, now)  # the setting was changed a moment ago
@@ -71,7 +75,7 @@ def recent(half_life_seconds: int, now: datetime) -> dict[tuple[str, str], float
 
 
 def note_recent(used: dict[tuple[str, str], int], half_life_seconds: int, now: datetime) -> None:
-    """Count slot-seconds since the last count, by team and accelerator; concurrent callers lose none."""
+    """Add slot-seconds used since the last call, by team and accelerator. Safe with concurrent callers."""
     rows = [(team, accelerator, half_life_seconds, now, value) for (team, accelerator), value in sorted(used.items())]
     if rows:
         with connection.cursor() as cursor:
@@ -79,8 +83,8 @@ def note_recent(used: dict[tuple[str, str], int], half_life_seconds: int, now: d
             cursor.execute(NOTE.format(rows=places), [value for row in rows for value in row])
 
 
-def weigh_anew(half_life_seconds: int, now: datetime) -> None:
-    """When the half-life was changed: what teams used lately is worth something else."""
+def reweigh(half_life_seconds: int, now: datetime) -> None:
+    """Recompute recent usage if the half-life has changed."""
     if not RecentUse.objects.exclude(half_life_seconds=half_life_seconds).exists():
         return
     with transaction.atomic():
@@ -93,7 +97,7 @@ def weigh_anew(half_life_seconds: int, now: datetime) -> None:
 
 
 def _weigh(half_life_seconds: int, now: datetime) -> dict[tuple[str, str], float]:
-    """From the hours that are stored."""
+    """Return recent slot-seconds computed from the stored hours."""
     found: dict[tuple[str, str], float] = defaultdict(float)
     since = now - timedelta(seconds=HALF_LIVES_KEPT * half_life_seconds)
     rows = UsageHour.objects.filter(hour__gte=since).values_list("team_id", "accelerator", "hour", "slot_seconds")

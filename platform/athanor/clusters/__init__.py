@@ -1,4 +1,4 @@
-"""Where jobs can run: clusters, and in them pools of like slots with a price.
+"""Clusters that jobs can run on, and their pools of identical slots with a price.
 
 May import: core, backends (kinds). Must never import jobs or anything above.
 """

@@ -1,3 +1,5 @@
+"""Clusters, pools, nodes and health checks in Django's admin."""
+
 from typing import Any
 
 from django.contrib import admin
@@ -8,6 +10,8 @@ from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, P
 
 
 class PoolInline(admin.TabularInline):  # type: ignore[type-arg] # generic in the stubs only
+    """The pools of a cluster."""
+
     model = Pool
     extra = 0
     fields = ("name", "accelerator", "nodes", "slots_per_node", "memory_bytes", "price_per_slot_hour", "currency")
@@ -15,6 +19,8 @@ class PoolInline(admin.TabularInline):  # type: ignore[type-arg] # generic in th
 
 @admin.register(Cluster)
 class ClusterAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
+    """Clusters. They are registered and configured by the API and the dashboard, not here."""
+
     list_display = ("name", "kind", "enabled", "pools_count", "observed_at", "created_at")
     list_filter = ("kind", "enabled")
     search_fields = ("name", "=id")
@@ -25,22 +31,28 @@ class ClusterAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the
     inlines = (PoolInline,)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
+        """Return the clusters with their number of pools."""
         rows: QuerySet[Cluster] = super().get_queryset(request)
         return rows.annotate(count_of_pools=Count("pools"))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: the API validates the configuration by its kind."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False: jobs refer to their cluster."""
         return False  # its jobs refer to it; switch it off
 
     @admin.display(description="pools", ordering="count_of_pools")
     def pools_count(self, cluster: Any) -> int:
+        """Return the number of pools."""
         return int(cluster.count_of_pools)
 
 
 @admin.register(Pool)
 class PoolAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
+    """Pools."""
+
     list_display = ("name", "cluster", "accelerator", "nodes", "slots_per_node", "slots", "price_per_slot_hour")
     list_filter = ("accelerator", ("cluster", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("cluster",)
@@ -48,24 +60,30 @@ class PoolAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the st
     readonly_fields = ("id",)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False: jobs refer to their pool."""
         return False
 
 
 class Seen(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """What workers and the operations pages write is only looked at here."""
+    """Read-only page for rows that workers and the operations pages write."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
         return False
 
 
 @admin.register(Node)
 class NodeAdmin(Seen):
+    """Nodes, read-only."""
+
     list_display = ("name", "cluster", "state", "accelerator", "slots_used", "slots", "quarantined_at", "seen_at")
     list_filter = ("state", "listed", "accelerator", ("cluster", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("cluster",)
@@ -74,6 +92,8 @@ class NodeAdmin(Seen):
 
 @admin.register(NodeIncident)
 class NodeIncidentAdmin(Seen):
+    """Incidents of nodes, read-only."""
+
     list_display = ("time", "node", "kind", "detail", "actor", "job_id")
     list_filter = ("kind", ("node__cluster", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("node",)
@@ -83,6 +103,8 @@ class NodeIncidentAdmin(Seen):
 
 @admin.register(ClusterProbe)
 class ClusterProbeAdmin(Seen):
+    """Health checks of clusters, read-only."""
+
     list_display = ("cluster", "usable", "version", "began_at", "seen_at")
     list_filter = ("usable", ("cluster", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("cluster",)
@@ -92,6 +114,8 @@ class ClusterProbeAdmin(Seen):
 
 @admin.register(Survey)
 class SurveyAdmin(Seen):
+    """State of the inventory sync and health check of each cluster, read-only."""
+
     list_display = ("cluster", "nodes_at", "probed_at", "problem")
     list_select_related = ("cluster",)
     search_fields = ("cluster__name",)

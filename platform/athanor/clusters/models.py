@@ -1,3 +1,5 @@
+"""Clusters, pools, nodes, their incidents, and health checks."""
+
 from typing import ClassVar
 
 from django.db import models
@@ -8,9 +10,9 @@ from athanor.core.leases import LeasedModel
 
 
 class Cluster(LeasedModel):
-    """A compute target. `kind` names a backend (backends/registry.py); `config` is that backend's own.
+    """A compute target. `kind` names a backend (backends/registry.py); `config` is that backend's configuration.
 
-    Who holds the lease observes it; `observed_at` is when the last whole sweep of its attempts ended.
+    The holder of the lease observes its attempts; `observed_at` is when the last complete observation ended.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.cluster_id, editable=False)
@@ -26,9 +28,9 @@ class Cluster(LeasedModel):
 
 
 class Pool(models.Model):
-    """Like slots of a cluster. A slot runs one trainer process: one accelerator, or one CPU core.
+    """Identical slots of a cluster. A slot runs one trainer process: one accelerator, or one CPU core.
 
-    `memory_bytes` is what all processes of one node share; the price is per slot and hour.
+    `memory_bytes` is shared by all processes of one node; the price is per slot-hour.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.pool_id, editable=False)
@@ -51,13 +53,15 @@ class Pool(models.Model):
 
     @property
     def slots(self) -> int:
+        """Return the number of slots of all nodes."""
         return self.nodes * self.slots_per_node
 
 
 class Survey(LeasedModel):
-    """What was last asked of a cluster besides its jobs. A lease of its own: a slow inventory holds up no observation.
+    """When a cluster's health check and inventory sync last ran.
 
-    `problem`: why the last inventory failed; empty when it did not, or when the backend does not know its nodes.
+    It has its own lease, so that a slow inventory does not delay the observation of attempts. `problem` is why the last
+    inventory sync failed; empty if it succeeded, or if the backend does not list nodes.
     """
 
     cluster = models.OneToOneField(Cluster, primary_key=True, on_delete=models.CASCADE, related_name="survey")
@@ -70,7 +74,7 @@ class Survey(LeasedModel):
 
 
 class ClusterProbe(models.Model):
-    """What an examination found, from `began_at` until it was last found so at `seen_at`. Written when it changes."""
+    """The result of health checks from `began_at` until `seen_at`. A new row is written when the result changes."""
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.probe_id, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="probes")
@@ -93,11 +97,11 @@ def _states() -> list[tuple[str, str]]:
 
 
 class Node(models.Model):
-    """A node of a cluster as its backend last reported it (backends/facts.py), and our actions on it.
+    """A node of a cluster as its backend last reported it (backends/facts.py), and its quarantine.
 
-    `listed` is False for one that the last inventory did not name. While `quarantined_at` is set, no new attempt runs
-    there, whatever its cluster thinks of it. `released_at` is when that last ended. A node that only an incident named
-    has no facts.
+    `listed` is False if the last inventory did not include it. While `quarantined_at` is set, no new attempt runs
+    there, whatever its state in the cluster. `released_at` is when the last quarantine ended. A node that is known only
+    from an incident has no facts.
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
@@ -129,10 +133,10 @@ class Node(models.Model):
 
 
 class NodeIncident(models.Model):
-    """Something that happened to a node. `job_id` and `attempt_id` name what was hit, if anything was.
+    """Something that happened to a node. `job_id` and `attempt_id` name the affected attempt, if any.
 
-    Ids, not keys: this is no team's row, and it outlives the job. `kind` is the reason of an attempt's end, or what
-    was done to the node (`quarantined`, `drained`, ...) or seen of it (`down`, `ready`).
+    They are ids and not foreign keys, because the row belongs to no team and outlives the job. `kind` is the reason of
+    an attempt's end, an action (`quarantined`, `drained`, ...) or an observed state (`down`, `ready`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="incidents")

@@ -1,3 +1,5 @@
+"""Queries of clusters, pools and nodes, and suggestions derived from them."""
+
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +20,7 @@ SUSPECT_JOBS = 3
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pool that a cluster could have, by its nodes."""
+    """A pool that a cluster could have, derived from its nodes."""
 
     name: str
     accelerator: str
@@ -29,7 +31,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of one state and accelerator. `open_slots` are those of nodes that are not in quarantine."""
+    """Counts of nodes with one state and accelerator. `open_slots` are those of nodes that are not quarantined."""
 
     state: str
     accelerator: str
@@ -42,7 +44,10 @@ class NodeGroup:
 
 @dataclass
 class Capacity:
-    """Of a cluster's listed nodes with one accelerator. `usable_slots` are those of nodes that take new work."""
+    """Totals of a cluster's listed nodes with one accelerator.
+
+    `usable_slots` are those of ready nodes that are not quarantined.
+    """
 
     accelerator: str
     nodes: int = 0
@@ -52,11 +57,15 @@ class Capacity:
 
 
 def enabled_clusters() -> QuerySet[Cluster]:
+    """Return the enabled clusters with their pools, by name."""
     return Cluster.objects.filter(enabled=True).prefetch_related("pools").order_by("name")
 
 
 def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
-    """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator."""
+    """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator.
+
+    Raise Invalid, with the nearest name, if there is none.
+    """
     usable = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
     named = usable.filter(cluster__name=cluster_name) if cluster_name is not None else usable
     found = named.filter(accelerator=accelerator).first()
@@ -85,7 +94,10 @@ def _unknown(pointer: str, what: str, value: str, choices: list[str]) -> Invalid
 
 
 def suspects(cluster: Cluster) -> dict[str, int]:
-    """Nodes that hit several jobs lately, by name, with how many: a person should look whether to quarantine them."""
+    """Return the nodes that had incidents with SUSPECT_JOBS or more jobs within SUSPECT_WINDOW, with the number.
+
+    An administrator should check whether to quarantine them.
+    """
     since = timezone.now() - SUSPECT_WINDOW
     lately = Q(incidents__time__gte=since) & ~Q(incidents__job_id="")
     since_release = Q(released_at__isnull=True) | Q(incidents__time__gt=F("released_at"))
@@ -109,7 +121,7 @@ def node_groups(cluster: Cluster) -> list[NodeGroup]:
 
 
 def capacity(groups: list[NodeGroup]) -> list[Capacity]:
-    """By accelerator, in the order of their names."""
+    """Return the totals by accelerator, in the order of their names."""
     found: dict[str, Capacity] = {}
     for group in groups:
         row = found.setdefault(group.accelerator, Capacity(group.accelerator))

@@ -1,16 +1,16 @@
-"""The part of a cluster's configuration that comes from the server alone: commands, files, addresses.
+"""The part of a cluster's configuration that only the server sets: commands, files, addresses.
 
-Who may set up clusters over HTTP must not thereby run programs or read files on the platform's host. So in the part of
-a configuration that HTTP writes (`Cluster.config`)
+Permission to configure clusters over HTTP must not be permission to run programs or read files on the platform's host.
+So in the part of a configuration that HTTP writes (`Cluster.config`)
 
 - files of the server are plain names of files in ATHANOR_CLUSTER_CONFIG_DIR,
 - addresses that the server connects to are in ATHANOR_CLUSTER_URLS,
-- commands, and what decides which programs a process of this host loads, are not there at all,
-- nor is what lets pods reach the nodes of a Kubernetes cluster: host paths and the Pod Security level.
+- commands, and settings that decide which programs a process of this host loads, are refused,
+- so is what lets pods reach the nodes of a Kubernetes cluster: host paths and the Pod Security level.
 
-The operator of the host sets any field, with any value, in `NAME.cluster.json` of that directory:
-`{"kind": "slurm", "config": {"command": [...]}}`, which wins over the row. Both rules apply whenever a backend is made,
-so a row that was written before them, or past them, gains nothing.
+The operator of the host sets any field, with any value, in `NAME.cluster.json` of that directory: `{"kind": "slurm",
+"config": {"command": [...]}}`, which takes precedence over the row. Both rules apply whenever a backend is created, so
+a row that was written by other means gains nothing.
 """
 
 import copy
@@ -64,7 +64,7 @@ OPEN_VARIABLES = (
 
 
 class ConfigRefused(ValueError):
-    """A configuration sets what only the server may; `problems` name the fields."""
+    """A configuration sets what only the server may set; `problems` name the fields."""
 
     def __init__(self, problems: list[FieldProblem]) -> None:
         super().__init__(f"{problems[0].pointer}: {problems[0].detail}")
@@ -72,9 +72,9 @@ class ConfigRefused(ValueError):
 
 
 def effective(name: str, kind: str, written: Config) -> Config:
-    """Return the configuration that a backend is made of: `written` by HTTP, and the server's part over it.
+    """Return the configuration of a backend: `written` by HTTP, overridden by the server's part.
 
-    Raises ConfigRefused for what `written` may not hold, and for a server's part that cannot be read.
+    Raise ConfigRefused for fields that HTTP may not set, and for a server's part that cannot be read.
     """
     problems = list(_problems(name, kind, written))
     if problems:
@@ -87,7 +87,7 @@ def effective(name: str, kind: str, written: Config) -> Config:
 
 
 def split(kind: str, config: Config) -> tuple[Config, Config]:
-    """Return what HTTP may write of `config`, and what belongs into the server's part."""
+    """Return what HTTP may write of `config`, and the rest, for the server's part."""
     open_part = copy.deepcopy(config)
     server_part: Config = {}
     moved = [*SERVER_ALONE.get(kind, ()), *_files(kind, config), *URLS.get(kind, ()), ENVIRONMENT]
@@ -100,7 +100,7 @@ def split(kind: str, config: Config) -> tuple[Config, Config]:
 
 
 def write(name: str, kind: str, part: Config, *, replace: bool = False) -> Path:
-    """Write the server's part of a cluster, readable by the server's user alone. Raises FileExistsError."""
+    """Write the server's part of a cluster, readable only by the server's user. Raise FileExistsError."""
     path = server_file(name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
@@ -110,10 +110,12 @@ def write(name: str, kind: str, part: Config, *, replace: bool = False) -> Path:
 
 
 def directory() -> Path:
+    """Return ATHANOR_CLUSTER_CONFIG_DIR as an absolute path."""
     return Path(settings.ATHANOR.cluster_config_dir).resolve()
 
 
 def server_file(name: str) -> Path:
+    """Return the path of a cluster's server part. Raise ValueError for what cannot be a cluster's name."""
     if not CLUSTER_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a cluster")
     return directory() / f"{name}{SUFFIX}"
@@ -164,7 +166,7 @@ def _problems(name: str, kind: str, written: Config) -> Iterator[FieldProblem]:
 
 
 def _files(kind: str, config: Config) -> Iterator[Field]:
-    """Fields that name files of this host; by ssh, slurm_conf is one of the login node."""
+    """Return the fields that name files of this host; with ssh, slurm_conf is a file of the login node."""
     remote = _get(config, ("transport", "kind")) == "ssh"
     for field in FILES.get(kind, ()):
         if not (remote and field == ("slurm_conf",)):
@@ -181,7 +183,7 @@ def _is_allowed_url(value: str) -> bool:
 
 
 def allowed_urls(text: str) -> set[str]:
-    """Return the origins of ATHANOR_CLUSTER_URLS. Raises ValueError naming the entry that is none."""
+    """Return the origins of ATHANOR_CLUSTER_URLS. Raise ValueError for an entry that is not an origin."""
     found = set()
     for entry in filter(None, (piece.strip() for piece in text.split(","))):
         try:
@@ -243,7 +245,7 @@ def _remove(config: Config, field: Field) -> None:
 
 
 def _only(config: Config, field: Field, kind: str) -> Config:
-    """`config` with one of its fields, and what decides how that is read."""
+    """Return `config` with only this field, and the fields that decide how it is read."""
     found: Config = {}
     transport = _get(config, ("transport", "kind"))
     if kind == "slurm" and transport is not None:

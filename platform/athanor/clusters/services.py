@@ -1,4 +1,4 @@
-"""What happens to nodes: incidents, quarantine, what an inventory or an examination says of them."""
+"""Changes of nodes: incidents, quarantine, inventory sync and health checks."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models import Count
 from django.utils import timezone
 
-from athanor.backends.facts import NodeFacts, NodeState, Probe
+from athanor.backends.facts import HealthCheck, NodeFacts, NodeState
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
 
 FORGET_NODES_AFTER = timedelta(days=30)
@@ -55,7 +55,7 @@ def locked(cluster: Cluster) -> bool:
 
 @transaction.atomic
 def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
-    """Store an inventory and record changes of state. Nodes that are no longer listed remain for a while."""
+    """Store an inventory and record changes of state. Nodes that are no longer listed remain for 30 days."""
     if not locked(cluster):
         return
     now = timezone.now()
@@ -64,12 +64,12 @@ def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
     for facts in reported:
         node = known.get(facts.name)
         if node is None:
-            new.append(_tell(Node(cluster=cluster, name=facts.name, seen_at=now), facts))
+            new.append(_apply_facts(Node(cluster=cluster, name=facts.name, seen_at=now), facts))
             continue
-        before = _said(node)
+        before = _reported(node)
         state = node.state if node.listed else ""
-        _tell(node, facts)
-        if _said(node) != before:
+        _apply_facts(node, facts)
+        if _reported(node) != before:
             changed.append(node)
         if state and state != node.state:
             note(node, node.state, detail=node.reason)
@@ -87,7 +87,7 @@ def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
 
 
 @transaction.atomic
-def store_probe(cluster: Cluster, found: Probe) -> ClusterProbe:
+def store_health_check(cluster: Cluster, found: HealthCheck) -> ClusterProbe:
     """Store a health check: a new record if its result changed, otherwise update the last one."""
     now = timezone.now()
     version, findings = found.version[:LONGEST_VERSION], [asdict(finding) for finding in found.findings]
@@ -99,8 +99,8 @@ def store_probe(cluster: Cluster, found: Probe) -> ClusterProbe:
         "findings": findings,
     }
     Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
-    last = latest_probe(cluster)
-    if last is not None and _verdict(last.version, last.findings) == _verdict(version, findings):
+    last = latest_health_check(cluster)
+    if last is not None and _comparable(last.version, last.findings) == _comparable(version, findings):
         for name, value in facts.items():
             setattr(last, name, value)
         last.save(update_fields=list(facts))
@@ -111,20 +111,21 @@ def store_probe(cluster: Cluster, found: Probe) -> ClusterProbe:
     return made
 
 
-def latest_probe(cluster: Cluster) -> ClusterProbe | None:
+def latest_health_check(cluster: Cluster) -> ClusterProbe | None:
+    """Return the cluster's last health check; None before the first."""
     return ClusterProbe.objects.filter(cluster=cluster).order_by("-pk").first()
 
 
-def _verdict(version: str, findings: Sequence[dict[str, str]]) -> tuple[str, list[tuple[str, str]]]:
+def _comparable(version: str, findings: Sequence[dict[str, str]]) -> tuple[str, list[tuple[str, str]]]:
     """Return the part of a health check that distinguishes results; disk sizes and the like always change."""
     return version, [(finding["check"], str(finding["level"])) for finding in findings]
 
 
-def _said(node: Node) -> list[object]:
+def _reported(node: Node) -> list[object]:
     return [getattr(node, name) for name in REPORTED]
 
 
-def _tell(node: Node, facts: NodeFacts) -> Node:
+def _apply_facts(node: Node, facts: NodeFacts) -> Node:
     node.state, node.reason = facts.state.value, facts.reason
     node.pools, node.topology, node.labels = list(facts.pools), list(facts.topology), dict(facts.labels)
     node.accelerator, node.slots, node.slots_used = facts.accelerator, facts.slots, facts.slots_used

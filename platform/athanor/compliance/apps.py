@@ -1,5 +1,9 @@
+"""The Django app of compliance."""
+
 from django.apps import AppConfig
 
 
 class ComplianceConfig(AppConfig):
+    """Erasures of teams."""
+
     name = "athanor.compliance"

@@ -39,10 +39,12 @@ class Anchors:
 
 
 def places() -> list[str]:
+    """Return the configured places, in the order of ATHANOR_AUDIT_ANCHORS."""
     return [place for part in settings.ATHANOR.audit_anchors.split(",") if (place := part.strip())]
 
 
 def is_readable(place: str) -> bool:
+    """Return whether `verify_audit` can read anchors back from a place."""
     return not place.startswith("syslog")
 
 

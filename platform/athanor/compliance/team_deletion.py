@@ -17,7 +17,7 @@ from athanor.artifacts import usage
 from athanor.artifacts.deletions import MOST_NAMED, Preview
 from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, PreparedDataset, TeamSecret
 from athanor.budgets.models import Budget
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict
 from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
@@ -88,5 +88,5 @@ def delete(team: Team, user: User, *, permanently: bool = False) -> Deletion:
             "team.delete", actor=user, target=("team", row.id), team_id=row.id, after={**facts, **found.contents}
         )
         if permanently:
-            wakeups.hint_after_commit(wakeups.ERASE_TEAMS)
+            task_triggers.trigger_after_commit(task_triggers.ERASE_TEAMS)
     return deletion

@@ -1,4 +1,4 @@
-"""Django's admin, every change of which goes into the audit trail, whatever model it is of."""
+"""Django's admin site, which records every change of every model in the audit trail."""
 
 from functools import wraps
 from typing import Any
@@ -24,25 +24,30 @@ OTHERS = frozenset({"auth", "account", "socialaccount", "usersessions", "mfa"})
 
 
 class Audited(ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """Beside Django's own log. Names of fields only: their values may be secret."""
+    """Audits changes in addition to Django's own log, with the names of fields only: their values may be secret."""
 
     def log_addition(self, request: HttpRequest, obj: Model, message: Any) -> LogEntry:
+        """Record an addition."""
         _record("admin.add", request, obj, message)
         return super().log_addition(request, obj, message)
 
     def log_change(self, request: HttpRequest, obj: Model, message: Any) -> LogEntry:
+        """Record a change."""
         _record("admin.change", request, obj, message)
         return super().log_change(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        """Record deletions."""
         for obj in queryset:
             _record("admin.delete", request, obj, "")
         return super().log_deletions(request, queryset)
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Show the form, with a service's refusal above it."""
         return _show_refusal(self, request, super().changeform_view, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Show the confirmation, with a service's refusal above it."""
         return _show_refusal(self, request, super().delete_view, *args, **kwargs)
 
 
@@ -56,16 +61,17 @@ def _show_refusal(page: Any, request: HttpRequest, view: Any, *args: Any, **kwar
 
 
 def may_enter(user: Any) -> bool:
-    """By a role on the platform; an anonymous visitor has none."""
+    """Return whether the user has a role on the platform."""
     if user.is_authenticated and sign_on_age.is_over(user):
         return False
     return user.is_active and getattr(user, "platform_role", PlatformRole.NONE) != PlatformRole.NONE
 
 
 class SignInForm(AdminAuthenticationForm):
-    """Signs in users without a second factor. Says on the page that there were too many tries; the API answers 429."""
+    """Signs in users without a second factor. Shows too many tries as an error of the form; the API answers 429."""
 
     def confirm_login_allowed(self, user: Any) -> None:
+        """Refuse users who may not enter, and those with a second factor or who must set one up."""
         if not may_enter(user):
             super().confirm_login_allowed(user)
         if second_factors.kinds_of(user):
@@ -82,6 +88,7 @@ class SignInForm(AdminAuthenticationForm):
             )
 
     def clean(self) -> Any:
+        """Validate the form, with too many tries as an error of it."""
         try:
             return super().clean()
         except TooManyRequests as error:
@@ -89,6 +96,8 @@ class SignInForm(AdminAuthenticationForm):
 
 
 class AuditedAdminSite(AdminSite):
+    """The admin site: every registered page is audited."""
+
     login_form = SignInForm
     site_header = "Athanor"
     site_title = "Athanor"
@@ -96,11 +105,12 @@ class AuditedAdminSite(AdminSite):
     site_url = None  # the link to the dashboard is in the template, by its name
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Staff, and who has a role on the platform; what they see there, accounts/backends.py says."""
+        """Return whether the user is staff or has a platform role, and has the second factor that is required."""
         user: Any = request.user
         return (super().has_permission(request) or may_enter(user)) and not second_factors.must_set_up(user)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """Wrap a view of the site."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
@@ -112,6 +122,7 @@ class AuditedAdminSite(AdminSite):
         return seeing_all
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
+        """Register a model with an audited page."""
         models: list[Any] = [model_or_iterable] if isinstance(model_or_iterable, type) else model_or_iterable
         base = admin_class or ModelAdmin
         audited = type(base.__name__, (Audited, base), {"__module__": base.__module__})

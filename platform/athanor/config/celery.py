@@ -1,4 +1,4 @@
-"""The Celery application of workers and beat: `celery -A athanor.config.celery worker`."""
+"""The Celery app of workers and beat: `celery -A athanor.config.celery worker`."""
 
 import os
 from typing import Any
@@ -13,14 +13,16 @@ RETRY_SECONDS = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2.
 
 
 class Broker(Connection):
-    """Asks for a lost broker every other second. Kombu's own pauses grow to half a minute: for so long after the
-    broker's return nothing would start."""
+    """Reconnects to a lost broker every other second; Kombu's own pauses grow to half a minute."""
 
     def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect with these pauses."""
         return super().ensure_connection(*args, **{**RETRY_SECONDS, **kwargs})
 
 
 class Amqp(AMQP):
+    """Uses these connections."""
+
     Connection = Broker
 
 

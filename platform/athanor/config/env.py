@@ -30,6 +30,8 @@ FOREIGN_NAMES = frozenset(
 
 
 class Environment(BaseModel):
+    """The variables with their defaults and limits."""
+
     model_config = ConfigDict(frozen=True)
 
     database_url: str = Field("postgresql://127.0.0.1:5432/athanor", alias="DATABASE_URL")
@@ -112,6 +114,7 @@ class EnvironmentProblem(SystemExit):
 
 
 def read(variables: Mapping[str, str] = os.environ) -> Environment:
+    """Return the validated environment. Raise EnvironmentProblem for unknown ATHANOR_ names and invalid values."""
     known = {str(field.alias) for field in Environment.model_fields.values()}
     for name in sorted(variables):
         if name.startswith("ATHANOR_") and not name.startswith("ATHANOR_TEST_") and name not in known | FOREIGN_NAMES:

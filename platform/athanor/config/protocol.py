@@ -1,6 +1,6 @@
-"""HTTP connections with limits that uvicorn does not set: on a request's head, on clients that read nothing, on idling.
+"""HTTP connections with limits that uvicorn lacks: for a request's head, for clients that do not read, and for idling.
 
-Bodies have limits of their own (api/gateway): they depend on the path.
+Bodies have limits of their own (api/gateway), which depend on the path.
 """
 
 import asyncio
@@ -16,7 +16,10 @@ LINGER_SECONDS = 5.0  # for the rest of a body that was answered early, and for 
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. `waits_since` is when it began to wait for its client; None while a view works on its request."""
+    """One connection.
+
+    `waits_since` is when it began to wait for its client; None while a view processes its request.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -27,16 +30,19 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """Start the timer for the first request's head."""
         super().connection_made(transport)
         self._start_timer("head", HEAD_SECONDS, self._give_up_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Limit the time and the size of a request's head, and pass the data on."""
         if self._in_head:
             self._head_bytes += len(data)
             if "head" not in self._timers:
@@ -47,6 +53,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(431, f"the request's headers are larger than {HEAD_BYTES} bytes")
 
     def on_headers_complete(self) -> None:
+        """Stop the timer for the head."""
         self._stop_timer("head")
         self._in_head, self._in_body = False, True
         self._head_bytes = 0
@@ -54,6 +61,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        """Note that the request is complete and no longer waits for its client."""
         self._in_body, self._in_head = False, True
         self.waits_since = None
         if "linger" in self._timers:  # it was answered before its end came
@@ -62,6 +70,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """Note that the connection waits for the next request."""
         self.waits_since = self.loop.time()
         super().on_response_complete()
         if self._in_body and not self.transport.is_closing():
@@ -69,16 +78,19 @@ class LimitedProtocol(HttpToolsProtocol):
             self._start_timer("linger", LINGER_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         self.waits_since = self.loop.time()
         self._start_timer("stall", STALL_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """Stop that timer."""
         self._stop_timer("stall")
         self.waits_since = None
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, and abort it if it stays open."""
         super().timeout_keep_alive_handler()
         self._start_timer("linger", STALL_SECONDS, self.transport.abort)
 
@@ -114,6 +126,6 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def longest_waiting(connections: Iterable[Any]) -> LimitedProtocol | None:
-    """Return the connection that has waited for its client for longest; None where all have a request in work."""
+    """Return the connection that has waited longest for its client; None if a view processes each one's request."""
     waiting = [each for each in connections if isinstance(each, LimitedProtocol) and each.waits_since is not None]
     return min(waiting, key=lambda each: each.waits_since or 0.0, default=None)

@@ -31,6 +31,8 @@ RESERVED_DESCRIPTORS = 200  # for the database, the object store, files
 
 
 class SharingServer(uvicorn.Server):
+    """A uvicorn server that accepts connections of a shared socket one at a time."""
+
     def __init__(self, config: uvicorn.Config, listening: socket.socket) -> None:
         super().__init__(config)
         self._listening = listening
@@ -38,11 +40,13 @@ class SharingServer(uvicorn.Server):
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
         await super().startup(sockets=[])
         self._accepting = asyncio.create_task(self._accept())
         self._accepting.add_done_callback(self._end_without)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop to accept connections, and end the others."""
         if self._accepting is not None:
             self._accepting.cancel()
         await super().shutdown(sockets=[])
@@ -100,6 +104,7 @@ def configuration(application: Any, trusted_proxies: str) -> uvicorn.Config:
 
 
 def main() -> None:
+    """Serve the socket of the given file descriptor."""
     parser = argparse.ArgumentParser(prog="athanor.config.server")
     parser.add_argument("--fd", type=int, required=True, help="of a TCP socket that listens")
     listening = socket.socket(fileno=parser.parse_args().fd)

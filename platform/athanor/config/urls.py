@@ -1,3 +1,5 @@
+"""The URLs of the server."""
+
 from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import TemplateView

@@ -30,16 +30,18 @@ def new_wrapping_keyset() -> str:
 
 
 def new_secret() -> str:
-    """256 random bits for what is no keyset, such as the key of an HMAC."""
+    """Return 256 random bits as URL-safe text, for secrets that are not keysets, such as an HMAC key."""
     return secrets.token_urlsafe(32)
 
 
 def wrap(wrapping_keyset: str, secret: str, owner: str) -> bytes:
+    """Encrypt a secret with a wrapping keyset; `owner` is the associated data."""
     wrapped: bytes = _primitive(wrapping_keyset).encrypt(secret.encode(), owner.encode())
     return wrapped
 
 
 def unwrap(wrapping_keyset: str, wrapped: Stored, owner: str) -> str:
+    """Decrypt a wrapped secret of `owner`. Raise Misconfigured if the keyset cannot decrypt it."""
     try:
         secret: bytes = _primitive(wrapping_keyset).decrypt(bytes(wrapped), owner.encode())
     except tink.TinkError as error:
@@ -53,6 +55,7 @@ def unwrap(wrapping_keyset: str, wrapped: Stored, owner: str) -> str:
 
 
 def wrap_by_master(secret: str, owner: str) -> bytes:
+    """Encrypt a secret with the master key."""
     return wrap(master_keyset(), secret, owner)
 
 
@@ -65,7 +68,7 @@ def unwrap_by_master(wrapped: Stored, owner: str) -> str:
 
 
 def is_wrapped_by(wrapping_keyset: str, wrapped: Stored) -> bool:
-    """Whether the keyset's primary key wrapped this."""
+    """Return whether the keyset's primary key wrapped this value."""
     primary = int(_parsed(wrapping_keyset)["primaryKeyId"])
     return bytes(wrapped)[:PREFIX_BYTES] == TINK_PREFIX + primary.to_bytes(4, "big")
 
@@ -79,21 +82,25 @@ def with_new_primary(keyset: str) -> str:
 
 
 def only_primary(keyset: str) -> str:
+    """Return the keyset without its older keys."""
     parsed = _parsed(keyset)
     kept = [key for key in parsed["key"] if key["keyId"] == parsed["primaryKeyId"]]
     return _encoded({"primaryKeyId": parsed["primaryKeyId"], "key": kept})
 
 
 def is_single(keyset: str) -> bool:
+    """Return whether the keyset has exactly one key."""
     return len(_parsed(keyset)["key"]) == 1
 
 
 def master_keyset() -> str:
+    """Return ATHANOR_MASTER_KEY."""
     keyset: str = settings.ATHANOR.master_key
     return keyset
 
 
 def previous_master_keyset() -> str:
+    """Return ATHANOR_PREVIOUS_MASTER_KEY; empty unless the master key is being rotated."""
     keyset: str = settings.ATHANOR.previous_master_key
     return keyset
 

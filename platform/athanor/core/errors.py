@@ -28,6 +28,8 @@ class AthanorError(Exception):
 
 
 class Unauthenticated(AthanorError):
+    """The request has no valid credential."""
+
     status = 401
     title = "Authentication needed"
 
@@ -46,11 +48,15 @@ class SecondFactorRequired(Unauthenticated):
 
 
 class Forbidden(AthanorError):
+    """The caller is authenticated but lacks the permission."""
+
     status = 403
     title = "Not allowed"
 
 
 class NotFound(AthanorError):
+    """The object does not exist, or the caller may not see it: the message is the same for both."""
+
     status = 404
     title = "Not found"
 
@@ -63,11 +69,15 @@ class NotFound(AthanorError):
 
 
 class RequestTimeout(AthanorError):
+    """The request's body did not arrive in time."""
+
     status = 408
     title = "Request timeout"
 
 
 class Conflict(AthanorError):
+    """The current state does not allow the request."""
+
     status = 409
     title = "Conflict"
 
@@ -86,26 +96,36 @@ class Conflict(AthanorError):
 
 
 class Gone(AthanorError):
+    """The object existed and has been removed permanently."""
+
     status = 410
     title = "Gone"
 
 
 class PreconditionFailed(AthanorError):
+    """The If-Match header does not match the object's current ETag."""
+
     status = 412
     title = "Precondition failed"
 
 
 class TooLarge(AthanorError):
+    """The request's body exceeds a size limit."""
+
     status = 413
     title = "Content too large"
 
 
 class Invalid(AthanorError):
+    """The request is well-formed but its content is not valid; `problems` name the fields."""
+
     status = 422
     title = "Invalid content"
 
 
 class TooManyRequests(AthanorError):
+    """A rate limit is exceeded. `retry_after_seconds` is sent as Retry-After."""
+
     status = 429
     title = "Too many requests"
 

@@ -1,10 +1,10 @@
-"""Exclusive work on a row: claim, do the slow thing outside any transaction, apply under the same token.
+"""Exclusive work on a row: claim it, do the slow work outside any transaction, apply the result under the same token.
 
-The database's clock decides when a lease is over, so workers' clocks do not matter. A worker that was away for
-longer than its lease finds its token gone and must drop its result.
+The database's clock decides when a lease expires, so clocks of workers do not matter. A worker that outlives its lease
+finds its token replaced and must drop its result.
 
-Here and everywhere rows are locked FOR NO KEY UPDATE: keys never change, and a plain FOR UPDATE would hold up, and in
-the end deadlock with, every insert of a row that refers to the locked one. Locks are taken job first, then attempt.
+Here and everywhere rows are locked FOR NO KEY UPDATE: keys never change, and a plain FOR UPDATE would block, and could
+deadlock with, every insert of a row that refers to the locked one. Locks are taken job first, then attempt.
 """
 
 import uuid
@@ -20,6 +20,8 @@ from django.db.models.functions import Now
 
 
 class LeasedModel(models.Model):
+    """A model whose rows a worker can lease. A row is free when `lease_until` is null or in the past."""
+
     lease_token = models.UUIDField(null=True, editable=False)
     lease_until = models.DateTimeField(null=True, editable=False)
 
@@ -32,12 +34,14 @@ Row = TypeVar("Row", bound=LeasedModel)
 
 @dataclass(frozen=True)
 class Lease:
+    """A claimed row. `token` must still match when the result is applied."""
+
     pk: str
     token: uuid.UUID
 
 
 def claim(queryset: QuerySet[Row], *, seconds: float, limit: int) -> list[Lease]:
-    """Lease up to `limit` free rows of `queryset`, in its order. Rows that others hold or lock are passed over."""
+    """Lease up to `limit` free rows of `queryset`, in its order, for `seconds`. Skip rows that others hold or lock."""
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=Now())
     token = uuid.uuid4()
     with transaction.atomic():
@@ -53,8 +57,11 @@ def claim(queryset: QuerySet[Row], *, seconds: float, limit: int) -> list[Lease]
 
 
 def claim_each(queryset: QuerySet[Row], *, seconds: float, limit: int) -> Iterator[Lease]:
-    """Lease up to `limit` free rows one after the other, each when its turn comes: every one has all of `seconds`,
-    and a worker that is killed holds up one row. A row is not claimed twice, even if it was released."""
+    """Lease up to `limit` free rows one at a time, each when it is its turn.
+
+    Each lease gets all of `seconds`, and a worker that is killed blocks only one row. A row is not claimed twice, even
+    if it was released.
+    """
     seen: list[str] = []
     while len(seen) < limit:
         found = claim(queryset.exclude(pk__in=seen), seconds=seconds, limit=1)
@@ -65,7 +72,7 @@ def claim_each(queryset: QuerySet[Row], *, seconds: float, limit: int) -> Iterat
 
 
 def renew(model: type[Row], lease: Lease, *, seconds: float) -> bool:
-    """Hold it for longer. False: it was over, and somebody else may have the row."""
+    """Extend the lease. Return False if it has expired; another worker may hold the row."""
     held = model._default_manager.filter(pk=lease.pk, lease_token=lease.token, lease_until__gt=Now())
     return held.update(lease_until=Now() + timedelta(seconds=seconds)) == 1
 
@@ -84,4 +91,5 @@ def applying(model: type[Row], lease: Lease) -> Iterator[Row | None]:
 
 
 def release(model: type[Row], lease: Lease) -> None:
+    """Free the row if this lease still holds it."""
     model._default_manager.filter(pk=lease.pk, lease_token=lease.token).update(lease_token=None, lease_until=None)

@@ -10,7 +10,7 @@ _bound: ContextVar[dict[str, str]] = ContextVar("bound", default={})  # noqa: B0
 
 @contextmanager
 def bound(**ids: str) -> Iterator[None]:
-    """Names such as job=..., request=... on every record within."""
+    """Add ids such as job=... or request=... to every record of the block."""
     token = _bound.set({**_bound.get(), **ids})
     try:
         yield
@@ -19,16 +19,20 @@ def bound(**ids: str) -> Iterator[None]:
 
 
 def bind(**ids: str) -> None:
-    """Further names for the rest of the enclosing `bound` block, which takes them away again at its end."""
+    """Add further ids until the enclosing `bound` block ends."""
     _bound.set({**_bound.get(), **ids})
 
 
 def bound_id(name: str) -> str:
+    """Return a bound id; empty if it is not bound."""
     return _bound.get().get(name, "")
 
 
 class BoundFormatter(logging.Formatter):
+    """A formatter that appends the bound ids."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """Return the formatted record, followed by the bound ids in brackets."""
         line = super().format(record)
         ids = " ".join(f"{name}={value}" for name, value in _bound.get().items())
         return f"{line} [{ids}]" if ids else line

@@ -1,5 +1,7 @@
-"""The client for addresses that users choose: one request to a checked address, without redirects and proxies, bounded
-in bytes and in time. Which addresses are allowed: `trainer.contract.addresses`."""
+"""The HTTP client for addresses that users choose: one request to a checked address, without redirects or proxies.
+
+Time and the size of the response are limited. Which addresses are allowed: `trainer.contract.addresses`.
+"""
 
 import http.client
 import socket
@@ -20,8 +22,11 @@ MOST_OF_ANSWER = 1000
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """`status` 0: there was no answer, and `error` says why."""
+class Response:
+    """The response to one request. `status` is 0 if there was none, and `error` says why.
+
+    `seconds` is the duration of the request.
+    """
 
     status: int
     seconds: float
@@ -30,6 +35,7 @@ class Outcome:
 
     @property
     def is_success(self) -> bool:
+        """Return whether the status is 2xx."""
         return 200 <= self.status < 300
 
 
@@ -58,31 +64,34 @@ def check_webhook_url(url: str) -> None:
     check_url(url, allowed_for_webhooks(), code="invalid_webhook_url", setting="ATHANOR_WEBHOOK_ALLOW")
 
 
-def post(url: str, body: bytes, headers: dict[str, str], exempt: Allowed) -> Outcome:
+def post(url: str, body: bytes, headers: dict[str, str], exempt: Allowed) -> Response:
+    """Send a POST request; at most MOST_OF_ANSWER bytes of the response are read. Never raises for the network."""
     return _request("POST", url, body, headers, exempt, MOST_OF_ANSWER)
 
 
-def get(url: str, exempt: Allowed, *, most: int) -> Outcome:
+def get(url: str, exempt: Allowed, *, most: int) -> Response:
     """Send a GET request; an answer of more than `most` bytes is an error."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-    outcome = _request("GET", url, None, headers, exempt, most + 1)
-    if len(outcome.answer) > most:
-        return Outcome(outcome.status, outcome.seconds, f"answered more than {most} bytes")
-    return outcome
+    response = _request("GET", url, None, headers, exempt, most + 1)
+    if len(response.answer) > most:
+        return Response(response.status, response.seconds, f"answered more than {most} bytes")
+    return response
 
 
-def _request(method: str, url: str, body: bytes | None, headers: dict[str, str], exempt: Allowed, most: int) -> Outcome:
+def _request(
+    method: str, url: str, body: bytes | None, headers: dict[str, str], exempt: Allowed, most: int
+) -> Response:
     began = time.monotonic()
     try:
         status, answer = _exchange(method, resolve(url, exempt), body, headers, most)
     except Refused as refused:
-        return Outcome(0, time.monotonic() - began, f"not sent: {refused}")
+        return Response(0, time.monotonic() - began, f"not sent: {refused}")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Outcome(0, time.monotonic() - began, f"{type(error).__name__}: {error}"[:500])
+        return Response(0, time.monotonic() - began, f"{type(error).__name__}: {error}"[:500])
     error_text = "" if 200 <= status < 300 else f"answered {status}"
     if 300 <= status < 400:
         error_text = f"answered {status}; redirects are not followed"
-    return Outcome(status, time.monotonic() - began, error_text, answer)
+    return Response(status, time.monotonic() - began, error_text, answer)
 
 
 def _exchange(method: str, target: Target, body: bytes | None, headers: dict[str, str], most: int) -> tuple[int, str]:

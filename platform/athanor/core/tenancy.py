@@ -1,13 +1,13 @@
-"""The second wall between teams: row-level security, by a setting of the database session.
+"""Row-level security, as defence in depth behind the queries' own filters by team.
 
-`athanor.teams` names the teams whose rows a session sees and writes. Policies on every table of a team's work (made by
-`protect` in migrations) ask it, of the runtime role and of the tables' owner alike. Empty or `*` is all: workers and
-commands. The web's sessions start with `-`, nobody's, and each request is restricted to the teams of the caller it was
-recognised as; when its connection goes back to the pool, it is nobody's again. So a query that forgets its team finds
-nothing, not everything.
+The session setting `athanor.teams` names the teams whose rows a session reads and writes. Policies on every table with
+a team's work (created by `protect` in migrations) check it, for the runtime role and for the tables' owner alike. Empty
+or `*` means all teams: workers and commands. Sessions of the web server start with `-`, no team; each request is
+restricted to the teams of its authenticated caller, and the setting is reset when the connection returns to the pool.
+So a query that forgets to filter by team finds nothing instead of everything.
 
-It needs a database session of one's own: a pooler in front of PostgreSQL must pool sessions, not transactions. Backups
-by the tables' owner need `pg_dump --enable-row-security`.
+It needs a database session per connection: a pooler in front of PostgreSQL must pool sessions, not transactions.
+Backups by the tables' owner need `pg_dump --enable-row-security`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from django.db.migrations import RunSQL
 ALL = "*"
 NOBODY = "-"
 
-# In a policy's condition PostgreSQL puts these in place: no call a row.
+# PostgreSQL inlines these functions into a policy: there is no call per row.
 FUNCTIONS = RunSQL(
     """
     CREATE FUNCTION athanor_sees_all() RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -37,7 +37,7 @@ FUNCTIONS = RunSQL(
 
 
 def protect(table: str, condition: str = "athanor_sees(team_id)") -> RunSQL:
-    """Only rows that meet `condition` are seen or written. For a migration."""
+    """Return the migration operation that enables a policy: only rows that meet `condition` are read or written."""
     return RunSQL(
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY; ALTER TABLE {table} FORCE ROW LEVEL SECURITY;"
         f"CREATE POLICY of_a_team ON {table} USING ({condition});",
@@ -47,7 +47,7 @@ def protect(table: str, condition: str = "athanor_sees(team_id)") -> RunSQL:
 
 
 def through(table: str, parent: str, column: str) -> RunSQL:
-    """Rows are seen with the row of `parent` that `column` refers to, which has a policy of its own."""
+    """Return a policy by which a row is visible if the row of `parent` that `column` refers to is visible."""
     return protect(
         table,
         f"athanor_sees_all() OR EXISTS (SELECT 1 FROM {parent} parent WHERE parent.id = {table}.{column})",  # noqa: S608 - names from migrations, no input
@@ -55,17 +55,17 @@ def through(table: str, parent: str, column: str) -> RunSQL:
 
 
 def restrict(team_ids: Iterable[str]) -> None:
-    """From here to the end of the request only these teams' rows are there."""
+    """Restrict the session to the rows of these teams until the request ends."""
     _set(",".join(sorted(team_ids)) or NOBODY)
 
 
 def see_all() -> None:
-    """For the request of an administrator in Django's admin."""
+    """Allow all teams, for the request of an administrator in Django's admin."""
     _set(ALL)
 
 
 def let_in(team_id: str) -> None:
-    """To one team more: who was just found to manage it without belonging to it."""
+    """Add one team to the session: the caller was just found to manage it without being a member."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('athanor.teams', true)")
         now = cursor.fetchone()[0]
@@ -75,7 +75,10 @@ def let_in(team_id: str) -> None:
 
 @contextmanager
 def unrestricted() -> Iterator[None]:
-    """For what must look before it knows whom it serves. Not within a transaction that may be rolled back."""
+    """Allow all teams within the block, for lookups before the caller is known.
+
+    Do not use it within a transaction that may be rolled back.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('athanor.teams', true), set_config('athanor.teams', %s, false)", [ALL])
         before = cursor.fetchone()[0]
@@ -96,7 +99,7 @@ def _set(value: str) -> None:
 
 
 def _end_of_request(**_: Any) -> None:
-    """Where the connection outlives the request, as in Django's test client. A closed one is reset by its pool."""
+    """Reset a connection that outlives the request, as in Django's test client; the pool resets a closed one."""
     if connection.connection is not None and not connection.needs_rollback:
         with connection.cursor() as cursor:
             cursor.execute("RESET athanor.teams")

@@ -14,7 +14,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from athanor.accounts.failures import run_isolated
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import locked
 from athanor.jobs import transitions
@@ -65,7 +65,8 @@ def end_believed(attempts: QuerySet[Attempt], tally: Tally) -> None:
         for pk in batch:
             alive = pk in silence and silence[pk] < HEARD_WITHIN
             run_isolated(
-                wakeups.OBSERVE, f"ending attempt {pk}, which is absent", partial(_end, pk, tally.needed, alive=alive),
+                task_triggers.OBSERVE, f"ending attempt {pk}, which is absent",
+                partial(_end, pk, tally.needed, alive=alive),
                 give_up=partial(abandon_job_of, pk),
             )  # fmt: skip
 

@@ -15,9 +15,9 @@ from athanor.artifacts import datasets, keys, profiles, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.backends.base import Cause
-from athanor.budgets import faults
+from athanor.budgets import refunds
 from athanor.clusters.services import record_incidents
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
 from athanor.dispatch import output, recovery
@@ -62,7 +62,7 @@ def to_finalise() -> QuerySet[Job]:
 def finalise_due() -> None:
     for lease in leases.claim_each(to_finalise().order_by("id"), seconds=LEASE_SECONDS, limit=BATCH):
         run_isolated(
-            wakeups.FINALISE, f"finalising job {lease.pk}", partial(_finalise, lease), held=(Job, lease),
+            task_triggers.FINALISE, f"finalising job {lease.pk}", partial(_finalise, lease), held=(Job, lease),
             give_up=partial(abandon_job, lease.pk),
         )  # fmt: skip
 
@@ -142,7 +142,7 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         record_incidents(attempt.job.pool.cluster, list(known), ending.reason.value, **facts)
     if _is_others_fault(job, attempt, ending.reason):
         saved = Checkpoint.objects.filter(attempt=attempt).order_by("-created_at").first()
-        faults.settle(attempt, job, saved.created_at if saved else None)
+        refunds.refund_lost_work(attempt, job, saved.created_at if saved else None)
     facts = {"attempt": attempt.id}
     status = JobStatus(job.status)
     if ending.reason is Reason.COMPLETED:

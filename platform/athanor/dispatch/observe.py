@@ -17,7 +17,7 @@ from django.utils import timezone
 from athanor.accounts.failures import run_isolated
 from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Phase, Presence
 from athanor.clusters.models import Cluster
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch import absence
 from athanor.dispatch.abandon import abandon_job_of
@@ -71,7 +71,9 @@ def observe_due() -> None:
     of_cluster = observable().filter(job__pool__cluster=OuterRef("pk"))
     due = Cluster.objects.filter(Exists(of_cluster)).order_by("observed_at")
     for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=CLUSTERS):
-        run_isolated(wakeups.OBSERVE, f"observing cluster {lease.pk}", partial(_sweep, lease), held=(Cluster, lease))
+        run_isolated(
+            task_triggers.OBSERVE, f"observing cluster {lease.pk}", partial(_sweep, lease), held=(Cluster, lease)
+        )
 
 
 def observable() -> QuerySet[Attempt]:
@@ -192,7 +194,7 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
     for live, answer in present:
         if _moves(live, answer, live.id in trained, now):
             run_isolated(
-                wakeups.OBSERVE, f"observing attempt {live.id}",
+                task_triggers.OBSERVE, f"observing attempt {live.id}",
                 partial(_move, live, answer, has_trained=live.id in trained), give_up=partial(abandon_job_of, live.id),
             )  # fmt: skip
 

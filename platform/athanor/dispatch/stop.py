@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from athanor.accounts.failures import run_isolated
 from athanor.backends.base import BackendUnavailable, Phase
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, handle_of
@@ -39,7 +39,7 @@ def stop_due() -> None:
     ).order_by("id")
     for lease in leases.claim_each(stopping, seconds=LEASE_SECONDS, limit=BATCH):
         run_isolated(
-            wakeups.DISPATCH, f"stopping attempt {lease.pk}", partial(_stop, lease), held=(Attempt, lease),
+            task_triggers.DISPATCH, f"stopping attempt {lease.pk}", partial(_stop, lease), held=(Attempt, lease),
             give_up=partial(abandon_job_of, lease.pk),
         )  # fmt: skip
 

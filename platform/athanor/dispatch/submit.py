@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from athanor.accounts.failures import run_isolated
 from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, Submission
 from athanor.backends.plan import backend_name
-from athanor.core import ids, leases, wakeups
+from athanor.core import ids, leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch import plan_builder, tokens
 from athanor.dispatch.abandon import abandon_job, abandon_job_of
@@ -39,7 +39,7 @@ def prepare_due() -> None:
     for job_id in list(to_prepare().order_by("admitted_at").values_list("id", flat=True)[:BATCH]):
         # One at a time: several in one transaction would lock their budgets in an order of its own.
         run_isolated(
-            wakeups.DISPATCH, f"preparing job {job_id}", partial(_prepare_one, job_id),
+            task_triggers.DISPATCH, f"preparing job {job_id}", partial(_prepare_one, job_id),
             give_up=partial(abandon_job, job_id),
         )  # fmt: skip
 
@@ -66,7 +66,7 @@ def submit_due() -> None:
     """Submit prepared attempts to their backends."""
     for lease in leases.claim_each(to_submit().order_by("created_at"), seconds=LEASE_SECONDS, limit=BATCH):
         run_isolated(
-            wakeups.DISPATCH, f"submitting attempt {lease.pk}", partial(_submit, lease), held=(Attempt, lease),
+            task_triggers.DISPATCH, f"submitting attempt {lease.pk}", partial(_submit, lease), held=(Attempt, lease),
             give_up=partial(abandon_job_of, lease.pk),
         )  # fmt: skip
 

@@ -22,15 +22,15 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    ChecksHealth,
     DrainsNodes,
     ListsNodes,
-    Probes,
     SyncsTeams,
 )
-from athanor.backends.facts import NodeState, Probe
+from athanor.backends.facts import HealthCheck, NodeState
 from athanor.clusters import server_config, services
 from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool, Survey
-from athanor.core import tenancy, wakeups
+from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
 from athanor.dispatch.services import backend_of
 from athanor.fleet import inventory_sync
@@ -63,7 +63,7 @@ def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
     raise Invalid("invalid_config", f"the configuration does not fit: {first}", remedy=remedy, problems=problems)
 
 
-def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> Probe | None:
+def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> HealthCheck | None:
     """Examine what a configuration leads to. It is not stored, but recorded in the audit trail, since the server
     connects to what it names. None: such a backend cannot be examined."""
     checked(kind, config, name)
@@ -78,7 +78,7 @@ def capabilities(cluster: Cluster) -> list[str]:
         backend = backend_of(cluster)
     except (TypeError, ValueError):
         return []
-    names = {Probes: "probe", ListsNodes: "nodes", DrainsNodes: "drain", SyncsTeams: "sync_teams"}
+    names = {ChecksHealth: "probe", ListsNodes: "nodes", DrainsNodes: "drain", SyncsTeams: "sync_teams"}
     return [name for kind, name in names.items() if isinstance(backend, kind)]
 
 
@@ -92,6 +92,7 @@ def config_problems(cluster: Cluster) -> tuple[FieldProblem, ...]:
 
 
 def find(cluster_id: str) -> Cluster:
+    """Return a cluster with its pools. Raises NotFound."""
     row = Cluster.objects.filter(pk=cluster_id).prefetch_related("pools").first()
     if row is None:
         raise NotFound("cluster", cluster_id)
@@ -99,13 +100,14 @@ def find(cluster_id: str) -> Cluster:
 
 
 def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, actor: User) -> Cluster:
+    """Create a cluster and schedule its first inventory. Raises Invalid for its kind, config or name."""
     checked(kind, config, name)
     try:
         with transaction.atomic():
             row = Cluster.objects.create(name=name, kind=kind, config=config, enabled=enabled)
             Survey.objects.create(cluster=row)
             audit.record("cluster.register", actor=actor, target=("cluster", row.id), after=_facts(row))
-            wakeups.hint_after_commit(wakeups.SURVEY)
+            task_triggers.trigger_after_commit(task_triggers.SYNC_INVENTORY)
     except IntegrityError as error:
         detail = f"there is a cluster {name!r}"
         raise Conflict("cluster_exists", detail, remedy="choose another name, or change that one") from error
@@ -132,8 +134,8 @@ def change(
             Survey.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
             target = ("cluster", row.id)
             audit.record("cluster.change", actor=actor, target=target, before=before, after=_facts(row))
-            wakeups.hint_after_commit(wakeups.SURVEY)
-            wakeups.hint_after_commit(wakeups.ADMIT)
+            task_triggers.trigger_after_commit(task_triggers.SYNC_INVENTORY)
+            task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return row
 
 
@@ -158,7 +160,7 @@ def probe(cluster_id: str, actor: User) -> ClusterProbe:
     if found is None:
         detail = f"a cluster of kind {row.kind!r} cannot be examined"
         raise Conflict("cannot_probe", detail, remedy="look at its jobs instead")
-    made = services.store_probe(row, found)
+    made = services.store_health_check(row, found)
     problem = ""
     try:
         inventory_sync.refresh_nodes(row)
@@ -220,11 +222,12 @@ def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> 
             "pool.create" if made else "pool.change", actor=actor, target=("pool", pool.id), before=before,
             after=_pool_facts(pool),
         )  # fmt: skip
-        wakeups.hint_after_commit(wakeups.ADMIT)
+        task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return pool, made
 
 
 def remove_pool(cluster_id: str, name: str, actor: User) -> None:
+    """Delete a pool that no job refers to. Raises NotFound, or Conflict if jobs refer to it."""
     pool = Pool.objects.filter(cluster=find(cluster_id), name=name).first()
     if pool is None:
         raise NotFound("pool", name)
@@ -294,6 +297,7 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
 
 
 def away(cluster: Cluster, error: Exception) -> Unavailable:
+    """Return the error for a cluster that cannot be reached."""
     return Unavailable("cluster_unavailable", f"{cluster} does not answer: {error}", remedy="try again later")
 
 

@@ -1,5 +1,7 @@
-"""Looks at clusters themselves: which nodes they have and what is wrong with them. Under a lease of its own, so that a
-slow cluster holds up nobody who observes jobs."""
+"""Sync the node inventory of clusters and check their health.
+
+Under a lease of its own, so that a slow cluster does not delay the observation of jobs.
+"""
 
 import logging
 import socket
@@ -13,11 +15,11 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from athanor.accounts.failures import run_isolated
-from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, DrainsNodes, ListsNodes, Probes
-from athanor.backends.facts import Finding, Level, NodeState, Probe
+from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, ChecksHealth, DrainsNodes, ListsNodes
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeState
 from athanor.clusters import services
 from athanor.clusters.models import Cluster, Node, Survey
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.dispatch.services import backend_of
 
 log = logging.getLogger(__name__)
@@ -31,30 +33,34 @@ LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - looked for, n
 
 
 def due() -> QuerySet[Survey]:
+    """Return the clusters for which an inventory or a health check is due."""
     nodes = Q(nodes_at__isnull=True) | Q(nodes_at__lte=Now() - NODES_EVERY)
     probe = Q(probed_at__isnull=True) | Q(probed_at__lte=Now() - PROBE_EVERY)
     return Survey.objects.filter(nodes | probe)
 
 
 def survey_due() -> None:
+    """Sync the inventory and check the health of up to CLUSTERS due clusters, the longest waiting first."""
     new = Cluster.objects.filter(survey__isnull=True)
     Survey.objects.bulk_create([Survey(cluster=cluster) for cluster in new], ignore_conflicts=True)
     ordered = due().order_by(F("nodes_at").asc(nulls_first=True))
     for lease in leases.claim_each(ordered, seconds=LEASE_SECONDS, limit=CLUSTERS):
-        run_isolated(wakeups.SURVEY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease))
+        run_isolated(
+            task_triggers.SYNC_INVENTORY, f"surveying cluster {lease.pk}", partial(_survey, lease), held=(Survey, lease)
+        )
 
 
-def look(cluster: Cluster) -> Probe | None:
+def look(cluster: Cluster) -> HealthCheck | None:
     """Examine a cluster now; None when its backend cannot be examined. Stores nothing."""
     backend = backend_of(cluster)
-    if not isinstance(backend, Probes):
+    if not isinstance(backend, ChecksHealth):
         return None
     try:
-        found = backend.probe()
+        found = backend.check_health()
     except BackendUnavailable as error:
         remedy = "check that the cluster runs, and that its configuration names where it is reached"
-        found = Probe("", (Finding("answer", Level.ERROR, str(error), remedy),))
-    return Probe(found.version, (*found.findings, *_ways_back(cluster.kind)), found.facts)
+        found = HealthCheck("", (Finding("answer", Level.ERROR, str(error), remedy),))
+    return HealthCheck(found.version, (*found.findings, *_ways_back(cluster.kind)), found.facts)
 
 
 def refresh_nodes(cluster: Cluster) -> None:
@@ -84,7 +90,7 @@ def _survey(lease: leases.Lease) -> None:
         Survey.objects.filter(pk=row.pk).update(probed_at=Now())
         found = look(row.cluster)
         if found is not None:
-            services.store_probe(row.cluster, found)
+            services.store_health_check(row.cluster, found)
     leases.release(Survey, lease)
 
 

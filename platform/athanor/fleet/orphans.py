@@ -43,13 +43,15 @@ class Unlisted:
 
 @dataclass(frozen=True)
 class Orphans:
+    """Objects without a live attempt, attempts without an object, and clusters that could not be listed."""
+
     objects: list[LostObject]
     attempts: list[Attempt]
     unlisted: list[Unlisted]
 
 
 def find() -> Orphans:
-    """Asks every cluster what it runs for us. Call outside any transaction."""
+    """List the objects of every cluster and compare them with the live attempts. Call outside any transaction."""
     objects: list[LostObject] = []
     unlisted: list[Unlisted] = []
     for cluster in Cluster.objects.order_by("name"):

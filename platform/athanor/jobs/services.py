@@ -10,7 +10,7 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events, projects, transitions
 from athanor.jobs.models import Dependency, IdempotencyRecord, Job, Label
@@ -151,8 +151,8 @@ def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
     job.version += 1
     events.append(job, event, actor=actor)
     job.save()
-    wakeups.hint_after_commit(wakeups.ADMIT)
-    wakeups.hint_after_commit(wakeups.DISPATCH)
+    task_triggers.trigger_after_commit(task_triggers.ADMIT)
+    task_triggers.trigger_after_commit(task_triggers.DISPATCH)
     audit.record(
         AUDITED[desired],
         actor=actor,
@@ -204,7 +204,7 @@ def _create(request: Request, found_warnings: Sequence[FieldProblem]) -> Job:
     events.first(job, "job.submitted", actor=request.user.username, data=_fork(job))
     Label.objects.bulk_create(Label(job=job, team=job.team, key=key, value=value) for key, value in spec.labels.items())
     Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)
-    wakeups.hint_after_commit(wakeups.ADMIT)
+    task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return job
 
 

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.jobs import events, signals
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Reason
@@ -25,12 +25,12 @@ from athanor.jobs.states import (
 )
 
 HINTS: dict[JobStatus, str] = {
-    JobStatus.QUEUED: wakeups.ADMIT,
-    JobStatus.ADMITTED: wakeups.DISPATCH,
-    JobStatus.DISPATCHING: wakeups.DISPATCH,
-    JobStatus.STARTING: wakeups.OBSERVE,
-    JobStatus.PAUSING: wakeups.DISPATCH,
-    JobStatus.STOPPING: wakeups.OBSERVE,
+    JobStatus.QUEUED: task_triggers.ADMIT,
+    JobStatus.ADMITTED: task_triggers.DISPATCH,
+    JobStatus.DISPATCHING: task_triggers.DISPATCH,
+    JobStatus.STARTING: task_triggers.OBSERVE,
+    JobStatus.PAUSING: task_triggers.DISPATCH,
+    JobStatus.STOPPING: task_triggers.OBSERVE,
 }
 
 
@@ -92,9 +92,9 @@ def _announce(moved: Sequence[tuple[Job, JobStatus]], to: JobStatus) -> None:
     for job, source in moved:
         signals.moved.send(sender=Job, job=job, source=source, to=to)
     if to in HINTS:
-        wakeups.hint_after_commit(HINTS[to])
+        task_triggers.trigger_after_commit(HINTS[to])
     if to in FINAL:
-        wakeups.hint_after_commit(wakeups.ADMIT)  # slots are free again
+        task_triggers.trigger_after_commit(task_triggers.ADMIT)  # slots are free again
 
 
 def give_back(job: Job, reason: Reason, detail: str, *, actor: str, data: dict[str, Any] | None = None) -> bool:
@@ -133,7 +133,7 @@ def move_attempt(attempt: Attempt, to: AttemptStatus, *, reason: Reason | None =
         attempt.started_at = now
     elif to is AttemptStatus.ENDED:
         attempt.ended_at = now
-        wakeups.hint_after_commit(wakeups.FINALISE)
+        task_triggers.trigger_after_commit(task_triggers.FINALISE)
     attempt.save()
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit, members
 from athanor.accounts.models import Team, User
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict
 from athanor.quotas import changes, selectors
 from athanor.quotas.models import AdmissionSettings, NominalChange, QuotaGrant, QuotaNode
@@ -109,7 +109,7 @@ def change_settings(values: Mapping[str, Any], actor: User, precondition: Callab
             row.save(update_fields=list(before))
             after = {name: values[name] for name in before}
             audit.record("quota.settings", actor=actor, target=("admission", "1"), before=before, after=after)
-            wakeups.hint_after_commit(wakeups.ADMIT)
+            task_triggers.trigger_after_commit(task_triggers.ADMIT)
 
 
 def _row(node_id: str) -> QuotaNode:
@@ -140,7 +140,7 @@ def _store(before: Tree, after: Tree, actor: User) -> None:
     version.save(update_fields=["version"])
     for node_id in sorted(touched):
         _audit(before, after, node_id, actor)
-    wakeups.hint_after_commit(wakeups.ADMIT)
+    task_triggers.trigger_after_commit(task_triggers.ADMIT)
 
 
 def _write(row: QuotaNode, node: Node, was: Node | None) -> None:

@@ -18,7 +18,7 @@ from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.compliance import erasure
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.jobs import feed
@@ -26,7 +26,7 @@ from athanor.reconcilers.models import ReconcilerRun
 from athanor.reconcilers.registry import RECONCILERS, Reconciler
 from athanor.scheduling import services as scheduling
 from athanor.scheduling import simulations
-from athanor.telemetry import folding, retention
+from athanor.telemetry import compaction, retention
 from athanor.webhooks import delivering
 
 FRESH_FOR = timedelta(seconds=4)  # an attempt observed more recently is not due
@@ -75,29 +75,34 @@ def _dispatch_due() -> list[Due]:
 
 
 DUE: dict[str, Callable[[], list[Due]]] = {
-    wakeups.ADMIT: lambda: [Due(scheduling.undecided(), F("updated_at"))],
-    wakeups.ESTIMATE: lambda: [],  # no row waits for an estimate
-    wakeups.DISPATCH: _dispatch_due,
-    wakeups.OBSERVE: _observe_due,
-    wakeups.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],
-    wakeups.PUBLISH: lambda: [Due(feed.unnumbered(), F("time"))],
-    wakeups.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
-    wakeups.METER: lambda: [Due(meter.due(timezone.now()), F("due_at")), Due(meter.unmetered(), F("launched_at"))],
-    wakeups.SWEEP_STORAGE: lambda: [
+    task_triggers.ADMIT: lambda: [Due(scheduling.undecided(), F("updated_at"))],
+    task_triggers.ESTIMATE: lambda: [],  # an estimate is never late: it is of the moment it was made
+    task_triggers.DISPATCH: _dispatch_due,
+    task_triggers.OBSERVE: _observe_due,
+    task_triggers.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],
+    task_triggers.PUBLISH: lambda: [Due(feed.unnumbered(), F("time"))],
+    task_triggers.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
+    task_triggers.METER: lambda: [
+        Due(meter.due(timezone.now()), F("due_at")),
+        Due(meter.unmetered(), F("launched_at")),
+    ],
+    task_triggers.SWEEP_STORAGE: lambda: [
         Due(retired_checkpoints(), F("retired_at")),
         Due(deletions.due(), F("purge_after")),
     ],
-    wakeups.SWEEP_UNREFERENCED: lambda: [Due(unreferenced.due(), F("next_scan_at"))],
-    wakeups.ERASE_TEAMS: lambda: [Due(erasure.due(), F("purge_after"))],
-    wakeups.CHECK_SIGN_ONS: lambda: [Due(sign_on_checks.due(), F("next_check_at"))],
-    wakeups.FOLD_TELEMETRY: lambda: [Due(rows, F("attempt__ended_at")) for rows in folding.loose_ends()],
-    wakeups.SWEEP_TELEMETRY: lambda: [
+    task_triggers.SWEEP_UNREFERENCED: lambda: [Due(unreferenced.due(), F("next_scan_at"))],
+    task_triggers.ERASE_TEAMS: lambda: [Due(erasure.due(), F("purge_after"))],
+    task_triggers.CHECK_SIGN_ONS: lambda: [Due(sign_on_checks.due(), F("next_check_at"))],
+    task_triggers.COMPACT_TELEMETRY: lambda: [
+        Due(rows, F("attempt__ended_at")) for rows in compaction.unflushed_chunks()
+    ],
+    task_triggers.SWEEP_TELEMETRY: lambda: [
         *(Due(rows, F(ended)) for rows, ended in retention.overdue()),
         Due(idempotency.expired(), F("created_at") + idempotency.STORED_FOR),
     ],
-    wakeups.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
-    wakeups.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
-    wakeups.SURVEY: lambda: [Due(inventory_sync.due(), Least("nodes_at", "probed_at"))],
+    task_triggers.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
+    task_triggers.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
+    task_triggers.SYNC_INVENTORY: lambda: [Due(inventory_sync.due(), Least("nodes_at", "probed_at"))],
 }
 
 

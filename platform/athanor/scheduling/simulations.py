@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter
 
 from athanor.accounts.models import User
 from athanor.clusters.models import Pool
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs.models import Attempt, Job
 from athanor.quotas import changes, selectors, services
@@ -118,7 +118,7 @@ def ask(request: SimulationRequest, who: User) -> Simulation:
         raise Conflict("too_many_simulations", detail, remedy="try again when some of them are done")
     with transaction.atomic():
         row = Simulation.objects.create(created_by=who, request=request.model_dump(mode="json", exclude_unset=True))
-        wakeups.hint_after_commit(wakeups.SIMULATE)
+        task_triggers.trigger_after_commit(task_triggers.SIMULATE)
     return row
 
 

@@ -16,8 +16,8 @@ from athanor.artifacts.models import Checkpoint
 from athanor.backends.base import Phase
 from athanor.backends.facts import NodeState
 from athanor.budgets import usage
-from athanor.budgets.quotes import Quotes, quotes
-from athanor.budgets.windows import Windows
+from athanor.budgets.reservations import PlannedReservations, plan_reservations
+from athanor.budgets.schedule_windows import ScheduleWindows
 from athanor.clusters.models import Node, Pool
 from athanor.jobs.models import Attempt, Dependency, Job
 from athanor.jobs.states import (
@@ -69,7 +69,7 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> TakenSnapshot:
     pools = {pool.id: pool for pool in _pools(found)}
     rows, lengths, reported = _first_of_queues(most)
     holds = _holds(rows, found, now)
-    quoted = quotes(rows, now)
+    quoted = plan_reservations(rows, now)
     settings = _settings(quotas.settings())
     return TakenSnapshot(
         pure.Snapshot(
@@ -89,19 +89,19 @@ def take(now: datetime, most: int = MOST_CONSIDERED) -> TakenSnapshot:
     )
 
 
-def candidate(job: Job, leaf: str, now: datetime) -> tuple[pure.Waiting, Quotes]:
+def candidate(job: Job, leaf: str, now: datetime) -> tuple[pure.Waiting, PlannedReservations]:
     """Return a job that is not submitted yet as if it were queued now, and what its start would reserve."""
-    quoted = quotes([job], now)
+    quoted = plan_reservations([job], now)
     holds = _holds([job], [job.pool], now)
     return _waiting(job, leaf, job.pool.slots, now, quoted, holds.get(job.id)), quoted
 
 
-def budgets_of(quoted: Quotes) -> tuple[pure.Budget, ...]:
+def budgets_of(quoted: PlannedReservations) -> tuple[pure.Budget, ...]:
     return tuple(pure.Budget(each.id, each.name, each.available, each.hard, each.unit) for each in quoted.budgets)
 
 
 def _waiting(
-    job: Job, leaf: str, pool_size: int, now: datetime, quoted: Quotes, hold: pure.Hold | None
+    job: Job, leaf: str, pool_size: int, now: datetime, quoted: PlannedReservations, hold: pure.Hold | None
 ) -> pure.Waiting:
     return pure.Waiting(
         job_id=job.id,
@@ -148,9 +148,9 @@ def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int], dict[str, in
 
 def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[str, pure.Hold]:
     """Return the holds of jobs whose schedule does not allow a start now."""
-    windows, found = Windows(pools, now), {}
+    windows, found = ScheduleWindows(pools, now), {}
     for job in jobs:
-        if job.schedule and (closed := windows.hold_of(job)):
+        if job.schedule and (closed := windows.waiting_reason(job)):
             opens = windows.opens_at(job)
             known = f" It is expected to be allowed to start at {opens:%Y-%m-%d %H:%M} UTC." if opens else ""
             found[job.id] = pure.Hold(closed[0], closed[1] + known)

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from athanor.budgets import windows
-from athanor.budgets.quotes import Quotes
+from athanor.budgets import schedule_windows
+from athanor.budgets.reservations import PlannedReservations
 from athanor.jobs.models import Job
 from athanor.quotas.services import leaf_of
 from athanor.scheduling import estimates, explain, snapshots
@@ -26,7 +26,7 @@ class Outlook:
     decision: Decision
     told: Mapping[str, Any]
     forecast: Forecast
-    quotes: Quotes
+    quotes: PlannedReservations
 
 
 class Outlooks:
@@ -46,7 +46,7 @@ class Outlooks:
         if decision.admitted:
             return Outlook(decision, told, Forecast(0, 0), quoted)
         if candidate.hold is not None:
-            opens = windows.opens_at(job, self._now)
+            opens = schedule_windows.opens_at(job, self._now)
             left = int((opens - self._now).total_seconds()) if opens else None
             return Outlook(decision, told, Forecast(left, None), quoted)
         first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
@@ -54,7 +54,7 @@ class Outlooks:
         return Outlook(decision, told, self._factors.of(found[job.id]), quoted)
 
 
-def _with(snapshot: Snapshot, candidate: Waiting, quoted: Quotes) -> Snapshot:
+def _with(snapshot: Snapshot, candidate: Waiting, quoted: PlannedReservations) -> Snapshot:
     """Return the snapshot with the candidate, even if it is too far back in line to be considered."""
     others: Sequence[Waiting] = [job for job in snapshot.waiting if job.job_id != candidate.job_id]
     known = {budget.id for budget in snapshot.budgets}

@@ -1,7 +1,8 @@
-"""How chunks are kept: columns of numbers byte by byte, lines of text as JSON, both under zstd. Pure.
+"""The storage format of chunks: columns of numbers byte by byte, lines of text as JSON, both under zstd. Pure.
 
-A number's high bytes hardly change from one to the next, so all first bytes are kept together, then all second bytes:
-a column of doubles shrinks to a fraction. Whole numbers that rise (steps, microseconds) are kept as differences.
+The high bytes of a number rarely change from one to the next, so all first bytes are stored together, then all second
+bytes, which compresses a column of doubles to a fraction. Rising integers (steps, microseconds) are stored as
+differences.
 """
 
 import struct
@@ -21,7 +22,7 @@ _LEVEL = 1  # of zstd: higher ones take twice the time for 3 % less
 
 
 def pack(matrices: Sequence[Matrix], rising: Sequence[frozenset[int]]) -> bytes:
-    """Matrices that belong together, each compressed apart. `rising`: the rows of rising whole numbers."""
+    """Encode matrices, each compressed separately. `rising[i]`: the rows of matrix i that are rising integers."""
     pieces = [bytes([len(matrices)])]
     for matrix, differing in zip(matrices, rising, strict=True):
         rows, count = matrix.shape
@@ -50,10 +51,12 @@ def unpack(content: bytes | memoryview, index: int, rising: frozenset[int]) -> M
 
 
 def pack_rows(rows: list[Any]) -> bytes:
+    """Encode rows as JSON under zstd."""
     return zstandard.compress(orjson.dumps(rows), level=_LEVEL)
 
 
 def unpack_rows(content: bytes | memoryview) -> list[Any]:
+    """Decode what `pack_rows` encoded."""
     rows: list[Any] = orjson.loads(zstandard.decompress(bytes(content)))
     return rows
 

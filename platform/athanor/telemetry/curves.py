@@ -1,8 +1,8 @@
-"""Curves of many series of many jobs, each read at the coarsest level that fills the width asked for.
+"""Curves of many series of many jobs, each read at the coarsest level that has a point per pixel.
 
-The statements are the same five or so whatever is asked for. A later segment (generation, attempt) hides what earlier
-ones drew from its first step on; a bucket that such a cut, or an end of the range, divides is replaced by what the next
-finer level knows there, so a curve ends where it was cut to a fraction of a pixel.
+The number of queries is constant. A later segment (worker group, attempt) hides earlier ones from its first step on. A
+bucket that crosses such a cut, or an end of the range, is replaced by the buckets of the next finer level, so a curve
+ends where it was cut, to a fraction of a pixel.
 """
 
 from collections import defaultdict
@@ -15,9 +15,9 @@ import numpy as np
 from django.db import connection, transaction
 from django.db.models import Q
 
-from athanor.telemetry import codec, pyramid
+from athanor.telemetry import codec, rollups
 from athanor.telemetry.codec import Matrix
-from athanor.telemetry.folding import columns_of
+from athanor.telemetry.compaction import columns_of
 from athanor.telemetry.models import MetricBlock, MetricChunk, MetricSegment, MetricSeries
 
 FAR = 2**62
@@ -27,7 +27,10 @@ Blocks = dict[tuple[int, int], list[bytes | memoryview]]  # contents, by series 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which curves. `names` None: all. `attempt`: that one alone, as it was drawn. Both ends of the range included."""
+    """The requested curves, from `from_step` to `to_step` inclusive. `names`: None for all series.
+
+    `attempt`: draw only this attempt, including the steps that a later one repeated.
+    """
 
     jobs: Sequence[str]
     names: frozenset[str] | None = None
@@ -39,7 +42,7 @@ class Asked:
 
 @dataclass
 class _Segment:
-    """A segment's rows and the part of it that shows: steps from `low` up to and without `high`."""
+    """A segment's rows and its visible steps: from `low` up to, but not including, `high`."""
 
     id: int
     job: str
@@ -49,33 +52,36 @@ class _Segment:
     low: int = 0
     high: int = FAR
     series: list[MetricSeries] = field(default_factory=list)
-    loose: dict[str, Matrix] = field(default_factory=dict)
+    unflushed: dict[str, Matrix] = field(default_factory=dict)
 
 
 def curves(asked: Asked) -> dict[Key, Matrix]:
-    """(step, microseconds, value) of real points, at most `asked.points` of each series, extremes kept."""
+    """Return, by (job, series), real points as rows (step, microseconds, value).
+
+    Each series has at most `asked.points` points, which include its extremes.
+    """
     found: dict[Key, list[Matrix]] = defaultdict(list)
     for segment, name, level, stretch in _stretches(asked):
-        points = stretch if level == 0 else pyramid.as_points(stretch)
-        inside = (points[pyramid.STEP] >= segment.low) & (points[pyramid.STEP] < segment.high)
+        points = stretch if level == 0 else rollups.as_points(stretch)
+        inside = (points[rollups.STEP] >= segment.low) & (points[rollups.STEP] < segment.high)
         found[segment.job, name].append(points[:, inside])
-    joined = {key: _in_order(np.concatenate(parts, axis=1), pyramid.STEP) for key, parts in found.items()}
-    return {key: pyramid.downsample(points, asked.points) for key, points in joined.items() if points.shape[1]}
+    joined = {key: _in_order(np.concatenate(parts, axis=1), rollups.STEP) for key, parts in found.items()}
+    return {key: rollups.downsample(points, asked.points) for key, points in joined.items() if points.shape[1]}
 
 
 def averages(asked: Asked) -> dict[Key, Matrix]:
-    """Buckets (pyramid.py), at most `asked.points` of each series; one that a cut divides is left out."""
+    """Return, by (job, series), at most `asked.points` buckets (rollups.py). Buckets that cross a cut are omitted."""
     found: dict[Key, list[Matrix]] = defaultdict(list)
     for segment, name, level, stretch in _stretches(asked):
-        buckets = stretch if level else pyramid.as_buckets(stretch)
-        inside = (buckets[pyramid.FIRST_STEP] >= segment.low) & (buckets[pyramid.LAST_STEP] < segment.high)
+        buckets = stretch if level else rollups.as_buckets(stretch)
+        inside = (buckets[rollups.FIRST_STEP] >= segment.low) & (buckets[rollups.LAST_STEP] < segment.high)
         found[segment.job, name].append(buckets[:, inside])
-    joined = {key: _in_order(np.concatenate(parts, axis=1), pyramid.LAST_STEP) for key, parts in found.items()}
-    return {key: pyramid.averaged(buckets, asked.points) for key, buckets in joined.items() if buckets.shape[1]}
+    joined = {key: _in_order(np.concatenate(parts, axis=1), rollups.LAST_STEP) for key, parts in found.items()}
+    return {key: rollups.average(buckets, asked.points) for key, buckets in joined.items() if buckets.shape[1]}
 
 
 def names_of(jobs: Sequence[str]) -> list[str]:
-    """Every series that any of the jobs has."""
+    """Return the names of all series of these jobs, sorted."""
     kept = MetricSeries.objects.filter(segment__attempt__job_id__in=jobs).order_by()
     names = set(kept.values_list("name", flat=True).distinct())
     for content in MetricChunk.objects.filter(attempt__job_id__in=jobs).values_list("content", flat=True):
@@ -86,7 +92,7 @@ def names_of(jobs: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _one_moment() -> Iterator[None]:
-    """All statements see the same state: points that are folded meanwhile are neither missed nor seen twice."""
+    """Give all queries of the block one snapshot: points compacted meanwhile are neither missed nor repeated."""
     if connection.in_atomic_block:
         yield
         return
@@ -97,11 +103,11 @@ def _one_moment() -> Iterator[None]:
 
 
 def _stretches(asked: Asked) -> Iterator[tuple[_Segment, str, int, Matrix]]:
-    """Everything to draw: the segment, the series, the level, and its columns there, in the order of the segments."""
+    """Yield the segment, series name, level and columns of everything to draw, in the order of the segments."""
     with _one_moment():
         segments = _segments(asked)
         _add_series(segments, asked)
-        _add_loose(segments, asked)
+        _add_unflushed(segments, asked)
         levels = _levels(segments, asked.points)
         blocks = _blocks(segments, levels)
     for segment in segments:
@@ -114,20 +120,20 @@ def _stretches(asked: Asked) -> Iterator[tuple[_Segment, str, int, Matrix]]:
                     yield segment, row.name, level - 1, _within(_level_of(row, level - 1, blocks), stretch[:, divided])
                     stretch = stretch[:, ~divided]
             yield segment, row.name, level, stretch
-        for name, points in segment.loose.items():
+        for name, points in segment.unflushed.items():
             yield segment, name, 0, points
 
 
 def _level_of(row: MetricSeries, level: int, blocks: Blocks) -> Matrix:
     """Return the data of a level: the full blocks, then the tail."""
-    rising = pyramid.RISING[level]
+    rising = rollups.RISING[level]
     parts = [codec.unpack(content, 0, rising) for content in blocks.get((row.pk, level), ())]
     return np.concatenate([*parts, codec.unpack(row.tail, level, rising)], axis=1)
 
 
 def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:
-    """Which buckets lie on both sides of an end of what shows."""
-    first, last = buckets[pyramid.FIRST_STEP], buckets[pyramid.LAST_STEP]
+    """Return a mask of the buckets that cross an end of the segment's visible steps."""
+    first, last = buckets[rollups.FIRST_STEP], buckets[rollups.LAST_STEP]
     divided: np.ndarray = ((first < segment.low) & (last >= segment.low)) | (
         (first < segment.high) & (last >= segment.high)
     )
@@ -135,16 +141,16 @@ def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:
 
 
 def _within(finer: Matrix, buckets: Matrix) -> Matrix:
-    """Those columns of a finer level, or points, that these buckets sum up."""
-    last = finer[pyramid.LAST_STEP] if finer.shape[0] == pyramid.BUCKET_ROWS else finer[pyramid.STEP]
+    """Return the columns of a finer level, or the points, that these buckets summarise."""
+    last = finer[rollups.LAST_STEP] if finer.shape[0] == rollups.BUCKET_ROWS else finer[rollups.STEP]
     chosen = np.zeros(finer.shape[1], dtype=bool)
     for bucket in buckets.T:
-        chosen |= (finer[0] >= bucket[pyramid.FIRST_STEP]) & (last <= bucket[pyramid.LAST_STEP])
+        chosen |= (finer[0] >= bucket[rollups.FIRST_STEP]) & (last <= bucket[rollups.LAST_STEP])
     return finer[:, chosen]
 
 
 def _segments(asked: Asked) -> list[_Segment]:
-    """Those that show something of the range, by job and in order, each cut where a later one begins."""
+    """Return the segments visible in the range, in order for each job, each cut where a later one begins."""
     rows = MetricSegment.objects.filter(attempt__job_id__in=asked.jobs)
     if asked.attempt is not None:
         rows = rows.filter(attempt__number=asked.attempt)
@@ -170,30 +176,30 @@ def _add_series(segments: list[_Segment], asked: Asked) -> None:
             by_id[row.segment_id].series.append(row)
 
 
-def _add_loose(segments: list[_Segment], asked: Asked) -> None:
+def _add_unflushed(segments: list[_Segment], asked: Asked) -> None:
     by_place = {(segment.attempt_id, segment.generation): segment for segment in segments}
     rows = MetricChunk.objects.filter(
         attempt_id__in={segment.attempt_id for segment in segments}, last_step__gte=asked.from_step
     )
-    loose: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    unflushed: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for attempt_id, generation, content in rows.order_by("id").values_list("attempt_id", "generation", "content"):
         if (attempt_id, generation) in by_place:
-            loose[attempt_id, generation] += codec.unpack_rows(content)
-    for place, found in loose.items():
+            unflushed[attempt_id, generation] += codec.unpack_rows(content)
+    for place, found in unflushed.items():
         columns = columns_of(found)
         wanted = columns if asked.names is None else asked.names & columns.keys()
-        by_place[place].loose = {name: columns[name] for name in wanted}
+        by_place[place].unflushed = {name: columns[name] for name in wanted}
 
 
 def _levels(segments: list[_Segment], wanted: int) -> dict[Key, int]:
-    """For each curve, the level at which about `wanted` buckets or more show."""
+    """Return, for each curve, the coarsest level with about `wanted` visible buckets or more."""
     points: dict[Key, float] = defaultdict(float)
     for segment in segments:
         for row in segment.series:
             span = row.last_step + 1 - row.first_step
             shown = min(row.last_step + 1, segment.high) - max(row.first_step, segment.low)
             points[segment.job, row.name] += row.points * max(0, shown) / span
-    return {key: pyramid.level_for(count, wanted) for key, count in points.items()}
+    return {key: rollups.level_for(count, wanted) for key, count in points.items()}
 
 
 def _blocks(segments: list[_Segment], levels: dict[Key, int]) -> Blocks:
@@ -226,12 +232,12 @@ def _blocks(segments: list[_Segment], levels: dict[Key, int]) -> Blocks:
 
 
 def _has_blocks(row: MetricSeries, level: int) -> bool:
-    return row.points >= pyramid.size_of(level) * pyramid.BLOCK_COLUMNS[level]
+    return row.points >= rollups.size_of(level) * rollups.BLOCK_COLUMNS[level]
 
 
 def _around(row: MetricSeries, level: int, cut: int) -> Q:
-    """Blocks of the next finer level within about a bucket of `level` on both sides of the cut."""
-    width = 2 + 2 * pyramid.size_of(level) * (row.last_step + 1 - row.first_step) // row.points
+    """Return the condition for blocks of the next finer level within about one bucket of `level` around the cut."""
+    width = 2 + 2 * rollups.size_of(level) * (row.last_step + 1 - row.first_step) // row.points
     return Q(series=row, level=level - 1, first_step__lt=cut + width, last_step__gte=cut - width)
 
 

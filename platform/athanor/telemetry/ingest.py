@@ -1,7 +1,7 @@
-"""Takes what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter.
+"""Ingest of what agents send. Each batch is stored exactly once: its writer's row is the lock and the counter.
 
-An agent runs where the platform has no control, so it is not believed: only the event types of
-`trainer.contract.events` are stored, and its times lie between its attempt's creation and the present.
+An agent runs outside the platform's control and is not trusted: only the event types of `trainer.contract.events` are
+stored, and times are limited to between the attempt's creation and the present.
 """
 
 import json
@@ -15,11 +15,11 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
-from athanor.telemetry import codec, folding
+from athanor.telemetry import codec, compaction
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
 from trainer.contract.events import AGENT_EVENT_TYPES
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
@@ -37,9 +37,9 @@ LONGEST_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something
 
 
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
-    """Store a batch of `kind` (metrics, logs, progress). Returns the sequence number to come next.
+    """Store a batch of `kind` (metrics, logs, progress). Return the next expected sequence number.
 
-    A batch that was stored before is acknowledged; one that leaves a gap is refused with Conflict.
+    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict.
     """
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
@@ -63,7 +63,7 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
 
 
 class Clock:
-    """Bounds the times that an agent sends: its clock may be wrong, or its word."""
+    """Limits the times that an agent sends: its clock may be wrong, or the agent malicious."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._latest = timezone.now()
@@ -76,6 +76,7 @@ class Clock:
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
+    """Store the heartbeat of a node's agent. The first one of a node triggers an observation of its cluster."""
     _, created = Heartbeat.objects.update_or_create(
         attempt=attempt,
         node_rank=message.node_rank,
@@ -89,7 +90,7 @@ def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
     )
     Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": message.phase[:40]})
     if created:
-        wakeups.hint_after_commit(wakeups.OBSERVE)
+        task_triggers.trigger_after_commit(task_triggers.OBSERVE)
 
 
 # The usual small batch: the next of its writer, of the segment that is being drawn, with room left before it is time to
@@ -115,9 +116,9 @@ SELECT %(attempt)s, %(content)s, %(count)s, %(generation)s, %(first_step)s, %(la
 
 
 def _append_points(attempt: Attempt, batch: Batch) -> bool:
-    """Whether the batch was one that one statement can store, and is stored."""
+    """Try to store the batch with a single statement. Return whether it was stored."""
     points = batch.points
-    if len(points) >= folding.ROWS:
+    if len(points) >= compaction.ROWS:
         return False
     steps = [point.step for point in points]
     newest = _newest(points)
@@ -128,7 +129,7 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
         "sequence": batch.sequence,
         "segment": f"{attempt.id}:{points[0].generation}",
         "count": len(points),
-        "most": folding.ROWS,
+        "most": compaction.ROWS,
         "step": points[-1].step,
         "values": json.dumps(newest.values),
         "first": newest.first_validation,
@@ -144,9 +145,9 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
 
 
 def _take(attempt: Attempt, kind: str, batch: Batch) -> int | None:
-    """Count the batch and lock its writer's row; None: it is to be stored. Else what is to come next.
+    """Count the batch and lock its writer's row. Return None if it is new, otherwise the next expected sequence number.
 
-    The usual case is one statement. Raises Conflict for a batch that leaves a gap.
+    Usually one statement. Raise Conflict for a batch that leaves a gap.
     """
     writers = Writer.objects.filter(attempt=attempt, kind=kind, name=batch.writer)
     expected = writers.filter(next_sequence=batch.sequence)
@@ -182,10 +183,10 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
     generation = points[0].generation
     segment = f"{attempt.id}:{generation}"
     if progress.segment != segment:
-        folding.segment_of(attempt, generation, min(steps))
+        compaction.segment_of(attempt, generation, min(steps))
         progress.segment = segment
-    if progress.loose_rows + len(rows) >= folding.ROWS:
-        folding.fold_points(attempt, progress, rows, generation)
+    if progress.loose_rows + len(rows) >= compaction.ROWS:
+        compaction.compact_points(attempt, progress, rows, generation)
     else:
         MetricChunk.objects.create(
             attempt=attempt,
@@ -197,7 +198,7 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
         )
         progress.loose_rows += len(rows)
     if progress.step < 0:
-        wakeups.hint_after_commit(wakeups.OBSERVE)
+        task_triggers.trigger_after_commit(task_triggers.OBSERVE)
     newest = _newest(points)
     progress.step = points[-1].step
     progress.values |= newest.values
@@ -209,7 +210,7 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
 
 @dataclass(frozen=True)
 class _Newest:
-    """What a batch changes of the job's progress."""
+    """The changes that a batch makes to the job's progress."""
 
     values: dict[str, float]
     first_validation: float | None
@@ -230,7 +231,7 @@ def _is_number(value: float | None) -> bool:
     return value is not None and isfinite(value)
 
 
-def _rows(attempt: Attempt, points: list[MetricPoint]) -> list[folding.Row]:
+def _rows(attempt: Attempt, points: list[MetricPoint]) -> list[compaction.Row]:
     clock = Clock(attempt)
     return [(point.step, clock.bounded(point.time).timestamp(), point.values) for point in points]
 
@@ -244,12 +245,12 @@ def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> 
     )
     progress.log_lines = after
     progress.loose_lines += len(rows)
-    if progress.loose_lines >= folding.LINES:
-        folding.fold_lines(attempt, progress)
+    if progress.loose_lines >= compaction.LINES:
+        compaction.compact_lines(attempt, progress)
 
 
 def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[ProgressEvent]) -> None:
-    """Drop events of other types than an agent's, so that the rest of the batch arrives, and record that they came."""
+    """Store the batch's events. Drop types that an agent may not send, and record that there were some."""
     clock = Clock(attempt)
     refused = [item.type for item in items if item.type not in AGENT_EVENT_TYPES]
     for item in items:

@@ -1,7 +1,7 @@
-"""Log lines: chunks of bounded size, a search that opens only those which may hold what is sought, pages.
+"""Log lines: chunks of bounded size, search, and pages.
 
-A chunk's signature has a bit for each three bytes in a row of its text, so a chunk that lacks one of the bits of what
-is sought is passed over in the database. A search that found little for long says up to where it has looked.
+A chunk's signature has a bit for each three consecutive bytes of its text, so the database skips chunks that lack a bit
+of the search text. A search that finds little within its limits returns the position that it has reached.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,6 +27,8 @@ MOST_BITS = 16  # of what is sought that are asked for
 
 @dataclass(frozen=True)
 class Line:
+    """One log line. `cursor` is its number within the job."""
+
     cursor: int
     time: datetime
     attempt: int
@@ -37,26 +39,27 @@ class Line:
 
 @dataclass(frozen=True)
 class Sought:
-    """What a reader wants to see. None and "": anything."""
+    """A log filter. None and "" match everything."""
 
     attempt: int | None = None
     rank: int | None = None
     grep: str = ""
 
     def holds(self, rank: int, text: str) -> bool:
+        """Return whether a line of this rank with this text matches."""
         return (self.rank is None or rank == self.rank) and self.grep in text
 
 
 @dataclass(frozen=True)
 class Page:
-    """`next_after`: the cursor up to which everything was looked at; what follows is asked for with it."""
+    """Lines, and `next_after`: the cursor up to which everything was searched; pass it to get the next page."""
 
     lines: list[Line]
     next_after: int
 
 
 def forwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
-    """Lines with a cursor greater than `after`."""
+    """Return up to `limit` matching lines with a cursor greater than `after`, oldest first."""
     newest = _last_line(job, sought)  # read first: what comes while this looks is left to the next page
     found: list[Line] = []
     seen, opened = after, 0
@@ -97,7 +100,7 @@ def backwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
 
 
 def every_line(attempt: Attempt) -> Iterator[Line]:
-    """All lines of an attempt, in order, a few chunks in memory at a time."""
+    """Yield all lines of an attempt in order, with only a few chunks in memory."""
     seen = -1
     while chunks := list(
         LogChunk.objects.filter(attempt=attempt, last_line__gt=seen).order_by("last_line")[:PAGE_CHUNKS]
@@ -108,7 +111,7 @@ def every_line(attempt: Attempt) -> Iterator[Line]:
 
 
 def parts(rows: list[Any]) -> Iterator[list[Any]]:
-    """`rows` (time, rank, stream, text), cut where a chunk would grow too large."""
+    """Split `rows` (time, rank, stream, text) where a chunk would exceed MOST_LINES or MOST_TEXT."""
     part: list[Any] = []
     size = 0
     for row in rows:
@@ -122,7 +125,10 @@ def parts(rows: list[Any]) -> Iterator[list[Any]]:
 
 
 def signature(texts: Iterable[str]) -> bytes:
-    """As PostgreSQL's get_bit counts: the lowest bit of the first byte comes first."""
+    """Return the signature of these texts in the bit order of PostgreSQL's get_bit.
+
+    The lowest bit of the first byte comes first.
+    """
     bits = np.zeros(SIGNATURE_BITS, dtype=np.uint8)
     bits[_places("\n".join(texts))] = 1
     return np.packbits(bits, bitorder="little").tobytes()

@@ -1,3 +1,5 @@
+"""Progress, heartbeats, writers, and the chunks, blocks and segments of metrics and logs."""
+
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -7,7 +9,7 @@ from athanor.jobs.models import Attempt, Job
 
 
 class Progress(models.Model):
-    """The newest of everything, for one job: what lists and headers show without reading series."""
+    """The newest values of one job: what lists and headers show without reading series."""
 
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="progress")
     phase = models.CharField(max_length=40, blank=True, default="")
@@ -27,7 +29,7 @@ class Progress(models.Model):
 
 
 class Heartbeat(models.Model):
-    """The last word of each node's agent."""
+    """The last heartbeat of each node's agent."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="heartbeats")
     node_rank = models.PositiveIntegerField()
@@ -47,7 +49,7 @@ class Heartbeat(models.Model):
 
 
 class Writer(models.Model):
-    """Where one writer of one attempt stands: the sequence number of the batch that comes next."""
+    """One writer of one attempt, with the sequence number of its next batch."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
     kind = models.CharField(max_length=10)
@@ -75,9 +77,9 @@ class Chunk(models.Model):
 
 
 class MetricChunk(Chunk):
-    """Points of steps `first_step`..`last_step`, all series together, in the order in which chunks came.
+    """Points of steps `first_step`..`last_step` of all series, in the order in which they arrived.
 
-    A loose end: folding.py moves them into series soon, and readers add them to what they read there.
+    Unflushed: compaction.py moves them into series; until then, readers merge them with the series.
     """
 
     generation = models.PositiveIntegerField()
@@ -92,8 +94,10 @@ class MetricChunk(Chunk):
 
 
 class MetricSegment(models.Model):
-    """What one generation of one attempt drew. It starts at `first_step`: what earlier ones drew from there on was
-    done again and is hidden, unless an attempt is asked for."""
+    """What one worker group of one attempt drew, from `first_step` on.
+
+    Earlier segments are hidden from there on, because those steps were repeated, unless a single attempt is requested.
+    """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
     generation = models.PositiveIntegerField()
@@ -109,7 +113,7 @@ class MetricSegment(models.Model):
 
 
 class MetricSeries(models.Model):
-    """One series of one segment. `tail` holds, of every level, what does not fill a block yet (pyramid.py)."""
+    """One series of one segment. `tail` contains, for every level, what does not fill a block yet (rollups.py)."""
 
     segment = models.ForeignKey(MetricSegment, on_delete=models.CASCADE, related_name="series")
     name = models.CharField(max_length=200)
@@ -129,7 +133,7 @@ class MetricSeries(models.Model):
 
 
 class MetricBlock(models.Model):
-    """A full block of one level of a series, never changed."""
+    """A full block of one level of a series. Immutable."""
 
     series = models.ForeignKey(MetricSeries, on_delete=models.CASCADE, related_name="blocks")
     level = models.PositiveSmallIntegerField()
@@ -150,7 +154,7 @@ class LogChunk(Chunk):
     """Lines `first_line`..`last_line` of the job, in the order they were received.
 
     `ranks` and `signature` (logs.signature) let a search skip chunks. Both are null until the chunk is
-    compacted with others (folding.py).
+    compacted with others (compaction.py).
     """
 
     first_line = models.BigIntegerField()

@@ -1,7 +1,7 @@
-"""What is kept how long after a job's end: the finest resolution of its longest series goes first, then logs.
+"""Retention after a job's end: the finest resolution of its longest series is removed first, then logs.
 
-A resolution goes only where the next one still fills a chart, so short series, which are most and cost least, stay
-whole, and no curve ever vanishes. Log lines stay in the sealed archive of their attempt (dispatch/finalise.py).
+A resolution is removed only if the next one still fills a chart, so short series, which are most and cost least, remain
+complete, and no curve disappears. Log lines remain in the encrypted archive of their attempt (dispatch/finalise.py).
 """
 
 import time
@@ -14,8 +14,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from athanor.telemetry import codec, pyramid
-from athanor.telemetry.folding import levels_of
+from athanor.telemetry import codec, rollups
+from athanor.telemetry.compaction import levels_of
 from athanor.telemetry.models import LogChunk, MetricBlock, MetricSeries
 
 FULL_CHART = 4096  # buckets that the next resolution has at least
@@ -24,19 +24,23 @@ ROWS = 200  # in one transaction
 
 @dataclass(frozen=True)
 class Policy:
-    """Days after a job's end. 0: for ever. `metrics`: one a level, the coarsest is kept as long as its job."""
+    """Retention in days after a job's end; 0 means forever. `metrics` has one value for each level.
+
+    The coarsest level has none: it is stored as long as its job.
+    """
 
     metrics: tuple[int, ...]
     logs: int
 
 
 def policy() -> Policy:
+    """Return the configured retention (ATHANOR_METRICS_DAYS_*, ATHANOR_LOGS_DAYS)."""
     kept = settings.ATHANOR
     return Policy((kept.metrics_days_1x, kept.metrics_days_16x, kept.metrics_days_256x), kept.logs_days)
 
 
 def sweep(seconds: float = 30.0, asked: Policy | None = None) -> tuple[int, int]:
-    """Remove what is due, for so long at most. Returns (series thinned out, log chunks removed)."""
+    """Remove expired data for at most `seconds`. Return (series thinned out, log chunks removed)."""
     chosen, began, now = asked or policy(), time.monotonic(), timezone.now()
 
     def in_time() -> bool:
@@ -52,10 +56,10 @@ def sweep(seconds: float = 30.0, asked: Policy | None = None) -> tuple[int, int]
 
 
 def due(level: int, ended_before: datetime) -> QuerySet[MetricSeries]:
-    """Series that still have `level`, of jobs that ended before then, long enough to do without."""
+    """Return series that still have `level`, of jobs that ended before `ended_before`, long enough to do without it."""
     return MetricSeries.objects.filter(
         finest_level__lte=level,
-        points__gte=FULL_CHART * pyramid.size_of(level + 1),
+        points__gte=FULL_CHART * rollups.size_of(level + 1),
         segment__attempt__job__finished_at__lt=ended_before,
     )
 
@@ -78,8 +82,8 @@ def _thin_out(level: int, ended_before: datetime) -> int:
         rows = list(due(level, ended_before).select_for_update(of=("self",), skip_locked=True, no_key=True)[:ROWS])
         for row in rows:
             tails = levels_of(row.tail)
-            tails[: level + 1] = [pyramid.empty(finer) for finer in range(level + 1)]
-            row.tail = codec.pack(tails, pyramid.RISING)
+            tails[: level + 1] = [rollups.empty(finer) for finer in range(level + 1)]
+            row.tail = codec.pack(tails, rollups.RISING)
             row.finest_level = level + 1
             row.save(update_fields=["tail", "finest_level"])
         MetricBlock.objects.filter(series__in=[row.pk for row in rows], level__lte=level).delete()
@@ -87,7 +91,7 @@ def _thin_out(level: int, ended_before: datetime) -> int:
 
 
 def _old_lines(ended_before: datetime) -> QuerySet[LogChunk]:
-    """Of jobs whose logs are in their archives; those of a job that ended without one stay."""
+    """Return expired log chunks of attempts with an archived log; chunks without an archive remain."""
     return LogChunk.objects.filter(attempt__job__finished_at__lt=ended_before, attempt__artifacts__kind="log")
 
 

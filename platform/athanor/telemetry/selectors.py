@@ -1,6 +1,6 @@
-"""What attempts last said of themselves. Curves are read by curves.py, lines by logs.py.
+"""The newest reports of attempts. Curves are read by curves.py, log lines by logs.py.
 
-The caller has already made sure that the job may be seen.
+The caller has checked that the user may see the jobs.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ LIVE = tuple(status.value for status in HOLDING)
 
 @dataclass(frozen=True)
 class LiveProgress:
-    """The newest numbers of a job, and what of its spec gives them a meaning."""
+    """The progress of a job, and the numbers of its spec that relate it to the total."""
 
     job_id: str
     team_id: str
@@ -31,7 +31,10 @@ class LiveProgress:
 
 
 def newest_progress(job_ids: Collection[str], team_ids: Collection[str], since: datetime | None) -> list[LiveProgress]:
-    """Of these jobs and of the live jobs of these teams, what was heard since then."""
+    """Return the progress of these jobs and of live jobs of these teams that changed at or after `since`.
+
+    `since`: None for all.
+    """
     live = Job.objects.filter(team_id__in=list(team_ids), status__in=LIVE).values("pk")
     # Two statements: one with OR would read every job's row.
     found = [*_live_progress(job_ids, since)] if job_ids else []
@@ -62,14 +65,19 @@ def _live_progress(job_ids: Any, since: datetime | None) -> Iterator[LiveProgres
 
 
 def silence(attempts: Collection[str]) -> dict[str, timedelta]:
-    """How long ago each was heard last, by the database's clock; without those that never were."""
+    """Return the time since the last heartbeat of each attempt, by the database's clock.
+
+    Attempts without a heartbeat are omitted.
+    """
     heard = Heartbeat.objects.filter(attempt__in=attempts).values_list("attempt_id")
     return dict(heard.annotate(ago=ExpressionWrapper(Now() - Max("received_at"), DurationField())))
 
 
 def trained_among(attempts: Collection[str]) -> frozenset[str]:
-    """Those that have finished a step, or are past their start-up."""
+    """Return the attempts with a heartbeat that reports a step, or with metrics of step 1 or later."""
     beating = Heartbeat.objects.filter(attempt__in=attempts, step__gte=0).values_list("attempt_id", flat=True)
-    loose = MetricChunk.objects.filter(attempt__in=attempts, last_step__gte=1).values_list("attempt_id", flat=True)
-    folded = MetricSeries.objects.filter(segment__attempt__in=attempts, last_step__gte=1)
-    return frozenset(beating) | frozenset(loose) | frozenset(folded.values_list("segment__attempt_id", flat=True))
+    unflushed = MetricChunk.objects.filter(attempt__in=attempts, last_step__gte=1).values_list("attempt_id", flat=True)
+    compacted = MetricSeries.objects.filter(segment__attempt__in=attempts, last_step__gte=1)
+    return (
+        frozenset(beating) | frozenset(unflushed) | frozenset(compacted.values_list("segment__attempt_id", flat=True))
+    )

@@ -1,5 +1,7 @@
-"""Sends what is due. A delivery is leased, sent outside any transaction, and its outcome applied while the lease holds:
-a crash in between lets it be sent again, so receivers get every event at least once.
+"""Send due deliveries.
+
+A delivery is leased, sent outside any transaction, and its response stored while the lease is valid. After a crash in
+between it is sent again, so receivers get every event at least once.
 """
 
 import logging
@@ -19,10 +21,10 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.failures import run_isolated
-from athanor.core import outbound, wakeups
+from athanor.core import outbound, task_triggers
 from athanor.core.leases import Lease, applying, claim
-from athanor.core.outbound import Outcome
-from athanor.webhooks import envelope, schedule, secrets
+from athanor.core.outbound import Response
+from athanor.webhooks import envelope, retry_schedule, secrets
 from athanor.webhooks.models import Delivery, Webhook
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ _running = threading.Lock()
 
 
 def deliver_due() -> None:
-    """Until nothing is due, or the run has lasted long enough. One run a process."""
+    """Send due deliveries until none is left or RUN_SECONDS have passed. Only one run per process at a time."""
     if not _running.acquire(blocking=False):
         return
     try:
@@ -80,7 +82,7 @@ def _claim() -> Iterator[Lease]:
 def _in_thread(lease: Lease) -> None:
     try:
         run_isolated(
-            wakeups.DELIVER, f"delivery {lease.pk}", partial(deliver, lease), held=(Delivery, lease),
+            task_triggers.DELIVER, f"delivery {lease.pk}", partial(deliver, lease), held=(Delivery, lease),
             give_up=partial(_abandon, lease.pk),
         )  # fmt: skip
     finally:
@@ -92,11 +94,12 @@ def _abandon(delivery_id: str, reason: str) -> None:
     with transaction.atomic():
         row = Delivery.objects.select_for_update(no_key=True).get(pk=delivery_id)
         row.state, row.next_try_at, row.finished_at = Delivery.State.FAILED, None, now
-        row.log = [*row.log, _entry(Outcome(0, 0.0, reason), now.isoformat())][-TRIES_KEPT:]
+        row.log = [*row.log, _entry(Response(0, 0.0, reason), now.isoformat())][-TRIES_KEPT:]
         row.save(update_fields=["state", "next_try_at", "finished_at", "log"])
 
 
 def deliver(lease: Lease) -> None:
+    """Send a leased delivery and store the response."""
     delivery = Delivery.objects.select_related("webhook").get(pk=lease.pk)
     timestamp = int(time.time())
     active = secrets.opened(delivery.webhook)
@@ -118,20 +121,20 @@ def deliver(lease: Lease) -> None:
         _count(row.webhook_id, outcome)
 
 
-def _apply(delivery: Delivery, outcome: Outcome) -> None:
+def _apply(delivery: Delivery, outcome: Response) -> None:
     now = timezone.now()
     delivery.tries += 1
     delivery.log = [*delivery.log, _entry(outcome, now.isoformat())][-TRIES_KEPT:]
     if outcome.is_success:
         delivery.state, delivery.next_try_at, delivery.finished_at = Delivery.State.DELIVERED, None, now
     else:
-        delivery.next_try_at = schedule.next_try(delivery.tries, now, delivery.gives_up_at, random.random())  # noqa: S311 - spreads tries
+        delivery.next_try_at = retry_schedule.next_try(delivery.tries, now, delivery.gives_up_at, random.random())  # noqa: S311 - spreads tries
         if delivery.next_try_at is None:
             delivery.state, delivery.finished_at = Delivery.State.FAILED, now
     delivery.save(update_fields=["tries", "log", "state", "next_try_at", "finished_at"])
 
 
-def _entry(outcome: Outcome, at: str) -> dict[str, Any]:
+def _entry(outcome: Response, at: str) -> dict[str, Any]:
     return {
         "at": at,
         "status": outcome.status or None,
@@ -141,7 +144,7 @@ def _entry(outcome: Outcome, at: str) -> dict[str, Any]:
     }
 
 
-def _count(webhook_id: str, outcome: Outcome) -> None:
+def _count(webhook_id: str, outcome: Response) -> None:
     """Update the webhook's state, and disable it after failing for too long or on 410 Gone."""
     webhook = Webhook.objects.select_for_update(no_key=True).get(pk=webhook_id)
     now = timezone.now()
@@ -150,7 +153,7 @@ def _count(webhook_id: str, outcome: Outcome) -> None:
         webhook.paused_until = None
     else:
         webhook.consecutive_failures += 1
-        webhook.paused_until = now + timedelta(seconds=schedule.pause_seconds(webhook.consecutive_failures))
+        webhook.paused_until = now + timedelta(seconds=retry_schedule.pause_seconds(webhook.consecutive_failures))
         webhook.failing_since = webhook.failing_since or now
         webhook.last_failure_at = now
     webhook.save(
@@ -160,8 +163,8 @@ def _count(webhook_id: str, outcome: Outcome) -> None:
         return
     if outcome.status == GONE:
         _disable(webhook, "it answered 410: gone")
-    elif now - webhook.failing_since >= schedule.DISABLE_AFTER:
-        hours = schedule.DISABLE_AFTER // timedelta(hours=1)
+    elif now - webhook.failing_since >= retry_schedule.DISABLE_AFTER:
+        hours = retry_schedule.DISABLE_AFTER // timedelta(hours=1)
         _disable(webhook, f"nothing was taken for {hours} hours; the last try: {outcome.error}")
 
 
@@ -180,10 +183,10 @@ def _disable(webhook: Webhook, reason: str) -> None:
 
 
 def _give_up() -> None:
-    """On what was not sent in time, because its webhook was off, or failing with others."""
+    """Fail deliveries whose time is over, because their webhook was disabled or kept failing."""
     now = timezone.now()
     with transaction.atomic():
         late = Delivery.objects.filter(state=Delivery.State.PENDING, gives_up_at__lt=now - timedelta(hours=1))
-        never = Outcome(0, 0.0, "not tried in time: the webhook was off, or nothing reached it")
+        never = Response(0, 0.0, "not tried in time: the webhook was off, or nothing reached it")
         late.filter(tries=0).update(log=[_entry(never, now.isoformat())])
         late.update(state=Delivery.State.FAILED, next_try_at=None, finished_at=now)

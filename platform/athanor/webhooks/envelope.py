@@ -27,8 +27,8 @@ def full_type(event: JobEvent) -> str:
     return f"{event.type}.{became}" if became else event.type
 
 
-def wanted(types: list[str], event_type: str) -> bool:
-    """Itself and what lies below it; no types are all."""
+def is_subscribed(types: list[str], event_type: str) -> bool:
+    """Return whether `types` contain the type or one of its parents. An empty list contains all types."""
     return not types or any(event_type == type_ or event_type.startswith(f"{type_}.") for type_ in types)
 
 
@@ -59,6 +59,7 @@ def of_event(event: JobEvent, source: str) -> str:
 
 
 def of_test(delivery_id: str, webhook_id: str, time: str, source: str) -> str:
+    """Build the CloudEvent of a test delivery."""
     return _encoded(
         {
             "specversion": "1.0",

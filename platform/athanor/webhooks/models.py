@@ -1,3 +1,5 @@
+"""Webhooks, their signing secrets, and their deliveries."""
+
 from typing import ClassVar
 
 from django.db import models
@@ -33,7 +35,7 @@ class Webhook(models.Model):
 
 
 class WebhookSecret(models.Model):
-    """What deliveries are signed with, sealed with the team's key. Two sign while one replaces the other."""
+    """A signing secret, encrypted with the team's key. During a rotation two secrets sign each delivery."""
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.secret_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
@@ -47,7 +49,7 @@ class WebhookSecret(models.Model):
 
 
 class Delivery(LeasedModel):
-    """One event for one webhook, and how each try went. `body` is what is sent, the same at each try."""
+    """One event for one webhook, and the log of its tries. `body` is the same for each try."""
 
     class State(models.TextChoices):
         PENDING = "pending"

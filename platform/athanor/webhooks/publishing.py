@@ -1,4 +1,4 @@
-"""Create deliveries from a team's feed: each event once per subscribed webhook, in spite of crashes."""
+"""Create deliveries from a team's feed: each event once per subscribed webhook, even after a crash."""
 
 from datetime import timedelta
 from functools import partial
@@ -10,12 +10,12 @@ from django.utils import timezone
 from ulid import ULID
 
 from athanor.accounts.failures import run_isolated
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.jobs import feed
 from athanor.jobs.models import EventHead
 from athanor.webhooks import envelope
 from athanor.webhooks.models import Delivery, Webhook
-from athanor.webhooks.schedule import GIVE_UP_AFTER
+from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 PAGE = 500
 KEPT = timedelta(days=30)
@@ -30,7 +30,7 @@ def publish_due() -> None:
         Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))
     )
     for webhook_id in behind.values_list("pk", flat=True):
-        run_isolated(wakeups.PUBLISH, f"events for webhook {webhook_id}", partial(_publish_all, webhook_id))
+        run_isolated(task_triggers.PUBLISH, f"events for webhook {webhook_id}", partial(_publish_all, webhook_id))
     _forget_old()
 
 
@@ -40,7 +40,10 @@ def _publish_all(webhook_id: str) -> None:
 
 
 def _publish(webhook_id: str) -> bool:
-    """One page. True when there may be more. The webhook's row is the lock, and its position the record."""
+    """Create the deliveries of one page of events. Return True if there may be more.
+
+    The webhook's row is the lock, and its position records progress.
+    """
     with transaction.atomic():
         rows = Webhook.objects.select_for_update(no_key=True, skip_locked=True)
         webhook = rows.filter(pk=webhook_id, enabled=True).first()
@@ -50,7 +53,7 @@ def _publish(webhook_id: str) -> bool:
         if not events:
             return False
         now = timezone.now()
-        wanted = [event for event in events if envelope.wanted(webhook.types, envelope.full_type(event))]
+        selected = [event for event in events if envelope.is_subscribed(webhook.types, envelope.full_type(event))]
         Delivery.objects.bulk_create(
             Delivery(
                 team_id=webhook.team_id,
@@ -61,17 +64,17 @@ def _publish(webhook_id: str) -> bool:
                 next_try_at=now,
                 gives_up_at=now + GIVE_UP_AFTER,
             )
-            for event in wanted
+            for event in selected
         )
         webhook.position = events[-1].team_seq or webhook.position
         webhook.save(update_fields=["position"])
-        if wanted:
-            wakeups.hint_after_commit(wakeups.DELIVER)
+        if selected:
+            task_triggers.trigger_after_commit(task_triggers.DELIVER)
     return len(events) == PAGE
 
 
 def _forget_old() -> None:
-    """Ids sort by the time they were made, so the oldest are found without an index of their own."""
+    """Delete finished deliveries older than KEPT. Ids sort by creation time, so the primary key finds them."""
     oldest_kept = f"dlv_{ULID.from_datetime(timezone.now() - KEPT)}"
     old = Delivery.objects.filter(pk__lt=oldest_kept).order_by("pk").values_list("pk", flat=True)
     Delivery.objects.filter(pk__in=list(old[:FORGOTTEN_AT_ONCE])).exclude(state=Delivery.State.PENDING).delete()

@@ -1,4 +1,4 @@
-"""A webhook's signing secrets: shown once, sealed with the team's key. Two are active while one is replaced."""
+"""Signing secrets of webhooks: shown once, encrypted with the team's key. Two are active during a rotation."""
 
 import base64
 import secrets
@@ -36,7 +36,7 @@ def add(webhook: Webhook, overlap: timedelta) -> str:
 
 
 def opened(webhook: Webhook) -> list[str]:
-    """Those that sign now, the newest first."""
+    """Return the decrypted active secrets, the newest first."""
     rows = _active(webhook).order_by("-created_at").annotate(team_wrapped=keys.TEAM_WRAPPED)
     return [keys.opened(row, owner_of(row.webhook_id)) for row in rows]
 

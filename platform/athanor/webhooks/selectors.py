@@ -1,4 +1,4 @@
-"""Reads of webhooks and their deliveries, scoped by who asks."""
+"""Queries of webhooks and their deliveries, limited to what the caller may see."""
 
 from django.db.models import QuerySet
 
@@ -9,13 +9,16 @@ from athanor.webhooks.models import Delivery, Webhook
 
 
 def webhooks_of(who: Principal) -> QuerySet[Webhook]:
-    """Of the teams that they belong to and manage: an address may itself be a secret."""
+    """Return the webhooks of teams that the caller belongs to and manages: an address may itself be a secret."""
     teams = who.team_ids & who.teams_with(Permission.MANAGE)
     return _with_all(Webhook.objects.filter(team_id__in=teams)).order_by("team__name", "pk")
 
 
 def webhook_of(who: Principal, webhook_id: str) -> Webhook:
-    """Of their teams; whether they may manage it is for the caller to check."""
+    """Return a webhook of one of the caller's teams, or raise NotFound.
+
+    The caller of this function checks whether the user may manage it.
+    """
     row = _with_all(Webhook.objects.filter(team_id__in=who.team_ids)).filter(pk=webhook_id).first()
     if row is None:
         raise NotFound("webhook", webhook_id)
@@ -23,6 +26,7 @@ def webhook_of(who: Principal, webhook_id: str) -> Webhook:
 
 
 def delivery_of(who: Principal, delivery_id: str) -> Delivery:
+    """Return a delivery of one of the caller's teams, or raise NotFound."""
     rows = Delivery.objects.filter(team_id__in=who.team_ids).select_related("webhook")
     row = rows.filter(pk=delivery_id).first()
     if row is None:

@@ -1,4 +1,4 @@
-"""What a team's administrators do with webhooks. Every change is in the audit trail, no secret is."""
+"""Changes of webhooks by a team's administrators. Each is recorded in the audit trail, without secrets."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,12 +9,12 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.core import outbound, wakeups
+from athanor.core import outbound, task_triggers
 from athanor.core.errors import Conflict, NotFound, TooManyRequests
 from athanor.jobs import feed
 from athanor.webhooks import envelope, secrets
 from athanor.webhooks.models import Delivery, Webhook
-from athanor.webhooks.schedule import GIVE_UP_AFTER
+from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 MOST_OF_A_TEAM = 20
 DELETE_TRIES = 5
@@ -65,7 +65,7 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
 
 
 def delete(webhook: Webhook, actor: User) -> None:
-    """With its deliveries; what is being sent may still arrive."""
+    """Delete a webhook with its deliveries. A delivery that is being sent may still arrive."""
     for _ in range(DELETE_TRIES):
         try:
             _delete(webhook, actor)
@@ -120,7 +120,7 @@ def test(webhook: Webhook, actor: User) -> Delivery:
         delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
         delivery.save(force_insert=True)
         _try_now(webhook)
-        wakeups.hint_after_commit(wakeups.DELIVER)
+        task_triggers.trigger_after_commit(task_triggers.DELIVER)
         _record("webhook.test", webhook, actor, after={"delivery": delivery.id})
     return delivery
 
@@ -138,7 +138,7 @@ def redeliver(delivery: Delivery, actor: User) -> Delivery:
         row.next_try_at, row.gives_up_at = now, now + GIVE_UP_AFTER
         row.save(update_fields=["state", "tries", "finished_at", "next_try_at", "gives_up_at"])
         _try_now(row.webhook)
-        wakeups.hint_after_commit(wakeups.DELIVER)
+        task_triggers.trigger_after_commit(task_triggers.DELIVER)
         _record("webhook.redeliver", row.webhook, actor, after={"delivery": row.id})
     return row
 
@@ -153,7 +153,7 @@ def _locked(webhook: Webhook) -> Webhook:
 
 
 def _try_now(webhook: Webhook) -> None:
-    """Who asks by hand does not wait for the pause that a failing webhook is given."""
+    """End the pause of a failing webhook: a manual request does not wait for it."""
     Webhook.objects.filter(pk=webhook.pk).update(paused_until=None)
 
 

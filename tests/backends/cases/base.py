@@ -43,7 +43,7 @@ class Fault(StrEnum):
     SLOW = "slow"  # it succeeds, late but in time
     DOUBLED = "doubled"  # it reaches the backend twice
     EMPTY_LIST = "empty_list"  # what lists has lost its memory for a moment
-    STALE_LIST = "stale_list"  # what lists tells what was so before the fault began
+    STALE_LIST = "stale_list"  # listings return the state from before the fault
 
 
 UNANSWERED = frozenset({Fault.LOST_ANSWER, Fault.ERROR, Fault.TIMEOUT})
@@ -80,14 +80,14 @@ class Case(ABC):
     def submission(self, **changes: Any) -> Submission:
         return self.backend.render(self.plan(**changes))
 
-    def look(self, handle: Handle) -> Observation:
+    def observe(self, handle: Handle) -> Observation:
         return self.backend.observe([handle])[handle]
 
     def until(self, handle: Handle, presence: Presence, seconds: float = 30) -> Observation:
         seen: list[Observation] = []
 
         def is_so() -> bool:
-            seen.append(self.look(handle))
+            seen.append(self.observe(handle))
             return seen[-1].presence is presence
 
         wait_until(is_so, f"{handle} is {presence}", seconds)
@@ -117,7 +117,7 @@ class Case(ABC):
         return None
 
     def lose_node(self, handle: Handle) -> bool:
-        """Take away, at once and without a word, a machine on which it runs."""
+        """Remove a machine on which it runs, immediately and without notice."""
         return False
 
     def preempt(self, handle: Handle) -> bool:
@@ -137,5 +137,5 @@ class Case(ABC):
         return None
 
     def calls(self) -> int | None:
-        """How many calls were made to whatever is behind the backend, so far."""
+        """Return the number of calls made to the system behind the backend."""
         return None

@@ -28,11 +28,11 @@ class LocalCase(Case):
         return None
 
     def cancel_behind_our_back(self, handle: Handle) -> bool:
-        (agent,) = self.keeper_of(handle).children()
+        (agent,) = self.shim_of(handle).children()
         agent.kill()
         return True
 
-    def keeper_of(self, handle: Handle) -> psutil.Process:
+    def shim_of(self, handle: Handle) -> psutil.Process:
         return psutil.Process(int((self.root / handle.backend_name / folder.STARTED).read_text().split()[0]))
 
 

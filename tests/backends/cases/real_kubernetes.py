@@ -20,7 +20,7 @@ from athanor.backends.base import Handle
 from athanor.backends.facts import NodeState
 from athanor.backends.kubernetes import watch
 from athanor.backends.kubernetes.backend import KubernetesBackend
-from athanor.backends.kubernetes.client import Client, path
+from athanor.backends.kubernetes.client import KubernetesClient, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.names import ours
 from tests.backends.cases.base import PROGRAM, Case, Fault
@@ -59,7 +59,7 @@ class RealKubernetesCase(Case):
         shared = {"security": {"level": "privileged", "run_as_user": os.getuid(), "run_as_group": os.getgid()}}
         mounted = {"cache": {"host_path": str(root)}, "profile": {"cache_directory": str(root)}}
         self.config = configuration("-c", PROGRAM, str(root), **shared, **mounted)
-        self.client = Client(KubernetesConfig(**self.config))
+        self.client = KubernetesClient(KubernetesConfig(**self.config))
         self.proxy = Proxy(KubernetesConfig(**self.config))
         self.config.update(kubeconfig_file=str(self.proxy.kubeconfig(root)), context=None, timeout_seconds=3.0)
         self.backend = KubernetesBackend(**self.config)
@@ -107,7 +107,7 @@ class RealKubernetesCase(Case):
 
 def remove_namespaces(config: KubernetesConfig) -> None:
     """Those of this configuration, with all that is in them. Needs more rights than the platform has."""
-    client = Client(config)
+    client = KubernetesClient(config)
     for item in client.json("GET", path("v1", "namespaces"), labelSelector=ours(config))["items"]:
         client.request("DELETE", path("v1", "namespaces", "", item["metadata"]["name"]))
 

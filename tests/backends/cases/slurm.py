@@ -15,8 +15,8 @@ import pytest
 
 from athanor.backends.base import BackendUnavailable, Handle
 from athanor.backends.slurm.backend import SlurmBackend
-from athanor.backends.slurm.commands import Commands
-from athanor.backends.slurm.rest import Rest
+from athanor.backends.slurm.commands import CommandClient
+from athanor.backends.slurm.rest import RestClient
 from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport
 from deploy.local.handle import wait_until
 from tests.backends.cases.base import PROGRAM, Case, Fault
@@ -101,7 +101,7 @@ class SlurmCase(Case):
         self.meddle(backend)
 
     def meddle(self, backend: SlurmBackend) -> None:
-        assert isinstance(backend.client, Commands)
+        assert isinstance(backend.client, CommandClient)
         backend.client._transport = self.meddler
 
     def faulty(self, fault: Fault) -> AbstractContextManager[None]:
@@ -128,7 +128,7 @@ class SlurmCase(Case):
             self.cluster.run("scancel", said.strip())
 
     def lose_node(self, handle: Handle) -> bool:
-        (node, *_) = self.look(handle).nodes
+        (node, *_) = self.observe(handle).nodes
         self.cluster.kill_node(node)
         return True
 
@@ -207,7 +207,7 @@ class SlurmRestCase(SlurmCase):
         super().__init__(cluster, signals, transport=transport)
 
     def meddle(self, backend: SlurmBackend) -> None:
-        assert isinstance(backend.client, Rest)
+        assert isinstance(backend.client, RestClient)
         backend.client._http = httpx.Client(transport=MeddlerOverHttp(self, httpx.HTTPTransport()))
 
     def many(self, count: int) -> list[Handle]:

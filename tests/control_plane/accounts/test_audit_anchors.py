@@ -72,12 +72,12 @@ def test_an_anchored_trail_verifies_and_a_head_is_anchored_once(place: str, caps
     assert "2 anchors agree, the newest with record 5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_an_emptied_trail_is_reported(place: str, anew: bool) -> None:
+@pytest.mark.parametrize("recreated", [False, True])
+def test_an_emptied_trail_is_reported(place: str, recreated: bool) -> None:
     record(5)
     audit_anchors.write()
     execute_as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
-    if anew:
+    if recreated:
         record(7)
     assert any("5" in said and "anchored" in said for said in problems())
     with pytest.raises(AthanorError, match="differs from its anchors"):

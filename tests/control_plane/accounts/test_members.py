@@ -84,7 +84,7 @@ def test_members_come_change_and_go(admin: Api, team: Team, user: User, other_te
     _, secret = issue_token(User.objects.get(pk=bo), team, "t")
     assert with_token(secret).send("GET", "jobs").status_code == 200
     assert admin.send("DELETE", f"{members}/{bo}").status_code == 204
-    assert with_token(secret).send("GET", "jobs").status_code == 401, "at once"
+    assert with_token(secret).send("GET", "jobs").status_code == 401, "immediately"
     seen = AuditEvent.objects.filter(target_id=bo).order_by("seq").values_list("action", flat=True)
     assert list(seen) == ["session.begin", "member.add", "member.role", "member.remove"]
     changed = AuditEvent.objects.get(action="member.role")

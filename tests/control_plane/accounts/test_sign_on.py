@@ -14,7 +14,7 @@ from athanor.accounts import members
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, Team, User
 from athanor.accounts.roles import Role, parse_group_roles
 from athanor.accounts.services import issue_token
-from athanor.accounts.tickets import Ticket, still_good
+from athanor.accounts.stream_sessions import StreamSession, authorized_sessions
 from tests.control_plane.accounts.authenticators import totp
 from tests.control_plane.accounts.oidc_provider import Provider, sign_in
 
@@ -153,10 +153,10 @@ def test_a_stream_ends_when_the_last_sign_in_is_too_long_ago(provider: Provider,
     sign_in(provider)
     user = User.objects.get(username="grace")
     row, _ = issue_token(user, team, "ci")
-    ticket = Ticket(user.id, frozenset({team.id}), token_id=row.id)
-    assert still_good([ticket]) == {ticket}
+    session = StreamSession(user.id, frozenset({team.id}), token_id=row.id)
+    assert authorized_sessions([session]) == {session}
     User.objects.filter(pk=user.pk).update(signed_on_at=timezone.now() - timedelta(days=31))
-    assert still_good([ticket]) == set()
+    assert authorized_sessions([session]) == set()
 
 
 def test_service_accounts_passwords_and_a_limit_of_zero_are_not_concerned(

@@ -10,7 +10,7 @@ from django.utils import timezone
 from athanor.accounts import sign_on_checks
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, SignOnGrant, Team, User
 from athanor.accounts.services import issue_token
-from athanor.accounts.tickets import Ticket, still_good
+from athanor.accounts.stream_sessions import StreamSession, authorized_sessions
 from athanor.artifacts import rotation
 from athanor.core import encryption
 from tests.control_plane.accounts.oidc_provider import CLIENT_ID, CLIENT_SECRET, Provider, sign_in
@@ -50,11 +50,11 @@ def ask(token: str) -> Any:
 def test_a_user_whom_the_provider_refuses_loses_tokens_sessions_and_streams(checked: Provider, team: Team) -> None:
     client, _ = sign_in(checked)
     row, token = issue_token(grace(), team, "ci")
-    ticket = Ticket(grace().id, frozenset({team.id}), token_id=row.id)
+    session = StreamSession(grace().id, frozenset({team.id}), token_id=row.id)
     make_due()
     sign_on_checks.run_due()
     assert ask(token).status_code == 200
-    assert still_good([ticket]) == {ticket}
+    assert authorized_sessions([session]) == {session}
 
     checked.refuse_tokens = True  # the account there has ended
     sign_on_checks.run_due()
@@ -65,7 +65,7 @@ def test_a_user_whom_the_provider_refuses_loses_tokens_sessions_and_streams(chec
     assert (refused.status_code, refused.json()["code"]) == (401, "sign_on_expired")
     assert "refused to confirm grace" in refused.json()["detail"]
     assert client.get("/api/v1/jobs").status_code in (401, 403)
-    assert still_good([ticket]) == set()
+    assert authorized_sessions([session]) == set()
     event = AuditEvent.objects.get(action="user.sign_on_refused")
     assert event.after == {"provider_answered": "invalid_grant Token is not active"}
     assert not SignOnGrant.objects.exists()

@@ -177,7 +177,7 @@ def test_an_administrator_ends_the_delays_of_a_user(client: Any, ada: User, admi
 
 @pytest.mark.django_db(transaction=True)
 def test_tries_at_the_same_moment_are_all_counted() -> None:
-    """Many connections at once do not get more tries than one after another."""
+    """Many concurrent connections do not get more tries than one after another."""
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda _: _try_once(), range(24)))
     assert outcomes.count("taken") == 5

@@ -15,7 +15,7 @@ from athanor.dispatch import tokens
 from athanor.jobs import feed
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import AttemptStatus
-from athanor.telemetry import codec, folding
+from athanor.telemetry import codec, compaction
 from athanor.telemetry.models import LogChunk, MetricChunk, Progress
 from athanor.webhooks import envelope, publishing
 from athanor.webhooks import services as webhooks
@@ -206,7 +206,7 @@ def test_no_whole_number_of_an_agent_overflows_anything(agent: AgentClient, atte
             if beyond_column and not in_json:
                 assert answer.status_code in (400, 422), (path, value, answer.status_code)
     Attempt.objects.filter(pk=attempt.pk).update(status=AttemptStatus.ENDED.value)
-    folding.fold_due()  # raises for a rank, a step or a name that no column can hold
+    compaction.compact_due()  # raises for a rank, a step or a name that no column can hold
 
 
 def test_an_end_report_of_an_older_version_that_cannot_be_read_is_ignored(
@@ -255,7 +255,7 @@ def test_text_of_an_agent_with_a_nul_is_stored_without_it(agent: AgentClient, at
     manifest = _bodies(attempt)["checkpoints"] | {"torch_version": "2\x00"}
     assert agent("POST", "checkpoints", manifest).status_code == 201
     Attempt.objects.filter(pk=attempt.pk).update(status=AttemptStatus.ENDED.value)
-    folding.fold_due()
+    compaction.compact_due()
     assert not MetricChunk.objects.exists(), "what cannot be stored would be tried for ever"
 
 

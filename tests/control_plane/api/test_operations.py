@@ -12,7 +12,7 @@ from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import PlatformRole
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Cluster
-from athanor.core import leases, wakeups
+from athanor.core import leases, task_triggers
 from athanor.jobs.models import Attempt, Job
 from athanor.reconcilers import backlog
 from athanor.reconcilers.models import ReconcilerRun
@@ -65,42 +65,42 @@ def test_every_sweeper_says_its_invariant_and_when_nothing_is_due(operator: Api,
 def test_a_sweeper_that_never_ran_is_late_when_it_should_have(operator: Api, world: World) -> None:
     with as_owner():
         MigrationRecorder.Migration.objects.update(applied=timezone.now())
-    assert not sweeper(operator, wakeups.ADMIT)["late"], "the platform was made just now"
+    assert not sweeper(operator, task_triggers.ADMIT)["late"], "the platform was made just now"
     with as_owner():
         MigrationRecorder.Migration.objects.update(applied=timezone.now() - timedelta(hours=2))
-    assert sweeper(operator, wakeups.ADMIT)["late"]
+    assert sweeper(operator, task_triggers.ADMIT)["late"]
 
 
 def test_what_waits_for_a_sweeper_is_counted_until_it_has_run(operator: Api, submit: Submit, world: World) -> None:
     job = submit()
     Job.objects.update(updated_at=timezone.now() - timedelta(seconds=90))
-    due = sweeper(operator, wakeups.ADMIT)
+    due = sweeper(operator, task_triggers.ADMIT)
     assert due["rows_due"] == 1
     assert due["oldest_due_seconds"] >= 90
     attempt = drive.start(job)
-    assert sweeper(operator, wakeups.ADMIT)["rows_due"] == 0
-    assert sweeper(operator, wakeups.OBSERVE)["rows_due"] == 1
+    assert sweeper(operator, task_triggers.ADMIT)["rows_due"] == 0
+    assert sweeper(operator, task_triggers.OBSERVE)["rows_due"] == 1
     drive.observe.observe_due()
-    assert sweeper(operator, wakeups.OBSERVE)["rows_due"] == 0, "it was seen just now"
+    assert sweeper(operator, task_triggers.OBSERVE)["rows_due"] == 0, "it was seen just now"
     Cluster.objects.update(observed_at=timezone.now() - timedelta(seconds=60))
-    assert sweeper(operator, wakeups.OBSERVE)["oldest_due_seconds"] >= 60
+    assert sweeper(operator, task_triggers.OBSERVE)["oldest_due_seconds"] >= 60
     world.finish(attempt.backend_name, 1)
     drive.observe.observe_due()
-    assert sweeper(operator, wakeups.OBSERVE)["rows_due"] == 0
-    assert sweeper(operator, wakeups.FINALISE)["rows_due"] == 1
+    assert sweeper(operator, task_triggers.OBSERVE)["rows_due"] == 0
+    assert sweeper(operator, task_triggers.FINALISE)["rows_due"] == 1
 
 
 def test_a_run_is_noted_and_so_is_one_that_failed(operator: Api) -> None:
-    with backlog.recorded(wakeups.ADMIT):
+    with backlog.recorded(task_triggers.ADMIT):
         pass
-    with pytest.raises(ZeroDivisionError), backlog.recorded(wakeups.ADMIT):
+    with pytest.raises(ZeroDivisionError), backlog.recorded(task_triggers.ADMIT):
         1 / 0  # noqa: B018 - any error
-    shown = sweeper(operator, wakeups.ADMIT)
+    shown = sweeper(operator, task_triggers.ADMIT)
     assert shown["ran_at"]
     assert not shown["late"]
     assert shown["error"] == "ZeroDivisionError: division by zero"
     ReconcilerRun.objects.update(ran_at=timezone.now() - timedelta(seconds=11))
-    assert sweeper(operator, wakeups.ADMIT)["late"]
+    assert sweeper(operator, task_triggers.ADMIT)["late"]
 
 
 def test_an_object_without_a_live_attempt_is_shown_and_cancelled(

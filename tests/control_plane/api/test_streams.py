@@ -13,7 +13,7 @@ from django.db import OperationalError, transaction
 from athanor.accounts import members
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.services import issue_token
-from athanor.accounts.tickets import Ticket
+from athanor.accounts.stream_sessions import StreamSession
 from athanor.api.streams import asgi, hub, reads
 from athanor.api.streams.following import FOLLOWING, Following
 from athanor.jobs import events, feed, services
@@ -165,7 +165,7 @@ def test_what_happens_after_a_removal_is_not_delivered(
     path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However seldom tickets are checked without news, and with news in the same round."""
+    """However seldom sessions are checked without news, and with news in the same round."""
     monkeypatch.setattr(hub, "TICKET_TICKS", 10**9)
     leaver = make_user("leaver", team)
     token = issue_token(leaver, team, "t")[1]
@@ -194,7 +194,7 @@ def test_a_page_of_the_past_is_not_read_with_a_right_that_is_gone(
 ) -> None:
     job = submit()
     row, _ = issue_token(user, team, "t")
-    following = Following(Ticket(user.id, frozenset({team.id}), token_id=row.id), {team.id: 0}, {team.id: 0})
+    following = Following(StreamSession(user.id, frozenset({team.id}), token_id=row.id), {team.id: 0}, {team.id: 0})
 
     def revoke() -> None:
         ApiToken.objects.update(revoked_at="2026-01-01T00:00:00Z")
@@ -365,7 +365,7 @@ def test_a_stream_ends_after_a_while_so_that_followers_spread(
 
 
 def nobodys(user: User) -> Following:
-    return Following(Ticket(user.id, frozenset()), {}, {})
+    return Following(StreamSession(user.id, frozenset()), {}, {})
 
 
 def test_a_follower_without_a_team_ends_with_the_others_and_so_does_one_that_was_about_to_begin(user: User) -> None:

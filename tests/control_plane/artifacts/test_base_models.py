@@ -1,4 +1,4 @@
-"""A job goes on from a model: its team's by name or id, or a bucket's; its attempt is given that model and no other."""
+"""A job continues from a model of its team, by name or id, or of a bucket; its attempt can read only that model."""
 
 import copy
 import json

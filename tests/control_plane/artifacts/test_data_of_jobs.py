@@ -1,4 +1,4 @@
-"""What an attempt is told of the data sets of its job, and jobs that only prepare them."""
+"""What an attempt receives of the data sets of its job, and jobs that only prepare them."""
 
 from typing import Any
 
@@ -50,12 +50,12 @@ def test_an_attempt_is_told_every_part_of_a_mixture_and_given_its_key(
     assert run.cache_scope == job.team_id, "each team has its own part of a node's cache"
     assert [run.datasets[0].dataset_id, run.datasets[2].dataset_id] == ids[::-1]
     agent = AgentClient(attempt)
-    told = DataKeys.model_validate(agent("GET", "keys").json())
+    received = DataKeys.model_validate(agent("GET", "keys").json())
     for source in (run.datasets[0], run.datasets[2]):
         (part,) = source.raw[0].parts
         sealed = storage.get(part.key)
         assert sealed is not None
-        assert Sealer(told.of_dataset(source.dataset_id)).open(sealed, part) in (b"text", b"other")
+        assert Sealer(received.of_dataset(source.dataset_id)).open(sealed, part) in (b"text", b"other")
         answer = agent("POST", "storage:presign", {"operation": "get", "keys": [part.key]})
         assert answer.status_code == 200
     foreign = upload(api, b"third", name="three").json()["id"]

@@ -84,7 +84,7 @@ def test_a_damaged_object_is_refused_before_a_byte_is_used(api: Any, artifact: A
 
 
 def test_even_with_a_matching_manifest_a_swapped_part_does_not_open(artifact: Artifact) -> None:
-    """Whoever can write objects and rows, but has no key, cannot pass one part off as another."""
+    """Somebody who can write objects and rows, but has no key, cannot pass one part off as another."""
     sealer = keys.sealer(artifact.job_id, artifact.job.team)
     first, second = parts_of(artifact)
     ciphertext = storage.get(second["key"])

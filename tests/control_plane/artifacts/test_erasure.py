@@ -13,7 +13,7 @@ from django.utils import timezone
 from athanor.accounts import audit, members
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, PlatformRole, Role, Team, User
 from athanor.accounts.services import issue_token
-from athanor.accounts.tickets import Ticket, still_good
+from athanor.accounts.stream_sessions import StreamSession, authorized_sessions
 from athanor.artifacts import deletions, keys, storage, team_secrets, uploads
 from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, TeamKey, TeamSecret
 from athanor.compliance import certificates, erasure
@@ -83,12 +83,12 @@ def test_a_deleted_team_is_gone_for_its_members_at_once_and_comes_back(
     robot.credentials(HTTP_AUTHORIZATION=f"Bearer {issue_token(account, team, 'ci')[1]}")
     session = Api()
     session.force_login(user)
-    ticket = Ticket(user.id, frozenset({team.id}), token_id=ApiToken.objects.get(user=user).id)
+    stream = StreamSession(user.id, frozenset({team.id}), token_id=ApiToken.objects.get(user=user).id)
     preview = operator.send("GET", f"teams/{team.id}/deletion").json()
     assert (preview["kind"], preview["checkpoints"], preview["blocked_by"]) == ("team", 1, [])
     wanted = {"members": 1, "service_accounts": 1, "tokens": 2, "projects": 1, "jobs": 1, "secrets": 1, "webhooks": 1}
     assert wanted.items() <= preview["contents"].items()
-    assert still_good([ticket]) == {ticket}
+    assert authorized_sessions([stream]) == {stream}
     assert delivering.due_now().exists()
 
     deletion = operator.send("DELETE", f"teams/{team.id}").json()
@@ -96,7 +96,7 @@ def test_a_deleted_team_is_gone_for_its_members_at_once_and_comes_back(
     assert api.send("GET", "jobs").status_code == robot.send("GET", "jobs").status_code == 401
     assert session.send("GET", f"jobs/{job.id}").status_code == 404
     assert session.send("GET", "session").json()["teams"] == []
-    assert still_good([ticket]) == set()
+    assert authorized_sessions([stream]) == set()
     assert not delivering.due_now().exists()
     assert operator.send("GET", f"teams/{team.id}").status_code == 404
     assert [row["id"] for row in operator.send("GET", "deletions").json()["items"]] == [deletion["id"]]

@@ -1,4 +1,4 @@
-"""Traces of a running job's steps: asked for over the API, told to its agent, brought by it, downloaded."""
+"""Traces of a running job's steps: requested over the API, sent to its agent, uploaded by it, downloaded."""
 
 from collections.abc import Callable
 from typing import Any

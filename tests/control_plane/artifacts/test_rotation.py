@@ -1,4 +1,4 @@
-"""Master and team keys are replaced while jobs run; a rotation that is broken off goes on."""
+"""Master and team keys are replaced while jobs run; an interrupted rotation continues."""
 
 from collections.abc import Callable
 from typing import Any

@@ -13,7 +13,7 @@ from django.utils import timezone
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import Scope
 from athanor.accounts.services import issue_token
-from athanor.budgets import ledger, meter, rounds
+from athanor.budgets import ledger, meter, metering_cycle
 from athanor.budgets.models import Budget, SeriesPoint, Transfer
 from athanor.clusters.models import Pool
 from athanor.jobs.models import Attempt, Job, JobEvent
@@ -56,7 +56,7 @@ def run_for(job: Job, seconds: float) -> Attempt:
 
 def carry_on() -> None:
     meter.Meter.objects.update(due_at=timezone.now() - timedelta(seconds=1))
-    rounds.carry_on()
+    metering_cycle.run()
 
 
 def test_a_budget_is_made_seen_lowered_and_stops_the_run(
@@ -66,7 +66,7 @@ def test_a_budget_is_made_seen_lowered_and_stops_the_run(
     assert (made["current"]["available"], made["path"], made["hard"]) == (100 * HOUR, "red", True)
     job = submit(time_limit_seconds=2 * HOUR)
     run_for(job, 0)
-    rounds.carry_on()
+    metering_cycle.run()
     shown = api.send("GET", f"budgets/{made['id']}")
     assert shown.json()["current"]["reserved"] == 2 * HOUR, "the member sees it too"
     assert shown.json()["forecast"]["at_present_rate"] > 0
@@ -76,7 +76,7 @@ def test_a_budget_is_made_seen_lowered_and_stops_the_run(
     assert lowered.status_code == 200, lowered.content
     again = admin.send("PATCH", f"budgets/{made['id']}", {"amount": 11}, if_match=shown["ETag"])
     assert again.status_code == 412
-    rounds.carry_on()
+    metering_cycle.run()
     job.refresh_from_db()
     assert (job.status, job.reason) == ("pausing", "budget_exhausted")
     assert "Budget 'b' carries it only until" in job.reason_detail
@@ -230,9 +230,9 @@ def test_a_budget_that_is_no_longer_active_gives_back_what_it_reserved(
 ) -> None:
     made = make(100 * HOUR)
     drive.run(submit(time_limit_seconds=HOUR))
-    rounds.carry_on()
+    metering_cycle.run()
     assert admin.send("PATCH", f"budgets/{made['id']}", {"active": False}).status_code == 200
-    rounds.carry_on()
+    metering_cycle.run()
     shown = admin.send("GET", f"budgets/{made['id']}").json()
     assert shown["current"]["reserved"] == 0 and not shown["active"]
     assert admin.send("GET", "budgets").json()["items"] == []

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from athanor.accounts.models import Team
 from athanor.backends.fake.backend import World
-from athanor.budgets import faults, ledger, meter, quotes, usage
+from athanor.budgets import ledger, meter, refunds, reservations, usage
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation, Transfer, UsageHour
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
@@ -71,7 +71,7 @@ def sound() -> None:
 def test_a_run_reserves_its_time_is_counted_and_releases_the_rest(submit: Callable, budget: Callable) -> None:
     held = budget(10 * HOUR)
     job = submit(time_limit_seconds=2 * HOUR, resources={"cluster": "fake", "processes_per_node": 2})
-    found = quotes.quotes([job], NOON)
+    found = reservations.plan_reservations([job], NOON)
     assert found.costs == {job.id: ((held.id, 4 * HOUR),)}
     assert [(row.available, row.hard) for row in found.budgets] == [(10 * HOUR, True)]
     admit(job, NOON)
@@ -114,7 +114,7 @@ def test_at_the_end_of_a_period_the_rest_is_released_and_reserved_in_the_next(
     meter.count_due(NOON + timedelta(hours=11))
     late = NOON + timedelta(hours=12, seconds=5)
     assert meter.count_due(late) == []
-    meter.turn_over(late)
+    meter.roll_over(late)
     assert state(held) == (8 * HOUR, 0, 12 * HOUR)
     assert state(held, late) == (8 * HOUR, 12 * HOUR - 5, 5)
     assert not Transfer.objects.filter(kind="overrun").exists()
@@ -126,11 +126,11 @@ def test_a_job_that_waits_for_its_launch_is_reserved_for_in_the_new_period(submi
     job = submit(time_limit_seconds=24 * HOUR)
     admit(job, NOON)
     late = NOON + timedelta(hours=13)
-    assert quotes.quotes([job], late).budgets[0].available == 0, "what holds slots comes first"
-    assert meter.turn_over(late)
+    assert reservations.plan_reservations([job], late).budgets[0].available == 0, "what holds slots comes first"
+    assert meter.roll_over(late)
     assert state(held) == (20 * HOUR, 0, 0)
     assert state(held, late) == (0, 20 * HOUR, 0), "it asked for 23 hours of that day"
-    assert not meter.turn_over(late), "once"
+    assert not meter.roll_over(late), "once"
     sound()
 
 
@@ -146,7 +146,7 @@ def test_a_hard_budget_stops_a_run_in_time_for_its_checkpoint(submit: Callable, 
         book = ledger.Book([period.pk], [], NOON)
         book.adjust(period.pk, 600 - 2 * HOUR)
         book.write()
-    assert meter.turn_over(NOON + timedelta(seconds=110))
+    assert meter.roll_over(NOON + timedelta(seconds=110))
     assert state(held) == (0, 500, 100)
     assert meter.count_due(NOON + timedelta(seconds=110)) == []
     assert Meter.objects.get().due_at <= NOON + timedelta(seconds=600 - meter.SAVING_SECONDS)
@@ -179,7 +179,7 @@ def test_what_a_fault_lost_is_paid_back_and_recorded_apart(submit: Callable, bud
     attempt.refresh_from_db()
     for _ in range(2):  # the second time changes nothing
         with transaction.atomic():
-            faults.settle(attempt, job, NOON + timedelta(seconds=700))
+            refunds.refund_lost_work(attempt, job, NOON + timedelta(seconds=700))
     with transaction.atomic():
         transitions.move(job, JobStatus.QUEUED, reason=Reason.NODE_LOST, actor="test")
     assert state(hours) == (10 * HOUR - 700, 0, 700)
@@ -193,8 +193,8 @@ def test_what_a_fault_lost_is_paid_back_and_recorded_apart(submit: Callable, bud
 def test_budgets_of_every_node_above_are_charged(submit: Callable, budget: Callable) -> None:
     own, all_, other = budget(HOUR), budget(2 * HOUR, node=quotas.root()), budget(3, accelerator="h100")
     job = submit(time_limit_seconds=60)
-    assert dict(quotes.quotes([job], NOON).costs[job.id]) == {own.id: 60, all_.id: 60}
-    assert other.id not in dict(quotes.quotes([job], NOON).costs[job.id])
+    assert dict(reservations.plan_reservations([job], NOON).costs[job.id]) == {own.id: 60, all_.id: 60}
+    assert other.id not in dict(reservations.plan_reservations([job], NOON).costs[job.id])
 
 
 def test_a_budget_that_was_made_while_a_job_runs_is_charged_from_then_on(submit: Callable, budget: Callable) -> None:
@@ -203,7 +203,7 @@ def test_a_budget_that_was_made_while_a_job_runs_is_charged_from_then_on(submit:
     attempt = launch(job, NOON - timedelta(minutes=30))
     meter.count_due(NOON)
     held = budget(10 * HOUR)
-    assert meter.turn_over(NOON)
+    assert meter.roll_over(NOON)
     assert state(held) == (8.5 * HOUR, 1.5 * HOUR, 0)
     finish(job, attempt, NOON + timedelta(seconds=10))
     assert state(held) == (10 * HOUR - 10, 0, 10)
@@ -231,7 +231,7 @@ def test_recent_use_fades_by_its_half_life(submit: Callable) -> None:
 def test_the_ledger_cannot_be_changed(budget: Callable) -> None:
     held = budget(5)
     with transaction.atomic():
-        ledger.opened(held, int(NOON.timestamp()), int(NOON.timestamp()) + 60, timezone.now())
+        ledger.open_period(held, int(NOON.timestamp()), int(NOON.timestamp()) + 60, timezone.now())
     for change in (lambda: Transfer.objects.update(amount=1), lambda: Transfer.objects.all()._raw_delete("default")):
         with pytest.raises(DatabaseError, match="append-only"), transaction.atomic():
             change()
@@ -243,7 +243,7 @@ def test_through_the_real_sweepers(submit: Callable, budget: Callable, world: Wo
     job = submit(time_limit_seconds=60)
     attempt = drive.run(job)
     now = timezone.now()
-    meter.turn_over(now)
+    meter.roll_over(now)
     assert 0 < state(held, now)[1] <= 60
     world.finish(attempt.backend_name, 1)
     drive.settle()

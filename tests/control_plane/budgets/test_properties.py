@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from athanor.accounts.models import Team
-from athanor.budgets import faults, ledger, meter, quotes
+from athanor.budgets import ledger, meter, refunds, reservations
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation, Transfer, UsageHour
 from athanor.budgets.periods import Every, bounds, seconds_of
 from athanor.clusters.models import Pool
@@ -59,7 +59,7 @@ class World:
         job = self._job(index)
         if job.status != JobStatus.QUEUED.value:
             return
-        found = quotes.quotes([job], self.now)
+        found = reservations.plan_reservations([job], self.now)
         left = {row.id: row.available for row in found.budgets if row.hard}
         if any(amount > left.get(budget, amount) for budget, amount in found.costs[job.id]):
             return
@@ -91,7 +91,7 @@ class World:
             Budget.objects.filter(pk=budget.pk).update(amount=facts[1])
             budget.refresh_from_db()
             start, end = bounds(Every(budget.period), self.now)
-            period = ledger.opened(budget, seconds_of(start), seconds_of(end), self.now)
+            period = ledger.open_period(budget, seconds_of(start), seconds_of(end), self.now)
             book = ledger.Book([period.pk], [], self.now)
             if difference := budget.amount - book.periods[period.pk].amount:
                 book.adjust(period.pk, difference)
@@ -101,7 +101,7 @@ class World:
 
     def round(self, _: None) -> None:
         meter.count_due(self.now)
-        meter.turn_over(self.now)
+        meter.roll_over(self.now)
         meter.count_due(self.now)
 
     def _job(self, index: int) -> Job:
@@ -116,7 +116,7 @@ class World:
         attempt.refresh_from_db()
         with transaction.atomic():
             if lost is not None:
-                faults.settle(attempt, job, self.now - timedelta(seconds=lost))
+                refunds.refund_lost_work(attempt, job, self.now - timedelta(seconds=lost))
             transitions.move(job, JobStatus.QUEUED, reason=Reason.NODE_LOST, actor="test")
 
     def check(self) -> None:
@@ -198,7 +198,7 @@ def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: 
     def guarded(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - reported to the test's own thread
             failures.append(error)
         finally:
             connection.close()
@@ -209,7 +209,7 @@ def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: 
                 rows = Meter.objects.select_for_update(no_key=True).filter(closed=False).order_by("pk")
                 Meter.objects.filter(pk__in=[row.pk for row in rows]).update(due_at=NOON)
             meter.count_due(NOON + timedelta(seconds=second))
-            meter.turn_over(NOON + timedelta(seconds=second))
+            meter.roll_over(NOON + timedelta(seconds=second))
 
     def ended(mine: list[int]) -> None:
         for index in mine:
@@ -220,7 +220,7 @@ def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: 
                 Attempt.objects.filter(pk=attempt.pk).update(status="ended", ended_at=later)
                 attempt.refresh_from_db()
                 if index % 2:
-                    faults.settle(attempt, job, later - timedelta(seconds=300))
+                    refunds.refund_lost_work(attempt, job, later - timedelta(seconds=300))
                 transitions.move(job, JobStatus.QUEUED, reason=Reason.NODE_LOST, actor="test")
 
     def admitted() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from athanor.budgets import tariff
-from athanor.budgets.forecast import forecast
+from athanor.budgets.cost_forecast import forecast
 from athanor.budgets.periods import Every, bounds, pieces, seconds_of
 from athanor.budgets.tariff import Point, Rule, Steps
 
@@ -18,7 +18,7 @@ steps = st.lists(
 
 
 def made(found: list[tuple[int, int]]) -> Steps:
-    return tariff.joined(sorted(found))
+    return tariff.join_steps(sorted(found))
 
 
 @given(steps, st.integers(0, 4000), st.integers(0, 4000))
@@ -78,7 +78,7 @@ def test_a_point_holds_up_to_the_next_and_not_for_ever() -> None:
     assert [series.at(second) for second in (99, 100, 199, 200, 499, 500, 1000, 1299, 1300)] == [
         None, 5, 5, 7, 7, None, 9, 9, None,
     ]  # fmt: skip
-    over = tariff.overlaid(series, Steps((0,), (1,)))
+    over = tariff.overlay(series, Steps((0,), (1,)))
     assert [over.at(second) for second in (50, 150, 600, 2000)] == [1, 5, 1, 1]
     assert tariff.by_points([], timedelta(seconds=1)).at(5) is None
 

@@ -164,7 +164,7 @@ def test_a_change_needs_the_reading_it_is_based_on(operator: Api, path: str, iro
     operator.send("POST", f"{path}:probe")
     wider = {"world": iron.written["name"], "timeout_seconds": 9}
     changed = operator.send("PATCH", path, {"config": wider}, if_match=tag)
-    assert changed.status_code == 200, "an examination in between is no change of what was decided upon"
+    assert changed.status_code == 200, "a health check in between does not change the ETag"
     assert changed.json()["setup"]["config"] == wider
     stale = operator.send("PATCH", path, {"enabled": False}, if_match=tag)
     assert (stale.status_code, stale.json()["code"]) == (412, "changed")
@@ -196,7 +196,7 @@ def test_a_disabled_cluster_admits_nothing_new_and_ends_nothing(
     assert (refused.status_code, refused.json()["code"]) == (409, "pool_in_use")
 
 
-def test_examinations_are_kept_when_they_differ(operator: Api, path: str, iron: World) -> None:
+def test_health_checks_are_stored_when_they_differ(operator: Api, path: str, iron: World) -> None:
     for _ in range(3):
         assert operator.send("POST", f"{path}:probe").json()["usable"]
     iron.findings = [Finding("answer", Level.ERROR, "munge is down", "start munged")]
@@ -224,8 +224,8 @@ def test_a_quarantined_node_is_avoided_drained_and_given_back(operator: Api, pat
     assert iron.nodes["g1"].state is NodeState.READY
     assert quarantined_names(cluster) == ()
     assert operator.send("POST", f"{path}/nodes/g1:release").json()["code"] == "not_quarantined"
-    told = operator.send("GET", f"{path}/nodes/g1/incidents").json()["items"]
-    assert [(item["kind"], item["actor"]) for item in told] == [("released", "root"), ("quarantined", "root")]
+    incidents = operator.send("GET", f"{path}/nodes/g1/incidents").json()["items"]
+    assert [(item["kind"], item["actor"]) for item in incidents] == [("released", "root"), ("quarantined", "root")]
     assert set(AuditEvent.objects.values_list("action", flat=True)) >= {"node.quarantine", "node.release"}
 
 

@@ -1,4 +1,4 @@
-"""Inventories and examinations by the clock."""
+"""Periodic inventory sync and health checks."""
 
 import uuid
 from collections.abc import Iterator
@@ -93,9 +93,9 @@ def test_a_cluster_that_is_away_hides_no_other_and_says_so(iron: World) -> None:
     broken = Cluster.objects.create(name="copper", kind="fake_cluster", config={"no_such_field": 1})
     iron.away = 10
     inventory_sync.survey_due()
-    told = {row.cluster.name: row.problem for row in Survey.objects.select_related("cluster")}
-    assert told["iron"] == "the backend is away"
-    assert "no_such_field" in told["copper"]
+    problems = {row.cluster.name: row.problem for row in Survey.objects.select_related("cluster")}
+    assert problems["iron"] == "the backend is away"
+    assert "no_such_field" in problems["copper"]
     assert not ClusterProbe.objects.get(cluster__name="iron").usable
     assert not ClusterProbe.objects.filter(cluster=broken).exists()
     iron.away = 0
@@ -121,7 +121,7 @@ def test_an_inventory_and_an_observation_do_not_wait_for_each_other(
     assert claimed[0].pk == Cluster.objects.get().pk
 
 
-def test_findings_of_the_platform_itself_belong_to_every_examination(iron: World, settings: Any) -> None:
+def test_findings_of_the_platform_itself_belong_to_every_health_check(iron: World, settings: Any) -> None:
     iron.findings = [Finding("answer", Level.OK, "fine")]
     inventory_sync.survey_due()
     findings = {finding["check"]: finding for finding in ClusterProbe.objects.get().findings}

@@ -13,7 +13,7 @@ from athanor.accounts.failures import LONGEST_PAUSE, TRIES, TRIES_BEFORE_RECORD
 from athanor.accounts.models import AuditEvent, WorkFailure
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Pool
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.dispatch import finalise, plan_builder, recovery, stop
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job
@@ -77,13 +77,13 @@ def test_administrators_see_what_fails_and_what_was_given_up(
     attempt = drive.run(job)
     monkeypatch.setattr(finalise, "_finalise", fail)
     drive.end(world, attempt, EndClass.COMPLETED)
-    assert (state_of(wakeups.FINALISE).rows_failing, state_of(wakeups.FINALISE).rows_given_up) == (1, 0)
+    assert (state_of(task_triggers.FINALISE).rows_failing, state_of(task_triggers.FINALISE).rows_given_up) == (1, 0)
     for _ in range(1, TRIES):
         pass_pause()
         finalise.finalise_due()
-    assert (state_of(wakeups.FINALISE).rows_failing, state_of(wakeups.FINALISE).rows_given_up) == (0, 1)
+    assert (state_of(task_triggers.FINALISE).rows_failing, state_of(task_triggers.FINALISE).rows_given_up) == (0, 1)
     failing = AuditEvent.objects.get(action="work.failing")
-    assert failing.after == {"task": wakeups.FINALISE, "tries": TRIES_BEFORE_RECORD, "error": "KeyError"}
+    assert failing.after == {"task": task_triggers.FINALISE, "tries": TRIES_BEFORE_RECORD, "error": "KeyError"}
     ended = AuditEvent.objects.get(action="job.abandon")
     assert (ended.target_id, ended.team_id, ended.before) == (job.id, job.team_id, {"status": "running"})
 
@@ -139,7 +139,7 @@ def test_a_success_ends_the_count_and_pauses_grow_up_to_a_limit(db: None) -> Non
     pauses = []
     for _ in range(TRIES + 8):
         pass_pause()
-        failures.run_isolated(wakeups.FINALISE, "work", fail, give_up=fail)
+        failures.run_isolated(task_triggers.FINALISE, "work", fail, give_up=fail)
         row = WorkFailure.objects.get()
         pauses.append(row.next_try_at - row.last_at)
     assert row.given_up_at is None, "giving it up failed too"
@@ -147,7 +147,7 @@ def test_a_success_ends_the_count_and_pauses_grow_up_to_a_limit(db: None) -> Non
     assert (pauses[0], pauses[1]) == (timedelta(seconds=15), timedelta(seconds=30))
     assert pauses[-1] == LONGEST_PAUSE
     pass_pause()
-    failures.run_isolated(wakeups.FINALISE, "work", lambda: None)
+    failures.run_isolated(task_triggers.FINALISE, "work", lambda: None)
     assert not WorkFailure.objects.exists()
 
 

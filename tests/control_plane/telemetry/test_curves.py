@@ -1,4 +1,4 @@
-"""Curves of any range read few rows, whatever was folded, spliced and thinned out."""
+"""Curves of any range read few rows, whatever was compacted, spliced and thinned out."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from django.utils import timezone
 from athanor.core import ids
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
-from athanor.telemetry import codec, curves, folding, ingest, pyramid, retention
+from athanor.telemetry import codec, compaction, curves, ingest, retention, rollups
 from athanor.telemetry.models import MetricBlock, MetricChunk, MetricSegment, MetricSeries, Progress, Writer
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
@@ -55,7 +55,7 @@ def send(attempt: Attempt, points: list[MetricPoint], batch: int = 500) -> None:
 
 
 def read(job: Job, name: str = "train/loss", **asked: Any) -> dict[int, float]:
-    found = curves.curves(curves.Asked([job.id], **asked)).get((job.id, name), pyramid.NO_POINTS)
+    found = curves.curves(curves.Asked([job.id], **asked)).get((job.id, name), rollups.NO_POINTS)
     return dict(zip(found[0].astype(int).tolist(), found[2].tolist(), strict=True))
 
 
@@ -71,8 +71,8 @@ def test_every_point_comes_back_however_it_was_sent(attempt: Attempt, batch: int
     count = 40 if batch == 1 else 2600
     send(attempt, [point(step) for step in range(1, count + 1)], batch)
     assert read(attempt.job, points=5000) == {step: wave(step) for step in range(1, count + 1)}
-    assert Progress.objects.get(job=attempt.job).loose_rows < folding.ROWS
-    assert MetricChunk.objects.count() <= folding.ROWS
+    assert Progress.objects.get(job=attempt.job).loose_rows < compaction.ROWS
+    assert MetricChunk.objects.count() <= compaction.ROWS
 
 
 def test_points_are_never_rows(attempt: Attempt) -> None:
@@ -127,9 +127,9 @@ def test_means_with_the_lowest_and_highest_of_each_stretch(attempt: Attempt) -> 
     key = (attempt.job_id, "loss")
     buckets = curves.averages(curves.Asked([attempt.job_id], points=50))[key]
     assert buckets.shape[1] <= 50
-    assert buckets[pyramid.COUNT].sum() == 10_000
-    assert abs(buckets[pyramid.SUM].sum() / 10_000 - 4.5) < 1e-9
-    assert (set(buckets[pyramid.LOW]), set(buckets[pyramid.HIGH])) == ({0.0}, {9.0})
+    assert buckets[rollups.COUNT].sum() == 10_000
+    assert abs(buckets[rollups.SUM].sum() / 10_000 - 4.5) < 1e-9
+    assert (set(buckets[rollups.LOW]), set(buckets[rollups.HIGH])) == ({0.0}, {9.0})
 
 
 def test_sparse_series_and_values_that_are_not_finite(attempt: Attempt) -> None:
@@ -141,14 +141,14 @@ def test_sparse_series_and_values_that_are_not_finite(attempt: Attempt) -> None:
     assert curves.names_of([attempt.job_id]) == ["eval", "loss"]
 
 
-def test_the_sweeper_folds_what_an_ended_attempt_left(attempt: Attempt) -> None:
+def test_the_sweeper_compacts_what_an_ended_attempt_left(attempt: Attempt) -> None:
     send(attempt, [point(step) for step in range(100)], 10)
-    assert folding.fold_due() == 0, "it may go on"
+    assert compaction.compact_due() == 0, "it may go on"
     Attempt.objects.update(status=AttemptStatus.ENDED.value)
-    assert folding.fold_due() == 1
+    assert compaction.compact_due() == 1
     assert (MetricChunk.objects.count(), Progress.objects.get().loose_rows) == (0, 0)
     assert read(attempt.job) == {step: wave(step) for step in range(100)}
-    assert folding.fold_due() == 0
+    assert compaction.compact_due() == 0
 
 
 def test_retention_takes_the_finest_resolution_of_long_series_first(attempt: Attempt) -> None:
@@ -226,7 +226,7 @@ def test_one_jobs_metrics_by_range_and_attempt(api: Api, attempt: Attempt) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_the_version_before_stored_stays_readable_and_is_folded(attempt: Attempt) -> None:
+def test_what_the_version_before_stored_stays_readable_and_is_compacted(attempt: Attempt) -> None:
     """Its tables are filled as it did it, then upgraded with their rows."""
     before = [("telemetry", "0002_row_security")]
     newest = MigrationExecutor(connection).loader.graph.leaf_nodes("telemetry")
@@ -258,6 +258,6 @@ def test_what_the_version_before_stored_stays_readable_and_is_folded(attempt: At
     progress = Progress.objects.get(job=attempt.job)
     assert (progress.loose_rows, progress.loose_lines) == (40, 3)
     Attempt.objects.update(status=AttemptStatus.ENDED.value)
-    assert folding.fold_due() == 2
+    assert compaction.compact_due() == 2
     assert not MetricChunk.objects.exists()
     assert read(attempt.job, "loss") == expected

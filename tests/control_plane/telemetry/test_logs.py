@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from athanor.artifacts.models import Artifact
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
-from athanor.telemetry import codec, folding, ingest, logs, retention
+from athanor.telemetry import codec, compaction, ingest, logs, retention
 from athanor.telemetry.logs import Sought
 from athanor.telemetry.models import LogChunk
 from tests.control_plane import drive
@@ -71,11 +71,11 @@ def test_logs_are_read_forwards_from_a_cursor_and_backwards_from_the_end(attempt
 
 
 @pytest.mark.parametrize("batch", [3, 400, 1700])
-def test_nothing_is_lost_or_doubled_by_folding(attempt: Attempt, batch: int) -> None:
+def test_nothing_is_lost_or_doubled_by_compaction(attempt: Attempt, batch: int) -> None:
     texts = [f"step {number} of many" for number in range(3400)]
     for sequence, start in enumerate(range(0, len(texts), batch)):
         send(attempt, sequence, texts[start : start + batch])
-    assert LogChunk.objects.filter(signature=None).count() <= folding.LINES
+    assert LogChunk.objects.filter(signature=None).count() <= compaction.LINES
     assert all_pages(attempt.job, 170) == list(range(3400))
     assert texts_of(backwards(attempt.job, 3400)) == texts
     assert [line.text for line in logs.every_line(attempt)] == texts
@@ -140,11 +140,11 @@ def test_lines_go_when_they_are_old_and_in_the_archive(attempt: Attempt) -> None
     assert forwards(attempt.job).lines == []
 
 
-def test_the_sweeper_folds_lines_that_an_ended_attempt_left(attempt: Attempt) -> None:
+def test_the_sweeper_compacts_lines_that_an_ended_attempt_left(attempt: Attempt) -> None:
     for sequence in range(5):
         send(attempt, sequence, ["a", "b"])
     Attempt.objects.update(status=AttemptStatus.ENDED.value)
-    assert folding.fold_due() == 1
+    assert compaction.compact_due() == 1
     assert (LogChunk.objects.count(), LogChunk.objects.filter(signature=None).count()) == (1, 0)
     assert texts_of(forwards(attempt.job)) == ["a", "b"] * 5
 

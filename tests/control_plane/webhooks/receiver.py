@@ -1,4 +1,4 @@
-"""A real HTTP receiver, which answers as it is told and keeps what it got."""
+"""A real HTTP receiver, which answers as configured and stores what it received."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and told of."""
+"""From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and reported."""
 
 import base64
 import logging
@@ -67,7 +67,7 @@ def make_due() -> None:
 def test_an_event_arrives_as_a_signed_cloudevent(
     made: Callable, receiver: Receiver, submit: Callable[..., Job], team: Team
 ) -> None:
-    submit()  # before there was a webhook: not told
+    submit()  # before there was a webhook: not delivered
     webhook = made()
     job = submit()
     run()
@@ -168,7 +168,7 @@ def test_a_receiver_that_is_down_is_not_asked_for_each_event_that_waits_for_it(
     receiver.answers = []
     make_due()
     run()
-    assert not Delivery.objects.exclude(state="delivered").exists(), "it is back: all at once"
+    assert not Delivery.objects.exclude(state="delivered").exists(), "it is back: all are delivered"
 
 
 def test_what_could_not_be_tried_in_time_says_so(
@@ -233,7 +233,7 @@ def test_a_worker_that_dies_between_sending_and_noting_it_sends_again(
     WorkFailure.objects.update(next_try_at=timezone.now())
     delivering.deliver_due()
     assert len(receiver.received) == 2
-    assert receiver.received[0].event["id"] == receiver.received[1].event["id"], "so the receiver can tell"
+    assert receiver.received[0].event["id"] == receiver.received[1].event["id"], "so the receiver can deduplicate"
     assert Delivery.objects.get().state == "delivered"
 
 
@@ -384,8 +384,8 @@ def test_what_one_address_did_not_take_is_not_held_against_another(
     later = timezone.now() + timedelta(minutes=5)
     failing.update(consecutive_failures=9, failing_since=timezone.now() - timedelta(hours=71), paused_until=later)
     assert admin.send("PATCH", f"webhooks/{webhook['id']}", {"name": "same"}).json()["consecutive_failures"] == 9
-    mended = admin.send("PATCH", f"webhooks/{webhook['id']}", {"url": f"{receiver.url}-new"}).json()
-    assert (mended["consecutive_failures"], mended["failing_since"]) == (0, None)
+    changed = admin.send("PATCH", f"webhooks/{webhook['id']}", {"url": f"{receiver.url}-new"}).json()
+    assert (changed["consecutive_failures"], changed["failing_since"]) == (0, None)
     assert failing.get().paused_until is None
 
 

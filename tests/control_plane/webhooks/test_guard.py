@@ -9,7 +9,7 @@ import pytest
 
 from athanor.core import outbound
 from athanor.core.errors import Invalid
-from athanor.webhooks import envelope, schedule
+from athanor.webhooks import envelope, retry_schedule
 from tests.control_plane.conftest import Api
 from tests.control_plane.webhooks.receiver import Receiver
 from trainer.contract.addresses import Allowed, Refused, check, origin_of, resolve
@@ -88,14 +88,14 @@ def test_a_public_name_of_a_private_address_is_refused(addresses: list[str], mon
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     with pytest.raises(Refused, match="does not lead to a public address") as refused:
         resolve("https://rebinding.example.org/", NONE)
-    assert not any(address in str(refused.value) for address in addresses), "an address inside is told to nobody"
+    assert not any(address in str(refused.value) for address in addresses), "internal addresses are not revealed"
     outcome = outbound.post("https://rebinding.example.org/", b"{}", {}, NONE)
     assert (outcome.status, outcome.is_success) == (0, False)
     assert outcome.error.startswith("not sent: ")
 
 
 def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the error tells which names exist in the platform's network."""
+    """Otherwise the error reveals which names exist in the platform's network."""
 
     def inside(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
@@ -108,8 +108,8 @@ def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch
         monkeypatch.setattr(socket, "getaddrinfo", answer)
         errors.append(outbound.post("https://db.internal/", b"{}", {}, NONE).error)
     assert errors[0] == errors[1] == "not sent: db.internal does not lead to a public address"
-    told = outbound.post("https://db.internal/", b"{}", {}, Allowed("db.internal")).error
-    assert "Name or service not known" in told, "what an administrator has allowed is explained"
+    message = outbound.post("https://db.internal/", b"{}", {}, Allowed("db.internal")).error
+    assert "Name or service not known" in message, "what an administrator has allowed is explained"
 
 
 @pytest.mark.parametrize(
@@ -179,30 +179,30 @@ def test_nobody_there_and_no_tls_there_are_failures_like_others() -> None:
 
 def test_tries_become_rarer_and_end_after_72_hours() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    ends, waits, tries = now + schedule.GIVE_UP_AFTER, [], 0
+    ends, waits, tries = now + retry_schedule.GIVE_UP_AFTER, [], 0
     while True:
         tries += 1
-        following = schedule.next_try(tries, now, ends, 0.5)
+        following = retry_schedule.next_try(tries, now, ends, 0.5)
         if following is None:
             break
         waits.append(following - now)
         now = following
-    assert waits[:3] == [timedelta(seconds=s) for s in schedule.FIRST_WAITS_SECONDS[:3]]
+    assert waits[:3] == [timedelta(seconds=s) for s in retry_schedule.FIRST_WAITS_SECONDS[:3]]
     assert waits[:-1] == sorted(waits[:-1])
     assert now == ends, "the last try is at the very end"
     assert 15 <= tries <= 40
-    early, late = (schedule.next_try(1, now - timedelta(hours=1), ends, chance) for chance in (0.0, 0.99))
+    early, late = (retry_schedule.next_try(1, now - timedelta(hours=1), ends, chance) for chance in (0.0, 0.99))
     assert early is not None
     assert late is not None
     assert early < late
 
 
 def test_types_ask_for_themselves_and_what_lies_below() -> None:
-    assert envelope.wanted([], "job.submitted")
-    assert envelope.wanted(["job"], "job.status.failed")
-    assert envelope.wanted(["job.status"], "job.status.failed")
-    assert not envelope.wanted(["job.status.failed"], "job.status.succeeded")
-    assert not envelope.wanted(["job.stat"], "job.status.failed")
+    assert envelope.is_subscribed([], "job.submitted")
+    assert envelope.is_subscribed(["job"], "job.status.failed")
+    assert envelope.is_subscribed(["job.status"], "job.status.failed")
+    assert not envelope.is_subscribed(["job.status.failed"], "job.status.succeeded")
+    assert not envelope.is_subscribed(["job.stat"], "job.status.failed")
 
 
 @pytest.mark.django_db

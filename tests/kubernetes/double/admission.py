@@ -73,7 +73,7 @@ def _within_quota(store: Store, pod: Object) -> None:
 
 
 def warning_of(store: Store, job: Object) -> str:
-    """A Job is not refused for its pods; whoever makes it is warned."""
+    """A Job is not refused for its pods; its creator gets a warning."""
     namespace = store.get("namespaces", "", job["metadata"]["namespace"])
     if (namespace["metadata"].get("labels") or {}).get(WARN) != "restricted":
         return ""

@@ -274,7 +274,7 @@ class Cluster:
             self.store.changed.notify_all()
 
     def insert_jobs(self, manifests: list[Object]) -> None:
-        """Many that wait, at once. They are kept as they are given."""
+        """Add many that wait, in one step. They are stored as given."""
         for item in manifests:
             item["status"] = {"conditions": [], "startTime": self.store.now(), "active": 0}
         self.store.insert_quietly("jobs", manifests)

@@ -66,7 +66,7 @@ class Kubelet:
             one.process.wait()
 
     def kill_node(self, name: str) -> None:
-        """Its processes are gone at once, and nobody says so."""
+        """Kill its processes immediately, without a report."""
         self.dead_nodes.add(name)
         for one in list(self._running.values()):
             if one.pod["spec"]["nodeName"] == name:
@@ -231,7 +231,7 @@ class Kubelet:
     ) -> None:
         """Say how the container ended; a pod that is to be deleted needs no kubelet any more."""
 
-        def tell(draft: Object) -> None:
+        def update(draft: Object) -> None:
             if not is_over(draft):
                 draft["status"]["phase"] = "Succeeded" if code == 0 and not is_overdue else "Failed"
                 if is_overdue:
@@ -249,10 +249,10 @@ class Kubelet:
             if "deletionTimestamp" in draft["metadata"]:
                 draft["metadata"]["deletionGracePeriodSeconds"] = 0
 
-        self._store.change("pods", pod, tell)
+        self._store.change("pods", pod, update)
 
     def _tell(self, pod: Object, state: dict[str, Any], address: str = "") -> None:
-        def tell(draft: Object) -> None:
+        def update(draft: Object) -> None:
             status = _container_status(draft)
             status.update(state=state, ready="running" in state, started="running" in state)
             draft["status"]["containerStatuses"] = [status]
@@ -261,7 +261,7 @@ class Kubelet:
                 draft["status"].update(phase="Running", podIP=address, podIPs=[{"ip": address}], hostIP="127.0.0.1")
                 set_condition(draft, "Ready", "True", "", "", self._store.now())
 
-        self._store.change("pods", pod, tell)
+        self._store.change("pods", pod, update)
 
 
 def _container_status(pod: Object) -> Object:

@@ -14,10 +14,10 @@ class Logs:
         self._lock = threading.Lock()
         self._seen: dict[Path, list[Line]] = {}
         self._read: dict[Path, int] = {}
-        self.tick = 1  # nanoseconds; with more, lines that come at once have one time
+        self.tick = 1  # nanoseconds; with more, lines that arrive together have the same time
 
     def lines(self, file: Path) -> list[Line]:
-        """All lines so far, with the nanosecond of each; one that is not finished yet is not there."""
+        """Return all complete lines, with the nanosecond of each."""
         with self._lock:
             seen = self._seen.setdefault(file, [])
             try:

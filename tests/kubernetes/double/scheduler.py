@@ -49,10 +49,10 @@ class Scheduler:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refusals.items()))
         message = f"0/{len(nodes)} nodes are available: {reasons}."
 
-        def tell(draft: Object) -> None:
+        def update(draft: Object) -> None:
             set_condition(draft, "PodScheduled", "False", "Unschedulable", message, self._store.now())
 
-        self._store.change("pods", pod, tell)
+        self._store.change("pods", pod, update)
         event(self._store, pod, "Pod", "FailedScheduling", message)
 
     def _bind(self, pod: Object, node: Object) -> None:

@@ -244,8 +244,8 @@ class Request:
         limit = int(self.query.get("limit") or 0)
         version = self.store.version
         if token := self.query.get("continue"):
-            told = json.loads(base64.b64decode(token))
-            version = told["version"]
+            decoded = json.loads(base64.b64decode(token))
+            version = decoded["version"]
             pages = self.server.pages.pop(token, None)
             if pages is None or version < self.store.compacted:
                 raise ApiError(410, "The provided continue parameter is too old to display a consistent list result.")

@@ -1,4 +1,4 @@
-"""What the API server keeps: objects with versions, and the changes that watches are told."""
+"""The state of the API server: objects with versions, and the changes that watches receive."""
 
 import copy
 import json
@@ -174,7 +174,7 @@ class Store:
             self._tell(Change(self.version, plural, "DELETED", gone, before.item))
 
     def insert_quietly(self, plural: str, items: list[Object]) -> None:
-        """Many at once, as if they had been there before: no controller and no watch hears of them."""
+        """Add many in one step, as if they had existed before: no controller and no watch is notified."""
         with self.changed:
             for item in items:
                 self.version += 1
@@ -184,7 +184,7 @@ class Store:
                 self._items[plural][(item["metadata"].get("namespace", ""), item["metadata"]["name"])] = Stored(item)
 
     def compact(self) -> None:
-        """Forget the changes so far, and one that nobody saw: watches and pages of before are refused with 410."""
+        """Forget the previous changes, and one that was never sent: earlier watches and pages get 410."""
         with self.changed:
             self.version += 1
             self.compacted = self.version

@@ -5,7 +5,7 @@ from typing import Any
 
 from rest_framework.request import Request
 
-from athanor.accounts.tickets import Ticket
+from athanor.accounts.stream_sessions import StreamSession
 from athanor.core.errors import TooManyRequests, Unavailable
 
 RETRY_SECONDS = 10
@@ -23,7 +23,7 @@ class Following:
     `heads` are the newest numbers of the teams' feeds as they were before the first read.
     """
 
-    ticket: Ticket
+    session: StreamSession
     heads: dict[str, int]
     positions: dict[str, int]
     job_id: str = ""
@@ -43,7 +43,7 @@ def hand_over(request: Request, name: str, following: Following) -> bool:
         raise Unavailable(
             "too_many_followers", "too many streams are open here already", remedy="try again soon, or ask without one"
         )
-    if following.ticket.user_id in scope.get(CROWDED, ()):
+    if following.session.user_id in scope.get(CROWDED, ()):
         raise TooManyRequests(
             "too_many_streams",
             f"{request.user} has as many streams and long polls open here as one user may",

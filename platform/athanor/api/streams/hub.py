@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from django.db import DatabaseError
 
-from athanor.accounts.tickets import Ticket, still_good
+from athanor.accounts.stream_sessions import StreamSession, authorized_sessions
 from athanor.api.streams import reads
 from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_frame
@@ -150,7 +150,7 @@ class Hub:
 
     def add(self, following: Following) -> Follower:
         follower = Follower(following, dict(following.positions), following.job_after, ended=self._is_closed)
-        user_id = following.ticket.user_id
+        user_id = following.session.user_id
         if self._users[user_id] >= MOST_OF_ONE_USER:
             follower.end()  # several at the same moment passed the view's own check
         self._users[user_id] += 1
@@ -166,7 +166,7 @@ class Hub:
 
     def remove(self, follower: Follower) -> None:
         self._everybody.discard(follower)
-        user_id = follower.following.ticket.user_id
+        user_id = follower.following.session.user_id
         self._users[user_id] -= 1
         if not self._users[user_id]:
             del self._users[user_id]
@@ -187,7 +187,7 @@ class Hub:
         try:
             following, positions = follower.following, dict(follower.positions)
             page = await self._read(set(following.heads), reads.page, following, positions, follower.job_after)
-            if not await self._read((), still_good, {following.ticket}):
+            if not await self._read((), authorized_sessions, {following.session}):
                 follower.end()
                 return b""
         except DatabaseError:
@@ -272,8 +272,8 @@ class Hub:
     async def _check_tickets(self) -> None:
         """A revoked token, a lost membership or a session that was ended ends its streams."""
         followers = set(self._everybody)
-        tickets: set[Ticket] = {follower.following.ticket for follower in followers}
-        good = await self._read((), still_good, tickets)
+        sessions: set[StreamSession] = {follower.following.session for follower in followers}
+        good = await self._read((), authorized_sessions, sessions)
         for follower in followers:
-            if follower.following.ticket not in good:
+            if follower.following.session not in good:
                 follower.end()

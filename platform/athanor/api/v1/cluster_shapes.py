@@ -390,7 +390,7 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
     """What everybody sees: a ClusterSerializer's."""
     groups = selectors.node_groups(row)
     counts = {state.value: sum(group.nodes for group in groups if group.state == state.value) for state in NodeState}
-    probe = services.latest_probe(row)
+    probe = services.latest_health_check(row)
     return {
         "id": row.id,
         "name": row.name,
@@ -435,7 +435,7 @@ def _setup(row: Cluster) -> dict[str, Any]:
         "config": row.config,
         "config_problems": [vars(problem) for problem in clusters.config_problems(row)],
         "capabilities": clusters.capabilities(row),
-        "probe": services.latest_probe(row),
+        "probe": services.latest_health_check(row),
         "nodes_at": survey.nodes_at if survey else None,
         "nodes_problem": survey.problem if survey else "",
         "suspects": list(selectors.suspects(row)),

@@ -17,8 +17,8 @@ from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.shapes import PROBLEMS
 from athanor.budgets import costs, services
+from athanor.budgets.schedule_windows import has_ceiling
 from athanor.budgets.usage import COUNTED
-from athanor.budgets.windows import has_ceiling
 from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import selectors

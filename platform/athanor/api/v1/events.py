@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
-from athanor.accounts.tickets import Ticket, ticket_of
+from athanor.accounts.stream_sessions import StreamSession, stream_session_for
 from athanor.api.access import principal, team_named
 from athanor.api.pagination import serialize_many
 from athanor.api.parameters import WholeNumber, refusal
@@ -95,7 +95,7 @@ class JobEventsView(FollowedView):
         after = int(given) if given.isdecimal() and len(given) < 18 else AFTER.read(request)
         heads = feed.heads([job.team_id])
         wait = WAIT.read(request)
-        following = Following(_ticket(request, heads), heads, {}, job.id, after, wait)
+        following = Following(_stream_session(request, heads), heads, {}, job.id, after, wait)
         rows = selectors.events_of(job, after, LIMIT.read(request))
         return self.answer(request, following, rows, rows[-1].seq if rows else after)
 
@@ -145,13 +145,13 @@ class EventsView(FollowedView):
         wait = WAIT.read(request)
         limit = LIMIT.read(request)
         rows = [] if streams else feed.after(positions, limit)
-        following = Following(_ticket(request, heads), heads, positions, wait_seconds=wait)
+        following = Following(_stream_session(request, heads), heads, positions, wait_seconds=wait)
         reached = {**positions, **{row.team_id: row.team_seq or 0 for row in rows}}
         return self.answer(request, following, rows, cursor_of(reached))
 
 
-def _ticket(request: Request, heads: dict[str, int]) -> Ticket:
-    return ticket_of(principal(request), heads, getattr(request._request, "session", None))
+def _stream_session(request: Request, heads: dict[str, int]) -> StreamSession:
+    return stream_session_for(principal(request), heads, getattr(request._request, "session", None))
 
 
 def _stream(following: Following, *, once: bool) -> StreamingHttpResponse:

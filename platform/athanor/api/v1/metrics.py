@@ -18,7 +18,7 @@ from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.jobs import selectors
 from athanor.jobs.models import Job
 from athanor.jobs.states import JobStatus
-from athanor.telemetry import curves, pyramid
+from athanor.telemetry import curves, rollups
 from athanor.telemetry.codec import Matrix
 
 LEAST_POINTS = 4
@@ -196,7 +196,7 @@ class MetricsView(APIView):
             attempt=ATTEMPT.given(request),
         )
         found = {name: points for (_, name), points in curves.curves(asked).items()}
-        last_step = max((int(points[pyramid.STEP, -1]) for points in found.values()), default=-1)
+        last_step = max((int(points[rollups.STEP, -1]) for points in found.values()), default=-1)
         series = {name: _with_times(points) for name, points in found.items()}
         return Response({"series": series, "last_step": last_step, "names": curves.names_of([job.id])})
 
@@ -277,27 +277,27 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
 
 def _with_times(points: Matrix) -> dict[str, Any]:
     return {
-        "steps": points[pyramid.STEP].astype(np.int64),
-        "values": np.ascontiguousarray(points[pyramid.VALUE]),
-        "times": points[pyramid.TIME].astype(np.int64).astype("datetime64[us]"),
+        "steps": points[rollups.STEP].astype(np.int64),
+        "values": np.ascontiguousarray(points[rollups.VALUE]),
+        "times": points[rollups.TIME].astype(np.int64).astype("datetime64[us]"),
     }
 
 
 def _points(points: Matrix, origin: datetime) -> dict[str, Any]:
     return {
-        "steps": points[pyramid.STEP].astype(np.int64),
-        "values": np.ascontiguousarray(points[pyramid.VALUE]),
-        "seconds": _seconds(points[pyramid.TIME], origin),
+        "steps": points[rollups.STEP].astype(np.int64),
+        "values": np.ascontiguousarray(points[rollups.VALUE]),
+        "seconds": _seconds(points[rollups.TIME], origin),
     }
 
 
 def _averages(buckets: Matrix, origin: datetime) -> dict[str, Any]:
     return {
-        "steps": buckets[pyramid.LAST_STEP].astype(np.int64),
-        "values": buckets[pyramid.SUM] / buckets[pyramid.COUNT],
-        "lowest": np.ascontiguousarray(buckets[pyramid.LOW]),
-        "highest": np.ascontiguousarray(buckets[pyramid.HIGH]),
-        "seconds": _seconds(buckets[pyramid.LAST_TIME], origin),
+        "steps": buckets[rollups.LAST_STEP].astype(np.int64),
+        "values": buckets[rollups.SUM] / buckets[rollups.COUNT],
+        "lowest": np.ascontiguousarray(buckets[rollups.LOW]),
+        "highest": np.ascontiguousarray(buckets[rollups.HIGH]),
+        "seconds": _seconds(buckets[rollups.LAST_TIME], origin),
     }
 
 

@@ -9,7 +9,7 @@ from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
 from athanor.api.v1.shapes import BlockerSerializer, ReasonSerializer
-from athanor.budgets import quotes
+from athanor.budgets import reservations
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
 from athanor.core.errors import Invalid
@@ -127,7 +127,7 @@ def _alternative(each: Variation, asked: Request, outlooks: Outlooks) -> dict[st
 
 
 def _cost(job: Job) -> dict[str, Any]:
-    cost, currency = quotes.money_of(job, job.not_before or timezone.now())
+    cost, currency = reservations.cost_at_time_limit(job, job.not_before or timezone.now())
     return {"amount": cost / MICRO, "currency": currency}
 
 
@@ -190,7 +190,7 @@ def _later(asked: Request, outlook: Outlook) -> Iterator[Variation]:
     blocker = outlook.decision.blocker
     if blocker is None or blocker.kind != "budget":
         return
-    begins = quotes.period_end(blocker.id, timezone.now())
+    begins = reservations.period_end(blocker.id, timezone.now())
     schedule = asked.spec.schedule.model_copy(update={"not_before": begins})
     changes = {"schedule": {"not_before": begins.isoformat()}}
     label = f"a start from {begins:%Y-%m-%d %H:%M} UTC, when budget {blocker.name} is filled again"

@@ -25,8 +25,8 @@ from athanor.api.pagination import listed, serialize_many
 from athanor.api.parameters import time
 from athanor.api.parsers import JSONParser
 from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
+from athanor.budgets import pricing_rules, series_fetch
 from athanor.budgets import series as points
-from athanor.budgets import series_fetch, terms
 from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
 from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
@@ -240,9 +240,9 @@ class PoolPriceView(APIView):
         Changes the fields that are sent; the others stay. Usage before the change keeps its old price. For platform
         administrators."""
         who = _operator(request)
-        terms.pool_of(pool_id)
-        unchanged: Callable[[Pool], None] = guard(request, lambda pool, tag: tag == tag_of(terms.facts(pool)))
-        pool = terms.set_terms(pool_id, who.user, unchanged, **read(PriceChangeSerializer, request))
+        pricing_rules.pool_of(pool_id)
+        unchanged: Callable[[Pool], None] = guard(request, lambda pool, tag: tag == tag_of(pricing_rules.facts(pool)))
+        pool = pricing_rules.set_pricing(pool_id, who.user, unchanged, **read(PriceChangeSerializer, request))
         return _one(pool)
 
     @extend_schema(operation_id="prices_show", responses={200: PriceSerializer, **PROBLEMS})
@@ -251,7 +251,7 @@ class PoolPriceView(APIView):
 
         Returns the pool's price, its rules by weekday and hour, and the price now. The response has an `ETag`."""
         principal(request)
-        return _one(terms.pool_of(pool_id))
+        return _one(pricing_rules.pool_of(pool_id))
 
 
 class SeriesListView(APIView):
@@ -282,7 +282,7 @@ class SeriesListView(APIView):
             outbound.check_webhook_url(wanted["url"])
 
         def make() -> Response:
-            return Response(PriceSeriesSerializer(terms.connect(who.user, **wanted)).data, status=201)
+            return Response(PriceSeriesSerializer(pricing_rules.connect(who.user, **wanted)).data, status=201)
 
         return once(request, make)
 
@@ -294,14 +294,14 @@ class SeriesView(APIView):
 
         Returns the series and how it is fetched. For platform administrators."""
         _operator(request)
-        return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
+        return Response(PriceSeriesSerializer(pricing_rules.series_of(series_id)).data)
 
     @extend_schema(operation_id="series_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, series_id: str) -> Response:
         """Remove a series.
 
         Removes the series with its points. For platform administrators."""
-        terms.remove(series_id, _operator(request).user)
+        pricing_rules.remove(series_id, _operator(request).user)
         return Response(status=204)
 
 
@@ -317,8 +317,8 @@ class SeriesFetchView(APIView):
         Asks the provider for new points. Within 10 seconds of the last request the provider is not asked again, and
         the response is what is stored. For platform administrators."""
         who = _operator(request)
-        series_fetch.fetch(terms.series_of(series_id).pk, who.user)
-        return Response(PriceSeriesSerializer(terms.series_of(series_id)).data)
+        series_fetch.fetch(pricing_rules.series_of(series_id).pk, who.user)
+        return Response(PriceSeriesSerializer(pricing_rules.series_of(series_id)).data)
 
 
 class SeriesPointsView(APIView):
@@ -341,7 +341,7 @@ class SeriesPointsView(APIView):
 
         Returns points, oldest first, at most 5000. Without `after`, those of the last seven days."""
         principal(request)
-        row = terms.series_of(series_id)
+        row = pricing_rules.series_of(series_id)
         after = time(request, "after") or timezone.now() - timedelta(days=DAYS)
         rows = SeriesPoint.objects.filter(series=row, time__gte=after).order_by("time")
         if before := time(request, "before"):
@@ -360,7 +360,7 @@ class SeriesPointsView(APIView):
         Takes JSON, or CSV with a time and a value per line. A point at a time that exists already replaces it. For
         platform administrators."""
         who = _operator(request)
-        row = terms.series_of(series_id)
+        row = pricing_rules.series_of(series_id)
         body = request.data
         found = points.from_csv(row.kind, body) if isinstance(body, str) else points.from_json(row.kind, body)
         return Response({"points": points.upload(row, found, who.user)})
@@ -373,7 +373,7 @@ def _operator(request: Request) -> Principal:
 
 
 def _one(pool: Pool) -> Response:
-    return Response(_shown([pool])[0], headers={"ETag": tag_of(terms.facts(pool))})
+    return Response(_shown([pool])[0], headers={"ETag": tag_of(pricing_rules.facts(pool))})
 
 
 def _shown(pools: list[Pool]) -> list[Any]:

@@ -14,6 +14,7 @@ from athanor.backends.base import (
     BackendRejected,
     BackendUnavailable,
     Cause,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
@@ -22,12 +23,11 @@ from athanor.backends.base import (
     Observation,
     Phase,
     Presence,
-    Probes,
     Submission,
     byte_cursor,
     log_part,
 )
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
 from athanor.backends.fake.config import FakeConfig
 from athanor.backends.fake.remote import RemoteWorld
 from athanor.backends.plan import LaunchPlan
@@ -35,12 +35,14 @@ from athanor.backends.plan import LaunchPlan
 
 @dataclass
 class World:
-    """What a test scripts and inspects. `lose_answers`, `away` and `empty_listings` are used up one a call; `fault`
-    (see tests/backends/cases/base.py) and `full` last until they are taken back; `listed` is the content of a stale
-    list.
+    """The state of a scripted cluster, for tests.
 
-    A world with `nodes` puts a submission on as many of them as it asks for, among those that are ready and not to be
-    avoided, and lets it wait while there are too few."""
+    Each call consumes one of `lose_answers`, `away` and `empty_listings`; `fault` (see tests/backends/cases/base.py)
+    and `full` last until they are reset; `listed` is the content of a stale list.
+
+    A world with `nodes` places a submission on as many of them as it asks for, among those that are ready and not to be
+    avoided, and keeps it pending while there are too few.
+    """
 
     running: dict[str, Submission] = field(default_factory=dict)
     finished: dict[str, int | None] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class World:
     _began: dict[str, float] = field(default_factory=dict)
 
     def finish(self, backend_name: str, exit_status: int | None = 0) -> None:
+        """End a running attempt with this exit status."""
         del self.running[backend_name]
         self.pending.discard(backend_name)
         self.finished[backend_name] = exit_status
@@ -74,10 +77,12 @@ class World:
         self.causes[backend_name] = cause
 
     def forget(self, backend_name: str) -> None:
+        """Remove all traces of an attempt."""
         self.running.pop(backend_name, None)
         self.finished.pop(backend_name, None)
 
     def submit(self, submission: Submission) -> None:
+        """Start an attempt unless it exists."""
         if self.refuse:
             raise BackendRejected(self.refuse)
         self._call()
@@ -91,7 +96,8 @@ class World:
             raise BackendUnavailable("the answer was lost")
         self._answer()
 
-    def look(self, names: Sequence[str]) -> dict[str, Observation]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
+        """Return the observation of each name, as the scripted fault has it."""
         self._call()
         self._settle()
         if self.empty_listings:
@@ -101,13 +107,14 @@ class World:
             return {name: Observation(Presence.ABSENT) for name in names}
         stale = self.fault == "stale_list"
         answers = {
-            name: Observation(Presence.ABSENT) if stale and name not in self.listed else self._look(name)
+            name: Observation(Presence.ABSENT) if stale and name not in self.listed else self._observe(name)
             for name in names
         }
         self._answer()
         return answers
 
     def cancel(self, name: str, *, force: bool) -> None:
+        """Record the request; end an attempt that is still pending."""
         self._call()
         self.cancelled.append(name)
         if name in self.pending:
@@ -116,6 +123,7 @@ class World:
         self._answer()
 
     def logs(self, name: str, cursor: str | None) -> LogPart:
+        """Return a part of an attempt's output."""
         self._call()
         begin = byte_cursor(cursor)
         content = self.written.get(name, "").encode()[begin : begin + LOG_PART_BYTES]
@@ -123,26 +131,32 @@ class World:
         return log_part(content, begin)
 
     def list_ours(self) -> frozenset[str]:
+        """Return the names of the running attempts, as the scripted fault has it."""
         self._call()
         self._answer()
         if self.fault == "empty_list":
             return frozenset()
         return self.listed if self.fault == "stale_list" else frozenset(self.running)
 
-    def probe(self) -> Probe:
+    def check_health(self) -> HealthCheck:
+        """Return the scripted findings."""
         try:
             self._call()
         except BackendUnavailable as error:
-            return Probe("", (Finding("answer", Level.ERROR, str(error), "wait until it is back, then probe again"),))
+            return HealthCheck(
+                "", (Finding("answer", Level.ERROR, str(error), "wait until it answers, then check again"),)
+            )
         found = self.findings or [Finding("answer", Level.OK, "it answers")]
-        return Probe("1", tuple(found), {"kind": "fake"})
+        return HealthCheck("1", tuple(found), {"kind": "fake"})
 
     def list_nodes(self) -> list[NodeFacts]:
+        """Return the nodes with their used slots."""
         self._call()
         self._answer()
         return [self._with_use(facts) for facts in self.nodes.values()]
 
     def set_drained(self, node: str, reason: str, *, drained: bool) -> None:
+        """Drain or undrain a node. Raise BackendRejected for an unknown node."""
         self._call()
         if node not in self.nodes:
             raise BackendRejected(f"there is no node {node!r}")
@@ -154,14 +168,14 @@ class World:
         self._answer()
 
     def _with_use(self, facts: NodeFacts) -> NodeFacts:
-        """Whatever else its script says uses it, and a slot for each process of ours."""
+        """Return the node with a used slot for each of our processes beside those that its script sets."""
         ours = sum(
             _placement(self.running[name])[1] for name in self.running if facts.name in self.placed.get(name, ())
         )
         return replace(facts, slots_used=min(facts.slots, facts.slots_used + ours))
 
     def _place(self, name: str) -> bool:
-        """Choose its nodes. False: there are too few."""
+        """Choose the attempt's nodes. Return False if there are too few."""
         wanted, _, avoided = _placement(self.running[name])
         fit = [f.name for f in self.nodes.values() if f.state is NodeState.READY and f.name not in avoided]
         if len(fit) < wanted:
@@ -182,7 +196,7 @@ class World:
                 self.pending.discard(name)
                 self._start(name)
 
-    def _look(self, name: str) -> Observation:
+    def _observe(self, name: str) -> Observation:
         if name in self.pending:
             said = "It waits for room in the world."
             return Observation(Presence.PRESENT, "waiting", "full", phase=Phase.PENDING, explanation=said)
@@ -212,7 +226,7 @@ class World:
 
 
 def _placement(submission: Submission) -> tuple[int, int, frozenset[str]]:
-    """How many nodes it needs, the slots of each, and the nodes it must not have."""
+    """Return the number of nodes, the slots of each, and the nodes to avoid."""
     asked = submission.payload
     assert isinstance(asked, dict)
     return asked["nodes"], asked["slots_per_node"], frozenset(asked["avoid_nodes"])
@@ -222,7 +236,7 @@ WORLDS: dict[str, World] = {}
 
 
 class FakeBackend(Backend, ListsOurs):
-    """Keyword arguments: the fields of FakeConfig."""
+    """A backend of a scripted world. Keyword arguments: the fields of FakeConfig."""
 
     configuration = FakeConfig
 
@@ -236,6 +250,7 @@ class FakeBackend(Backend, ListsOurs):
         )
 
     def render(self, plan: LaunchPlan) -> Submission:
+        """Return the plan as text, with what the world needs as payload."""
         environment = {**self._profile.variables(plan.accelerator, plan.nodes), **plan.environment}
         shown = "".join(f"\n{name}={value!r}" for name, value in sorted(environment.items()))
         shown += "".join(f"\n{name}=<secret>" for name in sorted(plan.secrets))
@@ -248,34 +263,43 @@ class FakeBackend(Backend, ListsOurs):
         return Submission(plan.backend_name, text, environment, plan.secrets, asked)
 
     def submit(self, submission: Submission) -> Handle:
+        """Submit to the world."""
         self._world.submit(submission)
         return Handle(submission.backend_name, submission.backend_name)
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        answers = self._world.look([handle.backend_name for handle in handles])
+        """Ask the world, in one call."""
+        answers = self._world.observe([handle.backend_name for handle in handles])
         return {handle: answers[handle.backend_name] for handle in handles}
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Cancel in the world."""
         self._world.cancel(handle.backend_name, force=force)
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """Read from the world."""
         return self._world.logs(handle.backend_name, cursor)
 
     def list_ours(self) -> frozenset[str]:
+        """List what runs in the world."""
         return self._world.list_ours()
 
 
-class FakeClusterBackend(FakeBackend, Probes, ListsNodes, DrainsNodes):
-    """The world with what a cluster has besides: an examination, and nodes that can be drained."""
+class FakeClusterBackend(FakeBackend, ChecksHealth, ListsNodes, DrainsNodes):
+    """A scripted world with a health check and nodes that can be drained."""
 
-    def probe(self) -> Probe:
-        return self._world.probe()
+    def check_health(self) -> HealthCheck:
+        """Return the world's health check."""
+        return self._world.check_health()
 
     def nodes(self) -> list[NodeFacts]:
+        """Return the world's nodes."""
         return self._world.list_nodes()
 
     def drain(self, node: str, reason: str) -> None:
+        """Drain a node of the world."""
         self._world.set_drained(node, reason, drained=True)
 
     def undrain(self, node: str) -> None:
+        """Undrain a node of the world."""
         self._world.set_drained(node, "", drained=False)

@@ -1,4 +1,4 @@
-"""How a scripted backend is set up."""
+"""Configuration of a scripted backend."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
-"""A fake world in a process of its own, reached over HTTP: it outlives every process of the platform.
+"""A scripted world in a process of its own, reached over HTTP: it outlives every process of the platform.
 
-Each act is a POST with a JSON body; tests/chaos/world.py and tests/worlds.py are the other side.
+Each call is a POST with a JSON body; tests/chaos/world.py and tests/worlds.py implement the server.
 """
 
 import http.client
@@ -18,45 +18,55 @@ from athanor.backends.base import (
     Presence,
     Submission,
 )
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
 
 
 class RemoteWorld:
-    """`address` is host:port. What is not answered in time is BackendUnavailable: it may have happened or not."""
+    """The client of a world at `address` (host:port).
+
+    A call that is not answered in time raises BackendUnavailable; it may have been carried out or not.
+    """
 
     def __init__(self, address: str, timeout_seconds: float) -> None:
         self._address = address
         self._timeout_seconds = timeout_seconds
 
     def submit(self, submission: Submission) -> None:
+        """Start an attempt unless it exists."""
         environment = {**submission.environment, **submission.secrets}
         body = {"name": submission.backend_name, "environment": environment, "asked": submission.payload}
         self._ask("submit", body)
 
-    def look(self, names: Sequence[str]) -> dict[str, Observation]:
+    def observe(self, names: Sequence[str]) -> dict[str, Observation]:
+        """Return the observation of each name."""
         answers = self._ask("observe", {"names": list(names)})
         return {name: _observation(answers[name]) for name in names}
 
     def cancel(self, name: str, *, force: bool) -> None:
+        """Ask an attempt to end."""
         self._ask("cancel", {"name": name, "force": force})
 
     def logs(self, name: str, cursor: str | None) -> LogPart:
+        """Return a part of an attempt's output."""
         answer = self._ask("logs", {"name": name, "cursor": cursor})
         return LogPart(answer["text"], answer["cursor"])
 
     def list_ours(self) -> frozenset[str]:
+        """Return the names of the running attempts."""
         return frozenset(self._ask("list", {})["names"])
 
-    def probe(self) -> Probe:
+    def check_health(self) -> HealthCheck:
+        """Return the scripted findings."""
         try:
             said = self._ask("probe", {})
         except BackendUnavailable as error:
             remedy = "start the world that answers at `address`"
-            return Probe("", (Finding("answer", Level.ERROR, str(error), remedy),))
+            return HealthCheck("", (Finding("answer", Level.ERROR, str(error), remedy),))
         findings = (Finding(**{**each, "level": Level(each["level"])}) for each in said["findings"])
-        return Probe(said["version"], tuple(findings), said["facts"])
+        return HealthCheck(said["version"], tuple(findings), said["facts"])
 
     def list_nodes(self) -> list[NodeFacts]:
+        """Return the nodes."""
         return [
             NodeFacts(
                 **{
@@ -70,6 +80,7 @@ class RemoteWorld:
         ]
 
     def set_drained(self, node: str, reason: str, *, drained: bool) -> None:
+        """Drain or undrain a node."""
         self._ask("drain", {"node": node, "reason": reason, "drained": drained})
 
     def _ask(self, act: str, body: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The five calls on a cluster, and what else it can be asked."""
+"""The Kubernetes backend: the five calls, and its capabilities."""
 
 import time
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
     ListsOurs,
     LogPart,
     Observation,
-    Probes,
     Submission,
     SyncsTeams,
 )
-from athanor.backends.facts import NodeFacts, Probe
-from athanor.backends.kubernetes import doctor, inventory, logs, names, namespaces, objects, observing
-from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, client_of, path
+from athanor.backends.facts import HealthCheck, NodeFacts
+from athanor.backends.kubernetes import health_check, inventory, logs, names, namespaces, objects, observing
+from athanor.backends.kubernetes.client import CALL_SECONDS, KubernetesClient, Refused, client_of, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.reading import BATCH, Reading
 from athanor.backends.kubernetes.state import job_state
@@ -33,7 +33,9 @@ PASSING = ("exceeded quota", " cannot ", "being terminated", "failed quota")
 SETTINGS: dict[str, namespaces.Namespaces] = {}
 
 
-class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTeams):
+class KubernetesBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, SyncsTeams):
+    """Runs each attempt as an Indexed Job. Keyword arguments: the fields of KubernetesConfig."""
+
     configuration = KubernetesConfig
 
     def __init__(self, **config: Any) -> None:
@@ -42,10 +44,11 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         self._namespaces = SETTINGS.setdefault(self._key, namespaces.Namespaces())
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> KubernetesClient:
         return client_of(self._key, self._config)
 
     def render(self, plan: LaunchPlan) -> Submission:
+        """Return the objects of the attempt, without its Secret."""
         made = objects.objects_of(self._config, plan)
         return Submission(
             plan.backend_name,
@@ -56,6 +59,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         )
 
     def submit(self, submission: Submission) -> Handle:
+        """Create the Job, or adopt the one that exists, and the objects that it owns."""
         payload: Any = submission.payload
         job, *others = payload["objects"]
         if self._config.watch:
@@ -75,7 +79,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         return Handle(submission.backend_name, f"{namespace}/{submission.backend_name}")
 
     def _create(self, job: Json, team: str, deadline: float) -> Json:
-        """The Job, made now or found as it is."""
+        """Create the Job, or return the existing one."""
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         where = path(BATCH, "jobs", namespace)
         try:
@@ -96,6 +100,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         self._client.apply(where, manifest, deadline=deadline)
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        """Observe all attempts from the watch, with requests for what it does not know."""
         try:
             return observing.Sweep(self._config, self._key, self._client).answers(handles) if handles else {}
         except Refused as error:
@@ -111,17 +116,20 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         return Reading(self._config, self._client)
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
-        """The Job's own deadline is brought forward: the cluster then ends its pods by SIGTERM, whether they run, wait
-        or are not there yet, makes no more of them, and keeps the Job as ended. By force the pods get no time."""
+        """Bring the Job's own deadline forward; with `force`, also delete its pods without grace.
+
+        The cluster then ends its pods by SIGTERM, whether they run, wait or do not exist yet, creates no more of them,
+        and keeps the Job as ended.
+        """
         item = self._find(handle)
         if item is None or job_state(item).is_over:
             return
         namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
         where = path(BATCH, "jobs", namespace, name)
-        wish = {"metadata": {"annotations": {names.CANCELLED: "true"}}, "spec": {"activeDeadlineSeconds": 1}}
+        patch = {"metadata": {"annotations": {names.CANCELLED: "true"}}, "spec": {"activeDeadlineSeconds": 1}}
         try:
             if names.CANCELLED not in (item["metadata"].get("annotations") or {}):
-                item = self._client.merge(where, wish)
+                item = self._client.merge(where, patch)
             if item["spec"].get("suspend"):
                 # It has no pods and its deadline does not run; nothing but its removal keeps it from being let go.
                 self._client.request("DELETE", where, body=objects.deletion(propagationPolicy="Background"))
@@ -134,6 +142,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
                 raise unavailable(error) from error
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """Read the pods' output from a cursor."""
         item = self._find(handle)
         if item is None:
             return LogPart("", cursor or "")
@@ -144,6 +153,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
         return logs.read(self._client, pods, cursor)
 
     def list_ours(self) -> frozenset[str]:
+        """Return the names of our live Jobs."""
         try:
             found = self._reading().all(BATCH, "jobs")
             return frozenset(item["metadata"]["name"] for item in found if not job_state(item).is_over)
@@ -151,6 +161,7 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
             raise unavailable(error) from error
 
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
+        """Create the namespace of each team and what belongs to it."""
         changes = []
         try:
             for team in teams:
@@ -160,22 +171,26 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
             raise unavailable(error) from error
         return changes
 
-    def probe(self) -> Probe:
-        return doctor.probe(self._config, lambda: self._client)
+    def check_health(self) -> HealthCheck:
+        """Check the cluster and our rights in it."""
+        return health_check.check_health(self._config, lambda: self._client)
 
     def nodes(self) -> list[NodeFacts]:
+        """Return the cluster's nodes with their used slots."""
         try:
             return inventory.nodes(self._config, self._client, self._reading())
         except Refused as error:
             raise unavailable(error) from error
 
     def drain(self, node: str, reason: str) -> None:
+        """Cordon a node."""
         try:
             inventory.cordon(self._client, node, reason)
         except Refused as error:
             raise unavailable(error) from error
 
     def undrain(self, node: str) -> None:
+        """Uncordon a node."""
         try:
             inventory.uncordon(self._client, node)
         except Refused as error:
@@ -183,11 +198,12 @@ class KubernetesBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, Syn
 
 
 def unavailable(error: Refused) -> BackendUnavailable:
+    """Return the error for a refusal that may be temporary."""
     return BackendUnavailable(f"the API server refuses it: {error}")
 
 
 def _judged(error: Refused) -> Exception:
-    """A refusal of a submission: for good, or until somebody lifts it."""
+    """Return the error for a refused submission: permanent, or until somebody removes the cause."""
     if error.code == 403 and any(words in str(error) for words in PASSING):
         return unavailable(error)
     if error.code in (404, 409):

@@ -1,4 +1,4 @@
-"""Requests to one API server: few, with time-outs, and with answers that a caller can act on."""
+"""The client of one API server: few requests, with time-outs, and typed errors."""
 
 import json
 import os
@@ -24,7 +24,7 @@ APPLY = "application/apply-patch+yaml"
 
 
 class Refused(Exception):
-    """An answer of the API server that is no: 4xx. `reason` is its word for it."""
+    """The API server refused with a 4xx status. `reason` is its own term for it."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -32,8 +32,8 @@ class Refused(Exception):
         self.reason = reason
 
 
-class Client:
-    """One for each cluster's configuration, used by all threads. `server_now` is the server's clock."""
+class KubernetesClient:
+    """One client for each cluster's configuration, shared by all threads."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._credentials: Credentials = load(config)
@@ -52,13 +52,15 @@ class Client:
 
     @property
     def server(self) -> str:
+        """Return the server's address."""
         return self._credentials.server
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def server_now(self) -> float:
-        """Seconds since the epoch by the server's clock, as of its last answer."""
+        """Return the server's time in seconds since the epoch, by the Date of its last answer."""
         return time.monotonic() + self._clock if self._clock is not None else time.time()
 
     def request(
@@ -71,7 +73,7 @@ class Client:
         deadline: float | None = None,
         **query: str | int,
     ) -> httpx.Response:
-        """Raises Refused for 4xx, BackendUnavailable for everything that may be otherwise another time."""
+        """Send a request. Raise Refused for 4xx, BackendUnavailable for every temporary failure."""
         content = None if body is None else json.dumps(body).encode()
         timeout = self._timeout if deadline is None else min(self._timeout, deadline - time.monotonic())
         if timeout <= 0:
@@ -87,6 +89,7 @@ class Client:
         return response
 
     def json(self, method: str, path: str, **options: Any) -> Json:
+        """Send a request and return the JSON of its answer."""
         response = self.request(method, path, **options)
         try:
             found: Json = response.json()
@@ -95,10 +98,11 @@ class Client:
         return found
 
     def create(self, path: str, body: Json, **options: Any) -> Json:
+        """Create an object; unknown fields are refused."""
         return self.json("POST", path, body=body, fieldManager=MANAGER, fieldValidation="Strict", **options)
 
     def apply(self, path: str, body: Json, **options: Any) -> Json:
-        """Server-side apply: made or made to agree; what others manage of it stays."""
+        """Create or update an object by server-side apply; fields of other managers stay."""
         return self.json(
             "PATCH",
             path,
@@ -111,10 +115,11 @@ class Client:
         )
 
     def merge(self, path: str, body: Json, **options: Any) -> Json:
+        """Apply a JSON merge patch."""
         return self.json("PATCH", path, body=body, kind=MERGE, fieldManager=MANAGER, **options)
 
     def list(self, path: str, *, page: int = PAGE, deadline: float | None = None, **query: str | int) -> Iterator[Json]:
-        """Every page as it came. When the server has forgotten where a listing was, it begins again, once."""
+        """Yield every page of a listing. If the continuation has expired, start again, once."""
         if deadline is None:
             deadline = time.monotonic() + CALL_SECONDS
         following, is_again = "", False
@@ -133,7 +138,7 @@ class Client:
                 return
 
     def stream(self, path: str, stop: threading.Event, silence_seconds: float, **query: str | int) -> Iterator[Json]:
-        """OPEN once it is answered, then the events of a watch, until it ends. Raises as `request` does."""
+        """Yield OPEN once it is answered, then the events of a watch, until it ends. Raise as `request`."""
         timeout = httpx.Timeout(self._timeout, read=silence_seconds)
         try:
             with self._http.stream(
@@ -158,7 +163,10 @@ class Client:
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _learn(self, response: httpx.Response) -> None:
-        """The clock, and what the answer means. A token that is refused may be renewed: it is no final word."""
+        """Record the server's clock, and raise for an error.
+
+        A token that is refused may be renewed, so that is temporary.
+        """
         if date := response.headers.get("Date"):
             self._clock = parsedate_to_datetime(date).timestamp() - time.monotonic()
         code = response.status_code
@@ -175,6 +183,7 @@ class Client:
 
 
 def status_of(response: httpx.Response) -> tuple[str, str]:
+    """Return the reason and the message of an error answer."""
     try:
         status = response.json()
         return str(status.get("reason") or ""), str(status.get("message") or f"HTTP {response.status_code}")
@@ -183,7 +192,7 @@ def status_of(response: httpx.Response) -> tuple[str, str]:
 
 
 def path(group: str, plural: str, namespace: str = "", name: str = "", sub: str = "") -> str:
-    """`path("batch/v1", "jobs", "ns", "a")` -> /apis/batch/v1/namespaces/ns/jobs/a"""
+    """Return a URL path: `path("batch/v1", "jobs", "ns", "a")` is /apis/batch/v1/namespaces/ns/jobs/a."""
     parts = ["api" if group == "v1" else "apis", group]
     if namespace:
         parts += ["namespaces", quote(namespace, safe="")]
@@ -191,14 +200,14 @@ def path(group: str, plural: str, namespace: str = "", name: str = "", sub: str 
     return "/" + "/".join(parts)
 
 
-_KEPT: dict[tuple[int, str], Client] = {}
+_CLIENTS: dict[tuple[int, str], KubernetesClient] = {}
 _LOCK = threading.Lock()
 
 
-def client_of(key: str, config: KubernetesConfig) -> Client:
-    """The client of a configuration, kept for the life of the process, or until its credentials are refused."""
+def client_of(key: str, config: KubernetesConfig) -> KubernetesClient:
+    """Return the client of a configuration, cached for the process until its credentials are refused."""
     with _LOCK:
-        kept = _KEPT.get((os.getpid(), key))
-        if kept is None or kept.is_refused:
-            kept = _KEPT[(os.getpid(), key)] = Client(config)
-        return kept
+        client = _CLIENTS.get((os.getpid(), key))
+        if client is None or client.is_refused:
+            client = _CLIENTS[(os.getpid(), key)] = KubernetesClient(config)
+        return client

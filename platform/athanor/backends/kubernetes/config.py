@@ -1,4 +1,4 @@
-"""What an administrator says of a cluster: how it is reached, what runs there, what its teams may use."""
+"""Configuration of a Kubernetes cluster: how it is reached, what runs there, what its teams may use."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -17,10 +17,14 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Part(BaseModel):
+    """A part of the configuration: immutable, unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PullPolicy(StrEnum):
+    """When the image is pulled."""
+
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
     NEVER = "Never"
@@ -43,11 +47,12 @@ class Toleration(Part):
     effect: Annotated[str, Field(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
 
     def manifest(self) -> dict[str, Any]:
+        """Return it as in a pod's specification."""
         said = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}
         return {name: value for name, value in said.items() if value}
 
 
-class Pool(Part):
+class PoolConfig(Part):
     """The nodes of one of our pools. `spot`: their machines may be reclaimed, which is no fault of the job."""
 
     node_selector: dict[LabelKey, LabelValue] = {}
@@ -110,7 +115,7 @@ class KubernetesConfig(Part):
     memory_bytes_per_process: Annotated[int, Field(gt=0)] | None = None
     shared_memory_bytes: Annotated[int, Field(ge=0)] = 8 * 2**30
     work_bytes: Annotated[int, Field(gt=0)] | None = None
-    pools: dict[str, Pool] = {}
+    pools: dict[str, PoolConfig] = {}
     distinct_nodes: bool = True
     topology_labels: tuple[LabelKey, ...] = ()
     priority_classes: dict[Annotated[str, Field(pattern="^(low|normal|high)$")], Name] = {}
@@ -154,7 +159,9 @@ class KubernetesConfig(Part):
         return self
 
     def queue_of(self, team: str) -> str | None:
+        """Return the Kueue LocalQueue of a team; None without one."""
         return self.queues.get(team, self.queue)
 
     def quota_of(self, team: str) -> dict[str, str]:
+        """Return the hard limits of a team's ResourceQuota."""
         return self.quotas.get(team, self.quota)

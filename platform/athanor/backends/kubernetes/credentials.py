@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: from a kubeconfig file, or from the pod that the platform runs in."""
+"""Address and credentials of the API server: from a kubeconfig file, or from the pod that the platform runs in."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ TOKEN_FILE_SECONDS = 60.0  # the cluster renews a mounted token long before the 
 
 @dataclass
 class Credentials:
-    """`token()` is asked for each request; what lies in files is read again, since it is renewed there."""
+    """How to authenticate. Token files are read again after a while, because they are renewed there."""
 
     server: str
     context: ssl.SSLContext | bool
@@ -35,6 +35,7 @@ class Credentials:
     _good_until: float = 0.0
 
     def token(self) -> str:
+        """Return the current token, from the token file, the plugin or the configuration."""
         if self.token_file is not None:
             if time.monotonic() >= self._good_until:
                 self._token, self._good_until = read(self.token_file).strip(), time.monotonic() + TOKEN_FILE_SECONDS
@@ -51,13 +52,17 @@ class Credentials:
 
 
 def load(config: KubernetesConfig) -> Credentials:
-    """Raises BackendUnavailable with the file and the entry for an unusable credential, which may be fixed later."""
+    """Return the credentials of a configuration.
+
+    Raise BackendUnavailable, with the file and the entry, for an unusable one, which may be fixed later.
+    """
     if config.kubeconfig_file is None:
         return in_cluster(SERVICE_ACCOUNT)
     return from_kubeconfig(Path(config.kubeconfig_file), config.context)
 
 
 def in_cluster(folder: Path) -> Credentials:
+    """Return the credentials of the pod's service account."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise BackendUnavailable(
@@ -69,6 +74,7 @@ def in_cluster(folder: Path) -> Credentials:
 
 
 def from_kubeconfig(file: Path, context: str | None) -> Credentials:
+    """Return the credentials of a context of a kubeconfig file."""
     try:
         content = yaml.safe_load(read(file))
         chosen = context or content["current-context"]
@@ -133,6 +139,7 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def read(file: Path) -> str:
+    """Return the text of a file. Raise BackendUnavailable."""
     try:
         return file.read_text()
     except OSError as error:
@@ -140,13 +147,13 @@ def read(file: Path) -> str:
 
 
 def run_plugin(plugin: dict[str, Any]) -> tuple[str, float]:
-    """The token that a client-go credential plugin prints, and until when it is good (seconds since the epoch)."""
+    """Return the token of a client-go credential plugin, and until when it is valid (seconds since the epoch)."""
     command = [str(plugin["command"]), *map(str, plugin.get("args") or [])]
     more = {str(one["name"]): str(one["value"]) for one in plugin.get("env") or []}
-    wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
+    request = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     try:
         done = subprocess.run(
-            command, env={**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(wanted)}, capture_output=True,
+            command, env={**os.environ, **more, "KUBERNETES_EXEC_INFO": json.dumps(request)}, capture_output=True,
             timeout=PLUGIN_SECONDS, check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         status = json.loads(done.stdout)["status"]

@@ -1,11 +1,11 @@
-"""The cluster's nodes as Athanor sees them, and keeping one free of new work."""
+"""The cluster's nodes with their slots, and cordoning of nodes."""
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from athanor.backends.facts import NodeFacts, NodeState
-from athanor.backends.kubernetes.client import Client, path
+from athanor.backends.kubernetes.client import KubernetesClient, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.quantities import amount
 from athanor.backends.kubernetes.reading import Reading
@@ -17,7 +17,8 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 OF_STATE = "node.kubernetes.io/"
 
 
-def nodes(config: KubernetesConfig, client: Client, reading: Reading) -> list[NodeFacts]:
+def nodes(config: KubernetesConfig, client: KubernetesClient, reading: Reading) -> list[NodeFacts]:
+    """Return the nodes that our pods may run on."""
     used = _used(client, reading)
     pages = client.list(path("v1", "nodes"), deadline=reading.deadline)
     found = [item for page in pages for item in page.get("items") or []]
@@ -26,8 +27,8 @@ def nodes(config: KubernetesConfig, client: Client, reading: Reading) -> list[No
     ]
 
 
-def _used(client: Client, reading: Reading) -> dict[str, Counter[str]]:
-    """What living pods, anybody's, ask of each node, by resource."""
+def _used(client: KubernetesClient, reading: Reading) -> dict[str, Counter[str]]:
+    """Return what the live pods of all users request on each node, by resource."""
     used: dict[str, Counter[str]] = {}
     for page in client.list(path("v1", "pods"), deadline=reading.deadline, fieldSelector=LIVING):
         for pod in page.get("items") or []:
@@ -41,6 +42,7 @@ def _used(client: Client, reading: Reading) -> dict[str, Counter[str]]:
 
 
 def facts(config: KubernetesConfig, item: Json, used: Counter[str]) -> NodeFacts:
+    """Build a node from its object and what is used of it."""
     metadata, status = item["metadata"], item.get("status") or {}
     labels, has = metadata.get("labels") or {}, status.get("allocatable") or {}
     accelerator, resource = accelerator_of(config, has)
@@ -63,7 +65,7 @@ def facts(config: KubernetesConfig, item: Json, used: Counter[str]) -> NodeFacts
 
 
 def accelerator_of(config: KubernetesConfig, has: Json) -> tuple[str, str]:
-    """What the node's slots are, and the resource that counts them."""
+    """Return the kind of the node's slots, and the resource that counts them."""
     for name, resource in config.accelerators.items():
         if resource is not None and amount(has.get(resource, "0")) >= 1:
             return name, resource
@@ -71,7 +73,7 @@ def accelerator_of(config: KubernetesConfig, has: Json) -> tuple[str, str]:
 
 
 def may_run(config: KubernetesConfig, item: Json) -> bool:
-    """Whether some pool tolerates all of the node's lasting taints: a control plane's node is none of ours."""
+    """Return whether some pool tolerates all lasting taints of the node; control-plane nodes usually fail this."""
     tolerated = [one for pool in config.pools.values() for one in pool.tolerations]
     resources = {resource for resource in config.accelerators.values() if resource is not None}
     for taint in item["spec"].get("taints") or []:
@@ -98,11 +100,13 @@ def _state(item: Json) -> tuple[NodeState, str]:
     return (NodeState.READY, "") if ready is not None else (NodeState.UNKNOWN, "It has never reported its state.")
 
 
-def cordon(client: Client, node: str, reason: str) -> None:
-    wish = {"metadata": {"annotations": {DRAINED: reason[:1024]}}, "spec": {"unschedulable": True}}
-    client.merge(path("v1", "nodes", "", node), wish)
+def cordon(client: KubernetesClient, node: str, reason: str) -> None:
+    """Mark a node unschedulable, with the reason as an annotation."""
+    patch = {"metadata": {"annotations": {DRAINED: reason[:1024]}}, "spec": {"unschedulable": True}}
+    client.merge(path("v1", "nodes", "", node), patch)
 
 
-def uncordon(client: Client, node: str) -> None:
-    wish = {"metadata": {"annotations": {DRAINED: None}}, "spec": {"unschedulable": None}}
-    client.merge(path("v1", "nodes", "", node), wish)
+def uncordon(client: KubernetesClient, node: str) -> None:
+    """Make a node schedulable again."""
+    patch = {"metadata": {"annotations": {DRAINED: None}}, "spec": {"unschedulable": None}}
+    client.merge(path("v1", "nodes", "", node), patch)

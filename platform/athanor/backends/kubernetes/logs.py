@@ -1,8 +1,8 @@
-"""The pods' own output, read on from a cursor.
+"""The pods' output, read from a cursor.
 
-The API knows no offsets, but each line has a time. The cursor holds, for each pod, the time of the last line that was
-handed over and how many lines of that very time were (clocks may be coarse); reading on asks from that second on and
-leaves out what was there before.
+The API has no offsets, but each line has a time. The cursor contains, for each pod, the time of the last line that was
+returned and how many lines of that same time were (clocks may be coarse); reading continues from that second and skips
+what was returned before.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from athanor.backends.base import LOG_PART_BYTES, LogPart
-from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, path
+from athanor.backends.kubernetes.client import CALL_SECONDS, KubernetesClient, Refused, path
 from athanor.backends.kubernetes.objects import CONTAINER
 from athanor.backends.kubernetes.state import PodState
 
@@ -22,7 +22,7 @@ MOST_BYTES = 64 * LOG_PART_BYTES  # where one second holds more than a part; kub
 
 
 def chosen(pods: Sequence[PodState]) -> list[PodState]:
-    """Those whose words are worth reading: all of a few; else the first to fail and the first of all."""
+    """Return the pods to read: all if they are few; otherwise the first ones to fail and the first of all."""
     ordered = sorted(pods, key=lambda pod: (pod.index, pod.name))
     if len(ordered) <= MOST_PODS:
         return ordered
@@ -31,7 +31,8 @@ def chosen(pods: Sequence[PodState]) -> list[PodState]:
     return sorted({pod.name: pod for pod in picked}.values(), key=lambda pod: pod.index)
 
 
-def read(client: Client, pods: Sequence[PodState], cursor: str | None) -> LogPart:
+def read(client: KubernetesClient, pods: Sequence[PodState], cursor: str | None) -> LogPart:
+    """Return the next part of the pods' output, prefixed with the pod's index if there are several."""
     deadline = time.monotonic() + CALL_SECONDS
     seen: dict[str, str] = json.loads(cursor) if cursor else {}
     picked = chosen(pods)
@@ -45,13 +46,15 @@ def read(client: Client, pods: Sequence[PodState], cursor: str | None) -> LogPar
     return LogPart(text, json.dumps(seen, separators=(",", ":")))
 
 
-def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, deadline: float) -> tuple[str, str]:
-    """Whole lines later than `after`, and the mark of the last of them. Times of one length sort as text."""
+def _read_pod(
+    client: KubernetesClient, pod: PodState, after: str, label: str, room: int, deadline: float
+) -> tuple[str, str]:
+    """Return complete lines after `after`, and the mark of the last one. Times of one length sort as text."""
     mark = _mark(after)
-    wanted = room
+    limit = room
     while True:
-        content = _ask(client, pod, after, wanted, deadline)
-        is_all = len(content) < wanted
+        content = _ask(client, pod, after, limit, deadline)
+        is_all = len(content) < limit
         lines = content.split(b"\n")
         if not is_all or content.endswith(b"\n"):
             lines.pop()  # empty, or cut off
@@ -68,19 +71,19 @@ def _read_pod(client: Client, pod: PodState, after: str, label: str, room: int, 
             if left < 0 and text:
                 break
             text, last = text + said, f"{stamp} {number}"
-        if text or is_all or wanted >= MOST_BYTES:
+        if text or is_all or limit >= MOST_BYTES:
             return text, last
-        wanted *= 4
+        limit *= 4
 
 
 def _mark(text: str) -> tuple[str, float]:
-    """A time, and how many lines of it were handed over; cursors of earlier versions know the time only."""
+    """Return a mark's time, and how many lines of it were returned; cursors of earlier versions have the time only."""
     stamp, _, number = text.partition(" ")
     return stamp, int(number) if number else float("inf")
 
 
-def _ask(client: Client, pod: PodState, after: str, wanted: int, deadline: float) -> bytes:
-    query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": wanted}
+def _ask(client: KubernetesClient, pod: PodState, after: str, limit: int, deadline: float) -> bytes:
+    query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true", "limitBytes": limit}
     if after:
         query["sinceTime"] = FRACTION.sub("", _mark(after)[0])
     where = path("v1", "pods", pod.namespace, pod.name, "log")

@@ -1,4 +1,4 @@
-"""Names and labels of what is ours. What users wrote is only ever in annotations, or as a slug with a digest."""
+"""Names and labels of our objects. Users' text appears only in annotations, or as a slug with a digest."""
 
 import hashlib
 import re
@@ -22,34 +22,38 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def slug(text: str, longest: int = 30) -> str:
-    """What is left of a text as part of a DNS label."""
+    """Return a text as part of a DNS label, without other characters."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].rstrip("-")
 
 
 def distinct(text: str, longest: int = 30) -> str:
-    """A slug that two texts never share: `research` is `research-1a2b3c4d`."""
+    """Return a slug that is unique for each text: `research` is `research-1a2b3c4d`."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return "-".join(filter(None, (slug(text, longest), digest)))
 
 
 def namespace_of(config: KubernetesConfig, team: str) -> str:
+    """Return the name of a team's namespace."""
     return f"{config.namespace_prefix}-{distinct(team or 'default')}"
 
 
 def owner_labels(config: KubernetesConfig) -> dict[str, str]:
+    """Return the labels of all objects of this installation."""
     return {"app.kubernetes.io/managed-by": MANAGER, OWNER: config.namespace_prefix}
 
 
 def selector(labels: dict[str, str]) -> str:
+    """Return labels as a label selector."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def ours(config: KubernetesConfig) -> str:
-    """The label selector of everything of this installation."""
+    """Return the label selector of all objects of this installation."""
     return selector(owner_labels(config))
 
 
 def attempt_labels(config: KubernetesConfig, plan: LaunchPlan) -> dict[str, str]:
+    """Return the labels of the objects of an attempt."""
     pool = config.pools.get(plan.pool)
     return {
         **config.labels,

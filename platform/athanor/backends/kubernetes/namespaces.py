@@ -1,4 +1,4 @@
-"""A team's namespace and what makes it safe: Pod Security, a quota, a closed network, an account without rights."""
+"""A team's namespace with Pod Security, a quota, a network policy, and an account without rights."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.client import Client, Refused, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 
 Json = dict[str, Any]
@@ -14,7 +14,7 @@ DNS = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})
 
 
 def objects_of(config: KubernetesConfig, team: str) -> list[tuple[str, str, Json]]:
-    """(group, plural, object), in the order in which they are applied; the namespace comes first."""
+    """Return (group, plural, object) in the order in which they are applied; the namespace comes first."""
     namespace = names.namespace_of(config, team)
     labels = {**config.labels, **names.owner_labels(config), names.TEAM: names.distinct(team or "default")}
 
@@ -67,14 +67,19 @@ def _platform(config: KubernetesConfig) -> list[Json]:
 
 
 class Namespaces:
-    """Which namespaces this process has found to agree with the configuration."""
+    """The namespaces that this process has applied, with the digest of their objects."""
 
     def __init__(self) -> None:
         self._agreed: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def ensure(self, client: Client, config: KubernetesConfig, team: str, *, deadline: float | None = None) -> bool:
-        """Whether anything had to be looked at. Raises Refused, saying what we may not make, and BackendUnavailable."""
+    def ensure(
+        self, client: KubernetesClient, config: KubernetesConfig, team: str, *, deadline: float | None = None
+    ) -> bool:
+        """Apply a team's objects unless they are unchanged. Return whether requests were sent.
+
+        Raise Refused, with what could not be created, and BackendUnavailable.
+        """
         objects = objects_of(config, team)
         namespace = names.namespace_of(config, team)
         digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()[:16]
@@ -94,5 +99,6 @@ class Namespaces:
         return True
 
     def forget(self, namespace: str) -> None:
+        """Apply the namespace again the next time."""
         with self._lock:
             self._agreed.pop(namespace, None)

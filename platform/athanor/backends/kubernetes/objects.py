@@ -12,7 +12,7 @@ from typing import Any
 
 from athanor.backends.base import BackendRejected
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.config import KubernetesConfig, Pool
+from athanor.backends.kubernetes.config import KubernetesConfig, PoolConfig
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as variables
 
@@ -25,7 +25,7 @@ LONGEST_ANNOTATION = 1024
 
 
 def objects_of(config: KubernetesConfig, plan: LaunchPlan) -> list[Json]:
-    """The Job first, which owns the others. Secret values are not in them."""
+    """Return the Job first, which owns the others. Secret values are not included."""
     objects = [job(config, plan)]
     if plan.nodes + plan.spare_nodes > 1:
         objects.append(service(config, plan))
@@ -35,6 +35,7 @@ def objects_of(config: KubernetesConfig, plan: LaunchPlan) -> list[Json]:
 
 
 def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
+    """Return the Job of the attempt."""
     pods = plan.nodes + plan.spare_nodes
     queue = config.queue_of(plan.team)
     labels = names.attempt_labels(config, plan)
@@ -84,7 +85,7 @@ def _tries(plan: LaunchPlan) -> Json:
 
 
 def _queue_hints(config: KubernetesConfig, plan: LaunchPlan, queue: str | None) -> dict[str, str]:
-    """What Kueue places pods by, where it is asked to: it does not look at affinities."""
+    """Return the annotations by which Kueue places pods: it does not use affinities."""
     if queue is None or not config.topology_labels or plan.nodes + plan.spare_nodes == 1:
         return {}
     kind = "preferred" if plan.max_switches is None else "required"
@@ -92,7 +93,8 @@ def _queue_hints(config: KubernetesConfig, plan: LaunchPlan, queue: str | None) 
 
 
 def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
-    pool = config.pools.get(plan.pool, Pool())
+    """Return the specification of the Job's pods."""
+    pool = config.pools.get(plan.pool, PoolConfig())
     spec: Json = {
         "restartPolicy": "Never",
         "serviceAccountName": names.MANAGER,
@@ -122,6 +124,7 @@ def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def container(config: KubernetesConfig, plan: LaunchPlan) -> Json:
+    """Return the agent's container."""
     mounts: list[Json] = [{"name": "work", "mountPath": config.work_directory}, {"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - of the container
     if config.shared_memory_bytes:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - as above
@@ -147,7 +150,7 @@ def container(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def environment(config: KubernetesConfig, plan: LaunchPlan) -> dict[str, str]:
-    """The plain variables of all agents of the attempt."""
+    """Return the plain variables of all agents of the attempt."""
     return {
         "HOME": config.work_directory,
         **config.profile.variables(plan.accelerator, plan.nodes + plan.spare_nodes),
@@ -174,7 +177,7 @@ def _variables(config: KubernetesConfig, plan: LaunchPlan) -> list[Json]:
 
 
 def literal(text: str) -> str:
-    """In values and commands `$(NAME)` is a reference, and two dollars are one."""
+    """Escape a value: in values and commands `$(NAME)` is a reference, and two dollars are one."""
     return text.replace("$", "$$")
 
 
@@ -229,7 +232,7 @@ def _volumes(config: KubernetesConfig) -> list[Json]:
     return volumes
 
 
-def _tolerations(config: KubernetesConfig, plan: LaunchPlan, pool: Pool) -> list[Json]:
+def _tolerations(config: KubernetesConfig, plan: LaunchPlan, pool: PoolConfig) -> list[Json]:
     found = [one.manifest() for one in pool.tolerations]
     resource = config.accelerators.get(plan.accelerator)
     if resource is not None:
@@ -275,14 +278,16 @@ def _affinity(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def _domain(config: KubernetesConfig, plan: LaunchPlan) -> str:
-    """The label whose value all nodes of the attempt share: of the innermost switch, or with more than one switch
-    allowed of the one above."""
+    """Return the label whose value all nodes of the attempt share: the innermost switch, or the one above it.
+
+    The one above it applies if more than one switch is allowed.
+    """
     level = -1 if plan.max_switches in (None, 1) else -2
     return config.topology_labels[max(level, -len(config.topology_labels))]
 
 
 def service(config: KubernetesConfig, plan: LaunchPlan) -> Json:
-    """Names for the pods: `<attempt>-<index>.<attempt>`, also while they are starting."""
+    """Return the headless Service that names the pods `<attempt>-<index>.<attempt>`, also while they start."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -296,7 +301,7 @@ def service(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def peers(config: KubernetesConfig, plan: LaunchPlan) -> Json:
-    """The pods of one attempt may speak to each other, and to no other attempt's."""
+    """Return the NetworkPolicy by which only pods of the same attempt may connect to each other."""
     mine = {"podSelector": {"matchLabels": {names.ATTEMPT: plan.backend_name}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -312,7 +317,7 @@ def peers(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def secret(config: KubernetesConfig, plan_name: str, namespace: str, values: dict[str, str]) -> Json:
-    """Made by submit alone: it is in no text and no payload."""
+    """Return the Secret of the attempt. Only `submit` creates it: it is in no text and no payload."""
     data = {name: base64.b64encode(value.encode()).decode() for name, value in sorted(values.items())}
     labels = {**names.owner_labels(config), names.ATTEMPT: plan_name}
     return {
@@ -326,11 +331,12 @@ def secret(config: KubernetesConfig, plan_name: str, namespace: str, values: dic
 
 
 def deletion(**options: str | int) -> Json:
+    """Return the options of a deletion."""
     return {"apiVersion": "v1", "kind": "DeleteOptions", **options}
 
 
 def owned_by(manifest: Json, owner: Json) -> Json:
-    """The object as it goes with the Job."""
+    """Return the object with the Job as its owner."""
     reference = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -346,7 +352,7 @@ def _metadata(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def shown(objects: list[Json], secrets: list[str]) -> str:
-    """What people see: the objects as JSON, which `kubectl apply -f` takes, too."""
+    """Return the objects as JSON for users, which `kubectl apply -f` accepts."""
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2, ensure_ascii=False)
     kept = ", ".join(sorted(secrets))
     return f"{text}\n# A Secret of the same name holds {kept}." if kept else text

@@ -1,7 +1,7 @@
-"""One answer for each handle, from as few requests as can be.
+"""One observation for each handle, with as few requests as possible.
 
-From the watch, while it is heard. What it does not know is asked for by name, and only the server's own "not found" is
-an absence: an empty or a late listing is none.
+The watch answers while it is connected. What it does not know is requested by name, and only the server's own "not
+found" is an absence: an empty or late listing is not.
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 
 from athanor.backends.base import Cause, Handle, Observation, Presence
 from athanor.backends.kubernetes import status
-from athanor.backends.kubernetes.client import Client, Refused
+from athanor.backends.kubernetes.client import KubernetesClient, Refused
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.reading import BATCH, Reading
 from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
@@ -32,7 +32,9 @@ _LOCK = threading.Lock()
 
 
 class Sweep:
-    def __init__(self, config: KubernetesConfig, key: str, client: Client) -> None:
+    """The observation of some handles in one call."""
+
+    def __init__(self, config: KubernetesConfig, key: str, client: KubernetesClient) -> None:
         self._key = key
         self._client = client
         self._reading = Reading(config, client)
@@ -42,6 +44,7 @@ class Sweep:
         self._events: dict[tuple[str, str], list[Json]] = {}
 
     def answers(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        """Return the observation of each handle."""
         heard = self._watch is not None and self._watch.wait(SYNC_SECONDS if len(handles) > FEW else 0)
         if not heard and len(handles) > FEW:
             self._list()
@@ -77,7 +80,7 @@ class Sweep:
             self._pods.setdefault(pod.attempt, []).append(pod)
 
     def _ask(self, handle: Handle, answers: dict[Handle, Observation]) -> None:
-        """The server itself, by name."""
+        """Ask the server for one handle by name."""
         item = self._reading.job(handle)
         if item is not None:
             job = job_state(item)
@@ -112,7 +115,7 @@ class Sweep:
         return verdict
 
     def _last_words(self, job: JobState) -> list[PodState]:
-        """Its pods, those that are gone included, as far as anybody remembers them: a disruption deletes its pod."""
+        """Return the attempt's pods, including deleted ones that are still known: a disruption deletes its pod."""
         pods = {pod.name: pod for pod in (self._watch.departed(job.name) if self._watch is not None else [])}
         pods.update((pod.name, pod) for pod in self._reading.pods(job.namespace, job.name))
         is_explained = any(
@@ -126,14 +129,14 @@ class Sweep:
         return list(pods.values())
 
     def _why_none(self, job: JobState, seen: Observation) -> Observation:
-        """A Job whose pods are refused (a quota, a policy) says so in its events alone."""
+        """Add why the Job has no pods: a refusal (a quota, a policy) is only in its events."""
         for event in reversed(self._said(job, "Job", job.name)):
             if event["reason"] == "FailedCreate":
                 return replace(seen, native_reason=str(event["message"])[:500], explanation=str(event["message"])[:500])
         return seen
 
     def _said(self, job: JobState, kind: str, name: str) -> list[Json]:
-        """Events of objects whose names begin so, the latest last: one request for all of a namespace."""
+        """Return events of objects whose names begin so, the latest last: one request for all of a namespace."""
         place = (job.namespace, kind)
         if place not in self._events:
             if len(self._events) >= EVENTS_AT_ONCE:

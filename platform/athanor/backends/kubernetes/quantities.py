@@ -1,4 +1,4 @@
-"""Amounts of resources, as the API writes them: 1500m, 64Gi, 8."""
+"""Quantities of resources in the notation of the API: 1500m, 64Gi, 8."""
 
 import re
 
@@ -10,7 +10,7 @@ QUANTITY = re.compile(r"(?P<number>[+-]?[0-9.]+)((?P<suffix>[numkMGTPE]i?|Ki)?|[
 
 
 def amount(quantity: str | float) -> float:
-    """Raises ValueError for what is none."""
+    """Return a quantity as a number. Raise ValueError for what is not one."""
     found = QUANTITY.fullmatch(str(quantity))
     if found is None:
         raise ValueError(f"{quantity!r} is no quantity")

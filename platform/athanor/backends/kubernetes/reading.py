@@ -1,4 +1,4 @@
-"""Questions to the API server about our Jobs and pods, straight, past any watch."""
+"""Requests to the API server for our Jobs and pods, bypassing any watch."""
 
 import time
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 from athanor.backends.base import Handle
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.client import CALL_SECONDS, Client, Refused, path
+from athanor.backends.kubernetes.client import CALL_SECONDS, KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.state import PodState, pod_state
 
@@ -16,20 +16,21 @@ MOST_EVENTS = 500
 
 
 class Reading:
-    """All of one call: together they take no longer than a call may. Raise Refused and BackendUnavailable."""
+    """The requests of one call, which share its deadline. They raise Refused and BackendUnavailable."""
 
-    def __init__(self, config: KubernetesConfig, client: Client) -> None:
+    def __init__(self, config: KubernetesConfig, client: KubernetesClient) -> None:
         self.deadline = time.monotonic() + CALL_SECONDS
         self._config = config
         self._client = client
 
     def all(self, group: str, plural: str, namespace: str = "", selector: str = "") -> Iterable[Json]:
+        """Yield all our objects of a kind; with `selector`, those that it selects."""
         chosen = selector or names.ours(self._config)
         for page in self._client.list(path(group, plural, namespace), deadline=self.deadline, labelSelector=chosen):
             yield from page.get("items") or []
 
     def job(self, handle: Handle) -> Json | None:
-        """The Job of a handle, in whatever namespace it is. None: it is truly not there."""
+        """Return the Job of a handle in any namespace; None if the server denies it."""
         namespace, _, name = handle.backend_id.partition("/")
         if name == handle.backend_name:
             try:
@@ -45,11 +46,12 @@ class Reading:
         return next((item for page in pages for item in page.get("items") or []), None)
 
     def pods(self, namespace: str, name: str) -> list[PodState]:
+        """Return the pods of an attempt."""
         chosen = names.selector({**names.owner_labels(self._config), names.ATTEMPT: name})
         return [pod_state(item) for item in self.all("v1", "pods", namespace, chosen)]
 
     def lost(self, nodes: set[str]) -> set[str]:
-        """Which of these nodes are gone, or do not answer their cluster."""
+        """Return those of the nodes that no longer exist or are not ready."""
         lost = set()
         for node in sorted(nodes):
             try:
@@ -65,7 +67,10 @@ class Reading:
         return lost
 
     def events(self, namespace: str, kind: str) -> list[Json]:
-        """What was said of a namespace's objects of this kind, the latest last. Servers keep it for an hour."""
+        """Return a namespace's events about objects of this kind, the latest last.
+
+        Servers store them for an hour by default.
+        """
         found = self._client.json(
             "GET", path("v1", "events", namespace), deadline=self.deadline, limit=MOST_EVENTS,
             fieldSelector=f"involvedObject.kind={kind}",

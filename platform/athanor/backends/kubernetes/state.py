@@ -1,4 +1,4 @@
-"""What is kept of a Job and of a pod: a few words of what the API says, so that thousands fit into memory."""
+"""Summaries of Jobs and pods: a few fields of what the API returns, so that thousands fit into memory."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,13 +11,13 @@ KUBELET_DISRUPTION = "TerminationByKubelet"
 
 
 def seconds_of(text: str | None) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time."""
+    """Return the seconds since the epoch of an RFC 3339 time."""
     return datetime.fromisoformat(text).timestamp() if text else None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a Job ended, or is to end: the reason and message of its condition."""
+    """How a Job ended, or will end: the reason and message of its condition."""
 
     reason: str
     message: str
@@ -25,6 +25,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
+    """The summary of a Job."""
+
     name: str
     namespace: str
     uid: str
@@ -46,11 +48,14 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
+        """Return whether the Job is complete or has failed."""
         return self.complete or self.failed is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PodState:
+    """The summary of a pod."""
+
     name: str
     namespace: str
     attempt: str
@@ -72,10 +77,12 @@ class PodState:
 
     @property
     def is_over(self) -> bool:
+        """Return whether the pod has succeeded or failed."""
         return self.phase in ("Succeeded", "Failed")
 
 
 def job_state(item: Json) -> JobState:
+    """Summarise a Job."""
     metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     conditions = {one["type"]: one for one in status.get("conditions") or [] if one["status"] == "True"}
@@ -108,6 +115,7 @@ def _ended(condition: Json | None) -> Ended | None:
 
 
 def pod_state(item: Json) -> PodState:
+    """Summarise a pod."""
     metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     conditions = {one["type"]: one for one in status.get("conditions") or []}

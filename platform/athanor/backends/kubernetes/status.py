@@ -1,8 +1,7 @@
-"""From a Job and its pods to what is said of an attempt. Pure.
+"""From a Job and its pods to an observation. Pure.
 
-A Job that has ended is FINISHED. One more is: a Job whose pods have all ended but for those on nodes that are gone.
-Their kubelets will never say so, the Job would wait for them for ever; what may still run there is refused by the
-platform.
+A Job that has ended is FINISHED. So is a Job whose pods have all ended except those on lost nodes: their kubelets will
+never report it, and the Job would wait forever; what may still run there is refused by the platform.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +16,10 @@ SLOW_END_SECONDS = 30.0
 
 
 def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], now: float) -> Observation:
-    """`lost`: names of nodes that do not answer; `now`: seconds since the epoch by the server's clock."""
+    """Return the observation of an attempt.
+
+    `lost`: names of nodes that do not answer; `now`: seconds since the epoch by the server's clock.
+    """
     pods = sorted(pods, key=lambda pod: pod.index)
     nodes = tuple(pod.node for pod in pods if pod.node)
     if job.complete:
@@ -40,7 +42,7 @@ def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], 
 
 
 def may_be_lost(job: JobState, pods: Sequence[PodState], now: float) -> set[str]:
-    """Nodes that one must look at before anything can be said: their pods should be ending, and have not."""
+    """Return nodes whose state must be read first: their pods should be ending, and have not ended."""
     if job.is_over:
         return set()
     return {
@@ -54,8 +56,11 @@ def may_be_lost(job: JobState, pods: Sequence[PodState], now: float) -> set[str]
 
 
 def _was_evicted(job: JobState) -> bool:
-    """Suspended by somebody after it was let go. A Job of a queue is made suspended, let go by a second version of its
-    specification, and stopped by a third; one of no queue is never made suspended. Our own cancel is a version, too."""
+    """Return whether the Job was suspended after it had started.
+
+    A Job of a queue is created suspended, resumed by the second generation of its specification, and stopped by the
+    third; one without a queue is never created suspended. Our own cancel is a generation, too.
+    """
     if not job.is_suspended or job.is_cancelled:
         return False
     return job.generation >= (3 if job.queue else 2)
@@ -145,7 +150,7 @@ def _cause(
 
 
 def disruption(job: JobState, reason: str, message: str, pod: str) -> tuple[Cause, str]:
-    """What took a pod's place, by the reason of its condition DisruptionTarget or of an event."""
+    """Return why a pod was disrupted, by the reason of its condition DisruptionTarget or of an event."""
     who = f"Pod {pod}" if pod else "A pod"
     if reason in ("DeletionByTaintManager", "DeletionByPodGC", "TaintManagerEviction"):
         cause = Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST

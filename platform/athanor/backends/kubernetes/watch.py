@@ -1,9 +1,10 @@
-"""Watches of the API server: for each cluster one watch of our Jobs and one of their pods, in threads owned by
-this module. They list once, follow from that version on, list again when the server has
-forgotten it (410), and go on where they were when a connection ends.
+"""Watches of the API server: for each cluster one of our Jobs and one of their pods, in threads of this module.
 
-A mirror answers only while it is heard: bookmarks come each minute. That something is not in it means nothing, for it
-may be new; that something was deleted before its eyes is a fact.
+They list once, follow from that version on, list again when the server has forgotten it (410), and resume when a
+connection ends.
+
+A mirror answers only while it is fresh: bookmarks arrive each minute. That an object is not in it proves nothing, since
+it may be new; a deletion that it has received is a fact.
 """
 
 import logging
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from athanor.backends.base import BackendUnavailable
 from athanor.backends.kubernetes import names
-from athanor.backends.kubernetes.client import Client, Refused, client_of, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, client_of, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
 
@@ -35,7 +36,7 @@ class Mirror(Generic[State]):
     """The last known objects of one kind, as summaries. All reading is under `lock`."""
 
     def __init__(
-        self, client: Callable[[], Client], where: str, selector: str, summary: Callable[[Json], State],
+        self, client: Callable[[], KubernetesClient], where: str, selector: str, summary: Callable[[Json], State],
         is_wanted: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.lock = threading.Condition()
@@ -57,17 +58,20 @@ class Mirror(Generic[State]):
 
     @property
     def is_fresh(self) -> bool:
+        """Return whether it is complete and has received something recently."""
         return self.is_synced and time.monotonic() - self._heard < SILENCE_SECONDS
 
     @property
     def is_alive(self) -> bool:
+        """Return whether its thread runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
+        """Ask its thread to end."""
         self._stop.set()
 
     def wait(self, seconds: float) -> bool:
-        """Until it is fresh, or could not become so. Whether it is."""
+        """Wait until it is fresh, or cannot become so. Return whether it is."""
         with self.lock:
             self.lock.wait_for(lambda: self.is_fresh or bool(self.error), seconds)
             return self.is_fresh
@@ -162,12 +166,12 @@ def _attempt(state: State) -> str:
 
 
 class Watch:
-    """Jobs and pods of one cluster."""
+    """The watched Jobs and pods of one cluster."""
 
     def __init__(self, key: str, config: KubernetesConfig) -> None:
         self.used = time.monotonic()
 
-        def client() -> Client:
+        def client() -> KubernetesClient:
             return client_of(key, config)
 
         def is_wanted() -> bool:
@@ -178,34 +182,38 @@ class Watch:
         self.pods = Mirror(client, path("v1", "pods"), ours, pod_state, is_wanted)
 
     def wait(self, seconds: float) -> bool:
-        """Until both are fresh, at the longest so many seconds. Whether they are."""
+        """Wait at most so many seconds until both are fresh. Return whether they are."""
         self.used = time.monotonic()
         return self.jobs.wait(seconds) and self.pods.wait(seconds)
 
     def job(self, name: str) -> JobState | None:
+        """Return the last known Job of an attempt; None without one."""
         with self.jobs.lock:
             return next(iter(self.jobs.by_attempt.get(name, {}).values()), None)
 
     def pods_of(self, name: str) -> list[PodState]:
+        """Return the last known pods of an attempt."""
         with self.pods.lock:
             return list(self.pods.by_attempt.get(name, {}).values())
 
     def departed(self, name: str) -> list[PodState]:
-        """Pods that were deleted, as they were last."""
+        """Return the deleted pods of an attempt, in their last state."""
         with self.pods.lock:
             return list(self.pods.deleted.get(name, ()))
 
     def deleted_job(self, name: str) -> JobState | None:
-        """A Job that somebody deleted before our eyes."""
+        """Return the attempt's Job if its deletion was received."""
         with self.jobs.lock:
             return next(iter(self.jobs.deleted.get(name, ())), None)
 
     def stop(self) -> None:
+        """Stop both."""
         self.jobs.stop()
         self.pods.stop()
 
     @property
     def is_alive(self) -> bool:
+        """Return whether both threads run."""
         return self.jobs.is_alive and self.pods.is_alive
 
 
@@ -214,7 +222,7 @@ _LOCK = threading.Lock()
 
 
 def watch_of(key: str, config: KubernetesConfig) -> Watch:
-    """The watch of a configuration, begun when it is first asked for; it ends when it is asked for no more."""
+    """Return the watch of a configuration; start it on first use. It ends when it is no longer used."""
     with _LOCK:
         found = _WATCHES.get((os.getpid(), key))
         if found is None or not found.is_alive:
@@ -225,6 +233,7 @@ def watch_of(key: str, config: KubernetesConfig) -> Watch:
 
 
 def stop_all() -> None:
+    """Stop all watches of the process."""
     with _LOCK:
         for watch in _WATCHES.values():
             watch.stop()

@@ -1,4 +1,4 @@
-"""Starts keepers and reads the folders they keep."""
+"""The local backend: starts shims and reads the folders of attempts."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from athanor.backends.base import (
     Backend,
     BackendRejected,
     BackendUnavailable,
+    ChecksHealth,
     Handle,
     ListsNodes,
     ListsOurs,
@@ -21,18 +22,17 @@ from athanor.backends.base import (
     Observation,
     Phase,
     Presence,
-    Probes,
     Submission,
     byte_cursor,
     log_part,
 )
-from athanor.backends.facts import NodeFacts, Probe
-from athanor.backends.local import doctor, folder
+from athanor.backends.facts import HealthCheck, NodeFacts
+from athanor.backends.local import folder, health_check
 from athanor.backends.local.config import LocalConfig
 from athanor.backends.plan import LaunchPlan
 from trainer.contract import environment as names
 
-KEEPER = Path(__file__).with_name("keeper.py")
+SHIM = Path(__file__).with_name("shim.py")
 # All that the processes get of the platform's own environment: where programs and libraries are, and the locale.
 INHERITED = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
@@ -40,8 +40,8 @@ INHERITED = (
 )  # fmt: skip
 
 
-class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
-    """Keyword arguments: the fields of LocalConfig."""
+class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
+    """Runs each attempt as processes of this machine. Keyword arguments: the fields of LocalConfig."""
 
     configuration = LocalConfig
 
@@ -51,6 +51,7 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         self._command = self._config.command
 
     def render(self, plan: LaunchPlan) -> Submission:
+        """Return the command and its environment. Raise BackendRejected for more than one node."""
         if plan.nodes != 1:
             raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
         environment = {
@@ -66,6 +67,7 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         return Submission(plan.backend_name, text, environment, plan.secrets)
 
     def submit(self, submission: Submission) -> Handle:
+        """Start a shim in the attempt's folder, unless the attempt has started before."""
         place = self._root / submission.backend_name
         handle = Handle(submission.backend_name, submission.backend_name)
         try:
@@ -76,31 +78,34 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
             cache.chmod(0o700)  # one of an older version was readable by all users of this machine
             if (place / folder.STARTED).exists():
                 return handle
-            # The keeper detaches itself and takes the lock before its parent returns; a second one gives way.
+            # The shim detaches itself and takes the lock before its parent returns; a second one gives way.
             subprocess.run(
                 [
-                    sys.executable, "-I", str(KEEPER), str(place), str(self._config.kill_after_seconds), *self._command,
+                    sys.executable, "-I", str(SHIM), str(place), str(self._config.kill_after_seconds), *self._command,
                 ],
                 env={**_inherited(), **submission.environment, **submission.secrets},
                 cwd=place / "work", stdin=subprocess.DEVNULL, check=True, timeout=15, capture_output=True,
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()
-            raise BackendUnavailable(f"the keeper of {place} did not start: {said}") from error
+            raise BackendUnavailable(f"the shim of {place} did not start: {said}") from error
         except (OSError, subprocess.SubprocessError) as error:
             raise BackendUnavailable(f"cannot start in {place}: {error}") from error
         return handle
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
-        return {handle: self._look(self._root / handle.backend_name) for handle in handles}
+        """Read the folder of each attempt."""
+        return {handle: self._observe(self._root / handle.backend_name) for handle in handles}
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Create the file `stop` or `kill` and wake the shim."""
         place = self._root / handle.backend_name
         if place.is_dir():
             (place / (folder.KILL if force else folder.STOP)).touch()
-            folder.wake_keeper(place)
+            folder.wake_shim(place)
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """Read the attempt's log from a byte offset."""
         begin = byte_cursor(cursor)
         try:
             with (self._root / handle.backend_name / folder.LOG).open("rb") as log:
@@ -113,18 +118,21 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
         return log_part(content, begin)
 
     def list_ours(self) -> frozenset[str]:
+        """Return the attempts with a live shim."""
         try:
             return frozenset(place.name for place in self._root.glob("athanor-*") if folder.is_locked(place))
         except OSError as error:
             raise BackendUnavailable(f"cannot read {self._root}: {error}") from error
 
-    def probe(self) -> Probe:
-        return doctor.probe(self._config, _inherited())
+    def check_health(self) -> HealthCheck:
+        """Check the directory, disk, memory, cores and the agent's command."""
+        return health_check.check_health(self._config, _inherited())
 
     def nodes(self) -> list[NodeFacts]:
-        return [doctor.node(socket.gethostname())]
+        """Return this machine."""
+        return [health_check.node(socket.gethostname())]
 
-    def _look(self, place: Path) -> Observation:
+    def _observe(self, place: Path) -> Observation:
         try:
             if folder.is_locked(place):
                 return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING)
@@ -133,9 +141,9 @@ class LocalBackend(Backend, ListsOurs, Probes, ListsNodes):
                 said = json.loads(ended.read_text())
                 return Observation(Presence.FINISHED, "exited", said["detail"], exit_status=int(said["exit_status"]))
             if (place / folder.STARTED).exists():
-                # The keeper died without a word; its agent dies with it (PR_SET_PDEATHSIG), and for certain so.
+                # The shim died without a word; its agent dies with it (PR_SET_PDEATHSIG), and for certain so.
                 folder.end_leftovers(place)
-                return Observation(Presence.FINISHED, "vanished", "the keeper process was killed")
+                return Observation(Presence.FINISHED, "vanished", "the shim process was killed")
         except OSError as error:
             return Observation(Presence.UNKNOWN, native_reason=str(error))
         return Observation(Presence.ABSENT)

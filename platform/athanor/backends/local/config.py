@@ -1,4 +1,4 @@
-"""How this machine is set up."""
+"""Configuration of the local backend."""
 
 import sys
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""An attempt's folder: the names in it, and questions to it. Standard library only: the keeper runs with `-I`."""
+"""The folder of an attempt: its file names, and queries. Standard library only: the shim runs with `-I`."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ LOG = "log"
 
 
 def is_locked(place: Path) -> bool:
-    """Whether a living keeper holds the folder."""
+    """Return whether a live shim holds the folder's lock."""
     try:
         descriptor = os.open(place / LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -29,18 +29,19 @@ def is_locked(place: Path) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """The kernel's start time of a process, in clock ticks since boot: with the pid, it names one process."""
+    """Return the kernel's start time of a process in clock ticks since boot. With the pid it is unique."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def is_same_process(pid: int, started: str) -> bool:
+    """Return whether the process with this pid is the one that started then."""
     try:
         return start_time(pid) == started
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def wake_keeper(place: Path) -> None:
+def wake_shim(place: Path) -> None:
     """Wake the shim, which then reads `stop` and `kill`."""
     try:
         pid, started, *_ = (place / STARTED).read_text().split()
@@ -51,7 +52,7 @@ def wake_keeper(place: Path) -> None:
 
 
 def end_leftovers(place: Path) -> None:
-    """Kill the process group of an agent whose keeper is gone, if it is still that group."""
+    """Kill the process group of an agent whose shim has died, if the group is still the same."""
     try:
         pid, started = (place / "agent").read_text().split()
     except (FileNotFoundError, ValueError):

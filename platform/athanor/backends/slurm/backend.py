@@ -1,4 +1,4 @@
-"""Batch jobs of a Slurm cluster, each named after its attempt."""
+"""The Slurm backend: batch jobs of a cluster, each named after its attempt."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from athanor.backends.base import (
     LOG_PART_BYTES,
     Backend,
     BackendUnavailable,
+    ChecksHealth,
     DrainsNodes,
     Handle,
     ListsNodes,
@@ -17,27 +18,26 @@ from athanor.backends.base import (
     LogPart,
     Observation,
     Presence,
-    Probes,
     Submission,
     SyncsTeams,
     byte_cursor,
     log_part,
 )
-from athanor.backends.facts import NodeFacts, Probe
+from athanor.backends.facts import HealthCheck, NodeFacts
 from athanor.backends.plan import LaunchPlan
-from athanor.backends.slurm import doctor, parse, script
-from athanor.backends.slurm.client import Client
-from athanor.backends.slurm.commands import Commands
+from athanor.backends.slurm import health_check, parse, script
+from athanor.backends.slurm.client import SlurmClient
+from athanor.backends.slurm.commands import CommandClient
 from athanor.backends.slurm.config import RestTransport, SlurmConfig
-from athanor.backends.slurm.parse import Job
-from athanor.backends.slurm.rest import Rest
+from athanor.backends.slurm.parse import SlurmJob
+from athanor.backends.slurm.rest import RestClient
 from athanor.backends.slurm.transport import CommandFailed, Deadline, document, open_transport
 
 MARK = "END-OF-NAMES"
 
 
-class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTeams):
-    """What it takes is in config.py."""
+class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, SyncsTeams):
+    """Runs each attempt as a batch job. Keyword arguments: the fields of SlurmConfig."""
 
     configuration: ClassVar[type[BaseModel]] = SlurmConfig
 
@@ -47,6 +47,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
         self._logs = self.config.log_directory.rstrip("/")
 
     def render(self, plan: LaunchPlan) -> Submission:
+        """Return the batch script and its options. Raise BackendRejected for what Slurm cannot be asked for."""
         asked = script.request(self.config, plan)
         environment = {
             **self.config.profile.variables(plan.accelerator, plan.nodes + plan.spare_nodes),
@@ -57,59 +58,68 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
         return Submission(plan.backend_name, text, environment, plan.secrets, asked)
 
     def submit(self, submission: Submission) -> Handle:
+        """Submit the batch job, or adopt the one that exists."""
         assert isinstance(submission.payload, script.JobRequest)
         variables = {**submission.environment, **submission.secrets}
         number = self.client.submit(submission.payload, variables, Deadline())
         return Handle(submission.backend_name, str(number))
 
     def observe(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
+        """Observe all attempts with one listing; ask for those that Slurm has forgotten by name."""
         if not handles:
             return {}
         deadline = Deadline()
-        wanted = {handle.backend_name: handle for handle in handles}
-        found: dict[str, Job] = {}
+        by_name = {handle.backend_name: handle for handle in handles}
+        found: dict[str, SlurmJob] = {}
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
-                if job.name in wanted:
-                    found[job.name] = parse.better(job, found.get(job.name), wanted[job.name].backend_id)
-        answers = {wanted[name]: parse.observation(job) for name, job in found.items()}
-        missing = [name for name in wanted if name not in found]
+                if job.name in by_name:
+                    found[job.name] = parse.better(job, found.get(job.name), by_name[job.name].backend_id)
+        answers = {by_name[name]: parse.observation(job) for name, job in found.items()}
+        missing = [name for name in by_name if name not in found]
         if missing:
-            answers.update({wanted[name]: answer for name, answer in self._forgotten(missing, deadline)})
+            answers.update({by_name[name]: answer for name, answer in self._forgotten(missing, deadline)})
         return answers
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Cancel the attempt's jobs."""
         self.client.cancel(handle.backend_name, force=force, deadline=Deadline())
 
     def logs(self, handle: Handle, cursor: str | None = None) -> LogPart:
+        """Read the attempt's log from a byte offset."""
         begin = byte_cursor(cursor)
         file = shlex.quote(f"{self._logs}/{handle.backend_name}.log")
         program = f"[ ! -e {file} ] || tail -c +{begin + 1} {file} | head -c {LOG_PART_BYTES}"
         return log_part(self._read(program, Deadline()), begin)
 
     def list_ours(self) -> frozenset[str]:
+        """Return the names of our live jobs."""
         with self.client.jobs(Deadline()) as jobs:
             return frozenset(job.name for job in jobs if job.is_alive)
 
     def nodes(self) -> list[NodeFacts]:
+        """Return the cluster's nodes."""
         return self.client.nodes(Deadline())
 
     def drain(self, node: str, reason: str) -> None:
+        """Drain a node."""
         self.client.set_drained(node, reason, Deadline())
 
     def undrain(self, node: str) -> None:
+        """Undrain a node."""
         self.client.set_drained(node, None, Deadline())
 
-    def probe(self) -> Probe:
-        return doctor.probe(self.config, self.client)
+    def check_health(self) -> HealthCheck:
+        """Check the cluster and its configuration for our jobs."""
+        return health_check.check_health(self.config, self.client)
 
     def sync_teams(self, teams: Sequence[str]) -> list[str]:
-        """Accounts, by sacctmgr; nothing where Slurm keeps no accounts."""
+        """Create accounts with sacctmgr; nothing if the cluster has no accounting."""
         accounts = [script.account_of(self.config, team) for team in teams]
         return self.client.ensure_accounts([account for account in accounts if account], Deadline())
 
     def _forgotten(self, names: list[str], deadline: Deadline) -> Iterator[tuple[str, Observation]]:
-        """What Slurm does not know any more: by what the job wrote down at its end, then by the accounting."""
+        """Yield observations of jobs that Slurm has forgotten, by their NAME.end or by the accounting."""
         left = dict.fromkeys(names)
         listed = "\n".join(name for name in names if script.NAME.fullmatch(name))
         program = (
@@ -131,7 +141,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
                     Presence.FINISHED, "forgotten", exit_status=parse.exit_status(int(status)),
                     explanation="Slurm does not know it any more; it wrote down its end.",
                 )  # fmt: skip
-        found: dict[str, Job] = {}
+        found: dict[str, SlurmJob] = {}
         for job in self.client.accounted(list(left), deadline) if left else ():
             found[job.name] = parse.better(job, found.get(job.name))
         for name in left:
@@ -144,7 +154,7 @@ class SlurmBackend(Backend, ListsOurs, Probes, ListsNodes, DrainsNodes, SyncsTea
             raise BackendUnavailable(f"cannot read {self._logs}: {failed}") from failed
 
 
-def _client(config: SlurmConfig) -> Client:
+def _client(config: SlurmConfig) -> SlurmClient:
     if isinstance(config.transport, RestTransport):
-        return Rest(config.transport, config.slurm_conf)
-    return Commands(open_transport(config.transport), config.slurm_conf)
+        return RestClient(config.transport, config.slurm_conf)
+    return CommandClient(open_transport(config.transport), config.slurm_conf)

@@ -1,4 +1,4 @@
-"""Slurm by its commands: squeue, sbatch, scancel, sacct, scontrol, sacctmgr."""
+"""The Slurm client by commands: squeue, sbatch, scancel, sacct, scontrol, sacctmgr."""
 
 import re
 import secrets
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from athanor.backends.base import BackendRejected, BackendUnavailable
 from athanor.backends.facts import NodeFacts
 from athanor.backends.slurm import listing, parse
-from athanor.backends.slurm.client import Client
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.client import SlurmClient
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import JobRequest, with_options
 from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport, document, exports
 
@@ -36,8 +36,8 @@ _settings: dict[str, tuple[float, dict[str, str]]] = {}
 _settings_lock = threading.Lock()
 
 
-class Commands(Client):
-    """`slurm_conf`: of a host that knows several clusters."""
+class CommandClient(SlurmClient):
+    """Slurm's commands by a transport. `slurm_conf`: needed on a host that knows several clusters."""
 
     def __init__(self, transport: Transport, slurm_conf: str | None) -> None:
         self.files = transport
@@ -46,14 +46,16 @@ class Commands(Client):
         self._key = repr((transport.command(), slurm_conf))
 
     @contextmanager
-    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[Job]]:
+    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[SlurmJob]]:
+        """Run squeue, and read its output as it arrives."""
         try:
             with self._transport.lines(f"{self._head}date +%s && {_squeue(name)}", deadline) as lines:
                 yield listing.jobs(lines)
         except CommandFailed as failed:
             raise BackendUnavailable(f"squeue: {failed}") from failed
 
-    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[Job]:
+    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[SlurmJob]:
+        """Run sacct for these names, if there is accounting."""
         if not self.has_accounting(deadline):
             return
         for begin in range(0, len(names), ACCOUNTED_AT_ONCE):
@@ -62,7 +64,7 @@ class Commands(Client):
             yield from listing.accounted(said.splitlines())
 
     def submit(self, asked: JobRequest, variables: Mapping[str, str], deadline: Deadline) -> int:
-        """By one program, which looks and then submits: a round trip takes longer than all that it does there."""
+        """Submit with one shell program that first looks for the job: one round trip instead of several."""
         mark = f"END-{secrets.token_hex(8)}"
         program = submitting(asked, variables, mark, with_accounting=self.has_accounting(deadline))
         try:
@@ -80,6 +82,7 @@ class Commands(Client):
         return number
 
     def cancel(self, name: str, *, force: bool, deadline: Deadline) -> None:
+        """Run scancel."""
         chosen = f"--quiet --user={ME} --name={shlex.quote(name)}"
         if force:
             # All steps first: scancel alone may leave them to run for as long as KillWait.
@@ -89,11 +92,13 @@ class Commands(Client):
         self._ask(program, deadline)
 
     def nodes(self, deadline: Deadline) -> list[NodeFacts]:
+        """Run scontrol for the nodes and the topology."""
         said = self._ask("scontrol --details --oneliner show node", deadline)
         tree = self._ask("scontrol --oneliner show topology 2>/dev/null || true", deadline)
         return listing.nodes(said.splitlines(), listing.switches(tree.splitlines()))
 
     def set_drained(self, node: str, reason: str | None, deadline: Deadline) -> None:
+        """Run scontrol update. Undrains only nodes that are drained."""
         update = f"scontrol update NodeName={shlex.quote(node)} "
         if reason is not None:
             self._ask(update + f"State=DRAIN Reason={shlex.quote(' '.join(reason.split()) or 'athanor')}", deadline)
@@ -103,6 +108,7 @@ class Commands(Client):
             self._ask(update + "State=UNDRAIN || " + update + "State=RESUME", deadline)
 
     def settings(self, deadline: Deadline) -> dict[str, str]:
+        """Return the configuration, cached for SETTINGS_SECONDS."""
         with _settings_lock:
             at, found = _settings.get(self._key, (0.0, {}))
         if not found or time.monotonic() - at > SETTINGS_SECONDS:
@@ -112,7 +118,7 @@ class Commands(Client):
         return found
 
     def token(self, user: str, seconds: int, deadline: Deadline) -> str:
-        """A JSON web token for slurmrestd."""
+        """Return a JSON web token for slurmrestd."""
         said = self._ask(f"scontrol token username={shlex.quote(user)} lifespan={seconds}", deadline)
         token = said.strip().partition("SLURM_JWT=")[2]
         if not token:
@@ -120,7 +126,7 @@ class Commands(Client):
         return token
 
     def ensure_accounts(self, accounts: Sequence[str], deadline: Deadline) -> list[str]:
-        """Makes accounts, and lets our user charge them; a line for each that was missing."""
+        """Run sacctmgr for each missing account."""
         if not self.has_accounting(deadline):
             return []
         said = self._ask(f"sacctmgr --noheader --parsable2 show associations user={ME} format=Account", deadline)
@@ -135,10 +141,11 @@ class Commands(Client):
         return [f"account {account} was made, and may be charged" for account in missing]
 
     def has_accounting(self, deadline: Deadline) -> bool:
+        """Return whether slurmdbd does the accounting."""
         return self.settings(deadline).get("AccountingStorageType", "").endswith("slurmdbd")
 
     def _ask(self, program: str, deadline: Deadline) -> str:
-        """For what changes nothing, or may be repeated: whatever goes wrong may be over the next time."""
+        """Run a program that changes nothing or may be repeated. Every failure is BackendUnavailable."""
         try:
             return self._transport.run(self._head + program, deadline).decode(errors="replace")
         except CommandFailed as failed:
@@ -146,17 +153,19 @@ class Commands(Client):
 
 
 def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, with_accounting: bool) -> str:
-    """Looks for a job of this name in all that may remember one, and submits it where none does. What nobody has asked
-    for before is not looked for: squeue asks for all jobs of ours, and takes the longer the more there are.
+    """Return the shell program that looks for a job of this name, and submits it if there is none.
 
-    Prints `mark`, what answered ("squeue", "begun", "sacct" or "sbatch"), and on lines of their own what that said.
-    Ends with REFUSED, `mark` on a line before sbatch's own words, where sbatch gave no job; in any other way where
-    whether there is a job could not be determined. As a group it is read to its end before anything of it is done: one
-    that is cut off by a lost connection does nothing.
+    A job that was never requested before is not looked for: squeue lists all our jobs, which takes longer the more
+    there are.
+
+    The program prints `mark` and what answered ("squeue", "begun", "sacct" or "sbatch"), and on the next lines its
+    output. It exits with REFUSED, after `mark` on a line before sbatch's own message, if sbatch did not create a job;
+    with any other status if it could not be determined whether there is a job. The shell parses the group to its end
+    before it runs any of it, so a program that is cut off by a lost connection does nothing.
     """
     named, began = shlex.quote(f"|{asked.name}|"), shlex.quote(asked.began)
 
-    def look(kind: str, command: str) -> str:
+    def _known_job(kind: str, command: str) -> str:
         return (
             f"found=$({command}) || exit 1\n"
             f"""case $found in *{named}*) printf '%s\\n' '{mark} {kind}' "$found"; exit 0;; esac\n"""
@@ -164,10 +173,10 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
 
     return (
         f"{{\nif [ -e {began} ] || ! {asked.claim}; then\n"
-        + look("squeue", _squeue(asked.name))
+        + _known_job("squeue", _squeue(asked.name))
         + f"if [ -e {began} ]; then\n    found=$(cat {began}) || exit 1\n"
         + f"""    printf '%s\\n' '{mark} begun' "$found"\n    exit 0\nfi\n"""
-        + (look("sacct", _sacct(shlex.quote(asked.name))) if with_accounting else "")
+        + (_known_job("sacct", _sacct(shlex.quote(asked.name))) if with_accounting else "")
         # sbatch is found before the job's own variables are set: PATH may be one of them. It is no variable itself.
         + 'fi\nset -- "$(command -v sbatch)"\n[ -n "$1" ] || { echo \'sbatch: not found\' >&2; exit 1; }\n'
         + f"echo '{mark} sbatch'\necho {mark} >&2\nunset LC_ALL SLURM_TIME_FORMAT\n{exports(variables)}"
@@ -178,7 +187,7 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
 
 
 def _number(answer: str) -> int | None:
-    """Of the job that a program of `submitting` found or made; 0 where it ran and nobody knows its number any more."""
+    """Return the job number from the output of `submitting`; 0 if it ran and its number is no longer known."""
     kind, _, said = answer.partition("\n")
     lines = said.strip().splitlines()
     if kind == "begun":
@@ -193,13 +202,13 @@ def _number(answer: str) -> int | None:
 
 
 def _squeue(name: str | None) -> str:
-    """What Slurm still knows of us, ended or not; or of this name."""
+    """Return the command that lists the jobs of our user, ended or not; with `name`, only those of this name."""
     chosen = f" --name={shlex.quote(name)}" if name else ""
     return f"squeue --noheader --states=all --user={ME}{chosen} --Format={shlex.quote(listing.FORMAT)}"
 
 
 def _sacct(names: str) -> str:
-    """`names`: a word of the shell."""
+    """Return the command that lists accounted jobs. `names` must be quoted for the shell."""
     return (
         f"timeout {ACCOUNTED_SECONDS} sacct --noheader --allocations --duplicates --parsable2 --user={ME}"
         f" --starttime=now-{ACCOUNTED_DAYS}days --format={listing.ACCOUNTED} --name={names}"

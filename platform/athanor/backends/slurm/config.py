@@ -1,4 +1,4 @@
-"""How a Slurm cluster is reached, and what jobs ask of it."""
+"""Configuration of a Slurm cluster: how it is reached, and what jobs request."""
 
 from typing import Annotated, Literal
 
@@ -17,6 +17,8 @@ Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", max_lengt
 
 
 class Part(BaseModel):
+    """A part of the configuration: immutable, unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

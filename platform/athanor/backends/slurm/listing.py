@@ -1,11 +1,11 @@
-"""Lines of squeue, sacct and scontrol."""
+"""Parsing of the output of squeue, sacct and scontrol."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from athanor.backends.facts import NodeFacts, NodeState
 from athanor.backends.slurm import parse
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME
 
 # Of squeue. Each field as long as it is (":0"), with a letter behind it that none of ours holds.
@@ -25,8 +25,8 @@ OUT = frozenset({
 TAKEN_OUT = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "MAINTENANCE"})
 
 
-def jobs(lines: Iterable[bytes]) -> Iterator[Job]:
-    """Of squeue with FORMAT; the first line is the cluster's own time. Jobs that are not ours are left out."""
+def jobs(lines: Iterable[bytes]) -> Iterator[SlurmJob]:
+    """Parse squeue's output in FORMAT; the first line is the cluster's time. Jobs that are not ours are omitted."""
     now: int | None = None
     for raw in lines:
         line = raw.decode(errors="replace").rstrip("\n")
@@ -38,11 +38,11 @@ def jobs(lines: Iterable[bytes]) -> Iterator[Job]:
             yield _job(fields, now)
 
 
-def _job(fields: list[str], now: int | None) -> Job:
+def _job(fields: list[str], now: int | None) -> SlurmJob:
     number, name, state, restarts, exit_code, used, left, start, preempted, nodes, reason, _ = fields
     status, signal = parse.wait_status(exit_code)
     starts = float(int(start) - now) if start.isdigit() and int(start) and now is not None else None
-    return Job(
+    return SlurmJob(
         number=int(number),
         name=name,
         state=parse.words(state),
@@ -58,8 +58,8 @@ def _job(fields: list[str], now: int | None) -> Job:
     )
 
 
-def accounted(lines: Iterable[str]) -> Iterator[Job]:
-    """Of sacct with ACCOUNTED and --duplicates: a restarted job has one line per start, the latest last."""
+def accounted(lines: Iterable[str]) -> Iterator[SlurmJob]:
+    """Parse sacct's output in ACCOUNTED with --duplicates: a restarted job has a line per start, the latest last."""
     times: dict[int, int] = {}
     for line in lines:
         fields = line.split("|")
@@ -67,7 +67,7 @@ def accounted(lines: Iterable[str]) -> Iterator[Job]:
             continue
         number = int(fields[0])
         status, signal = parse.wait_status(fields[3])
-        yield Job(
+        yield SlurmJob(
             number=number,
             name=fields[1],
             state=parse.words(fields[2]),
@@ -81,7 +81,7 @@ def accounted(lines: Iterable[str]) -> Iterator[Job]:
 
 
 def settings(lines: Iterable[str]) -> dict[str, str]:
-    """Of `scontrol show config`."""
+    """Parse `scontrol show config`."""
     found = {}
     for line in lines:
         name, equals, value = line.partition("=")
@@ -91,7 +91,7 @@ def settings(lines: Iterable[str]) -> dict[str, str]:
 
 
 def switches(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Of `scontrol show topology`: the switches above each node, the outermost first."""
+    """Parse `scontrol show topology`: the switches above each node, the outermost first."""
     levels: list[tuple[int, str, list[str]]] = []
     for line in lines:
         found = dict(re.findall(r"(\w+)=(\S*)", line))
@@ -105,7 +105,7 @@ def switches(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def nodes(lines: Iterable[str], above: Mapping[str, tuple[str, ...]]) -> list[NodeFacts]:
-    """Of `scontrol --details --oneliner show node`. A reason may hold anything: it is cut off first."""
+    """Parse `scontrol --details --oneliner show node`. The reason is free text, so it is cut off first."""
     found = []
     for line in lines:
         head, _, tail = line.partition(" Reason=")
@@ -117,6 +117,7 @@ def nodes(lines: Iterable[str], above: Mapping[str, tuple[str, ...]]) -> list[No
 
 
 def node(values: Mapping[str, str], reason: str, above: tuple[str, ...]) -> NodeFacts:
+    """Build a node from the values of one line."""
     state = frozenset(re.split(r"[+]", re.sub(r"[*~#!%$@^-]+$", "", values.get("State", "").upper())))
     if "*" in values.get("State", ""):
         state |= {"NOT_RESPONDING"}
@@ -145,6 +146,7 @@ def node(values: Mapping[str, str], reason: str, above: tuple[str, ...]) -> Node
 
 
 def node_state(state: frozenset[str]) -> NodeState:
+    """Map Slurm's states of a node to ours."""
     if state & OUT:
         return NodeState.DOWN
     if state & TAKEN_OUT:
@@ -153,8 +155,10 @@ def node_state(state: frozenset[str]) -> NodeState:
 
 
 def gpus(text: str) -> tuple[str, int]:
-    """`gpu:h100:8(S:0-1),nic:2` -> ("h100", 8); without a type its name, "gpu". ("cpu", 0) without any; an answer
-    that is none ("N/A") gives ("", 0)."""
+    """Return (type, number) of a Gres value: `gpu:h100:8(S:0-1),nic:2` gives ("h100", 8).
+
+    Without a type it is "gpu"; ("cpu", 0) without GPUs; ("", 0) for a value that is not one ("N/A").
+    """
     if text.strip() in ("", "(null)"):
         return "cpu", 0
     kind, total = "", 0

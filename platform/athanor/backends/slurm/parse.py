@@ -1,4 +1,4 @@
-"""What Slurm's answers mean. Nothing is guessed: a word that is not known makes the answer UNKNOWN."""
+"""Interpretation of Slurm's answers. Nothing is guessed: an unknown state makes the observation UNKNOWN."""
 
 import re
 from collections.abc import Iterable
@@ -48,10 +48,10 @@ NO_REASON = frozenset({"", "None", "N/A", "(null)"})
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job as squeue, sacct or slurmrestd reports it. Durations in seconds; None is unknown or without end.
+class SlurmJob:
+    """A job as squeue, sacct or slurmrestd reports it. Durations are in seconds; None is unknown or unlimited.
 
-    `state`: base and flags. `status`, `signal`: of the batch script, where it ended.
+    `state`: the base state and flags. `status`, `signal`: of the batch script, once it has ended.
     """
 
     number: int
@@ -69,10 +69,12 @@ class Job:
 
     @property
     def is_alive(self) -> bool:
+        """Return whether the job is present and not only in ended states."""
         return not self.state <= (ENDED.keys() | IGNORED) and self.presence is Presence.PRESENT
 
     @property
     def presence(self) -> Presence:
+        """Return whether the job is present or finished; UNKNOWN for unknown states."""
         known = self.state - IGNORED
         if not known or not known <= (ENDED.keys() | LIVING.keys()):
             return Presence.UNKNOWN
@@ -81,34 +83,38 @@ class Job:
         return Presence.FINISHED
 
 
-def better(job: Job, other: Job | None, wanted: str = "") -> Job:
-    """Of two jobs of one name: the one that is no second start, then the one whose number is `wanted`."""
+def better(job: SlurmJob, other: SlurmJob | None, number: str = "") -> SlurmJob:
+    """Return the job that represents the attempt, of two of one name.
+
+    Prefer one that is not a second start, then the one with this `number`.
+    """
     if other is None:
         return job
 
-    def rank(each: Job) -> tuple[bool, bool, int, int]:
-        return (each.status == RAN_BEFORE, str(each.number) != wanted, each.number, -each.restarts)
+    def rank(each: SlurmJob) -> tuple[bool, bool, int, int]:
+        return (each.status == RAN_BEFORE, str(each.number) != number, each.number, -each.restarts)
 
     return min(job, other, key=rank)
 
 
-def best(jobs: Iterable[Job]) -> Job | None:
-    """Of all jobs of one name."""
-    found: Job | None = None
+def best(jobs: Iterable[SlurmJob]) -> SlurmJob | None:
+    """Return the job that represents the attempt, of all jobs of one name; None without any."""
+    found: SlurmJob | None = None
     for job in jobs:
         found = better(job, found)
     return found
 
 
 def words(state: str | Iterable[str]) -> frozenset[str]:
-    """`CANCELLED by 0`, `COMPLETING+`, `RUNNING+COMPLETING` or a list of words."""
+    """Return the words of a state: `CANCELLED by 0`, `COMPLETING+`, `RUNNING+COMPLETING` or a list of words."""
     if not isinstance(state, str):
         return frozenset(word.upper() for word in state)
     first = state.split(" ")[0].upper()
     return frozenset(word for word in re.split(r"[+,]", first) if word)
 
 
-def observation(job: Job) -> Observation:
+def observation(job: SlurmJob) -> Observation:
+    """Return the observation that a job stands for."""
     native = "+".join(sorted(job.state, key=lambda word: (word in LIVING, word)))
     reason = "" if job.reason in NO_REASON else job.reason
     presence = job.presence
@@ -142,7 +148,7 @@ def observation(job: Job) -> Observation:
     )
 
 
-def _ended(job: Job, native: str, reason: str) -> Observation:
+def _ended(job: SlurmJob, native: str, reason: str) -> Observation:
     status = exit_status(job.status, job.signal)
     cause = next((cause for word, cause in ENDED.items() if word in job.state and cause is not None), None)
     if cause in (None, Cause.CANCELLED) and job.was_preempted:
@@ -161,7 +167,7 @@ def _ended(job: Job, native: str, reason: str) -> Observation:
 
 
 def exit_status(status: int | None, signal: int = 0) -> int | None:
-    """As of a process that we started: a signal is a negative number."""
+    """Return the status as of a child process: a signal is a negative number."""
     if signal:
         return -signal
     if status is not None and SIGNALLED < status <= SIGNALLED + LAST_SIGNAL:
@@ -180,7 +186,7 @@ def explain(reason: str) -> str:
 
 
 def wait_status(text: str) -> tuple[int | None, int]:
-    """Exit status and signal, from `83:0` or from the number that wait() gives."""
+    """Return exit status and signal, from `83:0` or from the number that wait() returns."""
     first, colon, second = text.strip().partition(":")
     if not first.isdigit():
         return None, 0
@@ -190,7 +196,7 @@ def wait_status(text: str) -> tuple[int | None, int]:
 
 
 def span(text: str) -> float | None:
-    """Seconds of `1-02:03:04`, `02:03:04` or `03:04`; None for UNLIMITED, N/A and the like."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04`; None for UNLIMITED, N/A and the like."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", text.strip())
     if found is None:
         return None
@@ -199,7 +205,7 @@ def span(text: str) -> float | None:
 
 
 def hosts(text: str) -> list[str]:
-    """`n[1-2,05-06],m` -> n1, n2, n05, n06, m."""
+    """Return the names of a host list: `n[1-2,05-06],m` gives n1, n2, n05, n06, m."""
     found: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         names = [""]

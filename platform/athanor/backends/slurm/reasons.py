@@ -1,4 +1,4 @@
-"""Slurm's reasons in sentences for those who never used it. What is not here is shown as Slurm says it."""
+"""Slurm's reasons as sentences for users. Reasons without a sentence are shown as Slurm reports them."""
 
 from athanor.backends.base import Cause
 

@@ -1,4 +1,4 @@
-"""Slurm by slurmrestd, with a JSON web token. What its version has no path for is asked of the commands on this host.
+"""The Slurm client by slurmrestd, with a JSON web token. What its version lacks is done by commands on this host.
 
 Version 0.0.38 (Slurm 22.05) takes a job as options of sbatch; later ones take the fields of a job (`later_fields`).
 """
@@ -19,10 +19,10 @@ import httpx
 from athanor.backends.base import BackendRejected, BackendUnavailable
 from athanor.backends.facts import NodeFacts
 from athanor.backends.slurm import listing, parse
-from athanor.backends.slurm.client import Client
-from athanor.backends.slurm.commands import PASSING, Commands
+from athanor.backends.slurm.client import SlurmClient
+from athanor.backends.slurm.commands import PASSING, CommandClient
 from athanor.backends.slurm.config import RestTransport
-from athanor.backends.slurm.parse import Job
+from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME, JobRequest
 from athanor.backends.slurm.transport import CommandFailed, Deadline, LocalShell
 
@@ -37,26 +37,27 @@ _versions: dict[str, int] = {}
 _tokens: dict[tuple[str, str], tuple[float, str]] = {}  # when to make another, and the token
 
 
-class Rest(Client):
-    """One address. Connections, the version that it speaks, and the token are kept for all instances."""
+class RestClient(SlurmClient):
+    """One address of slurmrestd. Connections, its version and the token are shared by all instances."""
 
     def __init__(self, config: RestTransport, slurm_conf: str | None) -> None:
         self.files = LocalShell()
         self._config = config
-        self._commands = Commands(self.files, slurm_conf)
+        self._commands = CommandClient(self.files, slurm_conf)
         self._url = config.url.rstrip("/")
         with _lock:
             self._http = _clients.setdefault(self._url, httpx.Client(timeout=10.0, trust_env=False))
 
     @contextmanager
-    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[Job]]:
+    def jobs(self, deadline: Deadline, name: str | None = None) -> Iterator[Iterator[SlurmJob]]:
+        """Yield the jobs from one streamed listing."""
         now = _number(self._get("diag", deadline).get("statistics", {}).get("req_time"))
         with self._jobs(deadline, name, now) as jobs:
             yield jobs
 
     @contextmanager
-    def _jobs(self, deadline: Deadline, name: str | None, now: float | None = None) -> Iterator[Iterator[Job]]:
-        """`now`: by the cluster's clock; without it no span of a job is known."""
+    def _jobs(self, deadline: Deadline, name: str | None, now: float | None = None) -> Iterator[Iterator[SlurmJob]]:
+        """Yield the jobs. `now`: the cluster's time; without it durations are unknown."""
         request = self._http.build_request(
             "GET", self._path("jobs", deadline), headers=self._headers(deadline), timeout=deadline.seconds
         )
@@ -79,13 +80,15 @@ class Rest(Client):
         except (httpx.HTTPError, ValueError) as error:
             raise BackendUnavailable(f"slurmrestd at {self._url}: {error!r}") from error
 
-    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[Job]:
+    def accounted(self, names: Sequence[str], deadline: Deadline) -> Iterable[SlurmJob]:
+        """Return what the accounting knows of these names, by the commands of this host."""
         try:
             return list(self._commands.accounted(names, deadline))
         except BackendUnavailable:
             return []  # a host without Slurm's commands knows no accounting
 
     def submit(self, asked: JobRequest, variables: Mapping[str, str], deadline: Deadline) -> int:
+        """Submit a job unless one of this name exists or existed."""
         there = self._existing(asked, deadline)
         if there is not None:
             return there
@@ -98,6 +101,7 @@ class Rest(Client):
         return number
 
     def cancel(self, name: str, *, force: bool, deadline: Deadline) -> None:
+        """Cancel the live jobs of this name."""
         with self._jobs(deadline, name) as jobs:
             alive = [job for job in jobs if job.is_alive]
         for job in alive:
@@ -105,9 +109,11 @@ class Rest(Client):
             self._send("DELETE", f"job/{job.number}?signal={signal}", deadline, ignored=ALREADY_DONE)
 
     def nodes(self, deadline: Deadline) -> list[NodeFacts]:
+        """Return the cluster's nodes."""
         return [node_of(record) for record in self._get("nodes", deadline).get("nodes", [])]
 
     def set_drained(self, node: str, reason: str | None, deadline: Deadline) -> None:
+        """Update the node's state; with version 0.0.38 by the commands of this host."""
         if self._version(deadline) == OLDEST:
             self._commands.set_drained(node, reason, deadline)
             return
@@ -119,6 +125,7 @@ class Rest(Client):
             self._send("POST", f"node/{node}", deadline, {"state": ["RESUME"]})
 
     def settings(self, deadline: Deadline) -> dict[str, str]:
+        """Return the version, and the configuration if the commands of this host give it."""
         release = self._get("ping", deadline).get("meta", {})
         version = next((str(part["release"]) for part in release.values() if "release" in part), "")
         try:
@@ -128,10 +135,11 @@ class Rest(Client):
         return {**found, "SLURM_VERSION": version or found.get("SLURM_VERSION", "")}
 
     def ensure_accounts(self, accounts: Sequence[str], deadline: Deadline) -> list[str]:
+        """Create accounts by the commands of this host."""
         return self._commands.ensure_accounts(accounts, deadline)
 
     def token_seconds_left(self, deadline: Deadline) -> float | None:
-        """Of the token in use; None where it does not say."""
+        """Return for how many seconds the current token is valid; None if it does not say."""
         part = self._token(deadline).split(".")[1:2]
         if not part:
             return None
@@ -142,8 +150,10 @@ class Rest(Client):
             return None
 
     def _existing(self, asked: JobRequest, deadline: Deadline) -> int | None:
-        """As `commands.submitting` looks. A listing is of all jobs of all users here: only what was asked for before is
-        worth one."""
+        """Return the number of the existing job, as `commands.submitting` finds it; None without one.
+
+        A listing contains the jobs of all users, so it is only requested for a job that was requested before.
+        """
         began = shlex.quote(asked.began)
         try:
             output = self.files.run(
@@ -248,6 +258,7 @@ class Rest(Client):
 
 
 def fields_of_38(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a job as version 0.0.38 takes it. Raise BackendRejected for what it cannot express."""
     if asked.switches is not None:
         raise BackendRejected(
             "slurmrestd 0.0.38 cannot ask for a number of switches: leave `max_switches` out, or use Slurm's commands"
@@ -271,6 +282,7 @@ def fields_of_38(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, A
 
 
 def later_fields(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return a job as versions after 0.0.38 take it."""
     values = {
         **_common(asked),
         "nodes": str(asked.nodes),
@@ -309,8 +321,8 @@ def _set(number: int | None) -> dict[str, Any] | None:
     return None if number is None else {"number": number, "set": True, "infinite": False}
 
 
-def job_of(record: Mapping[str, Any], now: float | None) -> Job:
-    """Of one entry of `jobs`, whichever version: numbers are plain, or {"number", "set", "infinite"}."""
+def job_of(record: Mapping[str, Any], now: float | None) -> SlurmJob:
+    """Build a job from an entry of `jobs` of any version: numbers are plain, or {"number", "set", "infinite"}."""
     code = record.get("exit_code")
     if isinstance(code, dict):
         status = _number(code.get("return_code"))
@@ -321,7 +333,7 @@ def job_of(record: Mapping[str, Any], now: float | None) -> Job:
     state = parse.words(record.get("job_state") or "")
     start, end = _number(record.get("start_time")), _number(record.get("end_time"))
     waits = "PENDING" in state
-    return Job(
+    return SlurmJob(
         number=int(record["job_id"]),
         name=record["name"],
         state=state,
@@ -338,12 +350,15 @@ def job_of(record: Mapping[str, Any], now: float | None) -> Job:
 
 
 def words(record: Mapping[str, Any]) -> list[str]:
+    """Return the words of a record's state and flags."""
     state = record.get("state") or []
     given = [state] if isinstance(state, str) else list(state)
     return [word.upper() for word in [*given, *(record.get("state_flags") or [])]]
 
 
 def node_of(record: Mapping[str, Any]) -> NodeFacts:
+    """Build a node from an entry of `nodes`."""
+
     def joined(name: str) -> str:
         value = record.get(name) or ""
         return value if isinstance(value, str) else ",".join(value)

@@ -1,4 +1,4 @@
-"""From a launch plan to what sbatch gets: options and a script. Pure; every value is a checked word, or quoted."""
+"""From a launch plan to sbatch's options and script. Pure; every value is a validated word, or quoted."""
 
 import json
 import math
@@ -26,7 +26,7 @@ NODE_UNUSABLE = 98
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A batch job. `None` is left to the cluster. `memory_mebibytes` and `gres` (`gpu:h100:8`) are for each node."""
+    """A batch job. None leaves the choice to the cluster. `memory_mebibytes` and `gres` are per node."""
 
     name: str
     comment: str
@@ -49,18 +49,18 @@ class JobRequest:
 
     @property
     def began(self) -> str:
-        """The file that says that it ran, and as which job."""
+        """Return the path of the file that records that the job ran, and its number."""
         return self.output.removesuffix(".log") + ".begun"
 
     @property
     def claim(self) -> str:
-        """A command of the shell that succeeds for the first who runs it: nobody has asked Slurm for this job yet."""
+        """Return a shell command that succeeds only for its first caller: the job was not requested before."""
         file = shlex.quote(self.output.removesuffix(".log") + ".asked")
         return f"(set -o noclobber; : >{file}) 2>/dev/null"
 
 
 def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
-    """Raises BackendRejected for what no cluster can be asked for."""
+    """Return the batch job of a plan. Raise BackendRejected for values that no cluster accepts."""
     _require(NAME, "backend name", plan.backend_name)
     for node in plan.avoid_nodes:
         _require(NODE, "node to avoid", node)
@@ -94,7 +94,7 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
 
 
 def account_of(config: SlurmConfig, team: str) -> str | None:
-    """The account that a team's jobs are charged to."""
+    """Return the account that a team's jobs are charged to; None for the user's default."""
     rule = config.teams.get(team)
     if rule is not None and rule.account is not None:
         return rule.account
@@ -104,7 +104,7 @@ def account_of(config: SlurmConfig, team: str) -> str | None:
 
 
 def options(asked: JobRequest) -> list[str]:
-    """The options of sbatch. Their values are words, numbers and plain paths: none needs quotes."""
+    """Return the options of sbatch. Their values are words, numbers and plain paths, which need no quotes."""
     lines = [
         f"--job-name={asked.name}",
         f"--comment={asked.comment}",
@@ -140,7 +140,7 @@ def options(asked: JobRequest) -> list[str]:
 
 
 def shown(asked: JobRequest, environment: Mapping[str, str], secrets: Mapping[str, str]) -> str:
-    """The script as it is handed over, and what sbatch finds in its environment beside it."""
+    """Return the script for users, with the environment of sbatch as comments. Secrets are only named."""
     beside = [f"#   {name}={json.dumps(value)}" for name, value in sorted(environment.items())]
     beside += [f"#   {name}=<secret>" for name in sorted(secrets)]
     return "\n".join(
@@ -149,12 +149,13 @@ def shown(asked: JobRequest, environment: Mapping[str, str], secrets: Mapping[st
 
 
 def with_options(asked: JobRequest) -> str:
-    """The script as sbatch reads it: its options stand behind the first line."""
+    """Return the script with its options as #SBATCH lines after the first line."""
     first, _, rest = asked.script.partition("\n")
     return "\n".join([first, *(f"#SBATCH {option}" for option in options(asked)), rest])
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
+    """Raise BackendRejected for names or values that cannot be exported."""
     for name, value in variables.items():
         _require(VARIABLE, "environment variable", name)
         if "\0" in value:
@@ -270,5 +271,5 @@ def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """On one line, whatever it holds."""
+    """Return the text on one line, for a comment."""
     return json.dumps(text) if WORD.fullmatch(text) is None else text

@@ -1,6 +1,6 @@
-"""Shell programs on a host that has Slurm's commands: this one, or one that is reached by ssh.
+"""Shell programs on a host with Slurm's commands: this one, or one that is reached by ssh.
 
-A program goes over standard input, and its environment with it: neither is ever on a command line, which others see.
+A program and its environment are sent over standard input: neither is ever on a command line, which other users see.
 """
 
 import os
@@ -25,13 +25,14 @@ SSH_FAILED = 255
 
 
 class Deadline:
-    """What is left of one call of the backend, over all that it asks."""
+    """The remaining time of one call of the backend, shared by all its requests."""
 
     def __init__(self, seconds: float = CALL_SECONDS) -> None:
         self._end = time.monotonic() + seconds
 
     @property
     def seconds(self) -> float:
+        """Return the remaining seconds. Raise BackendUnavailable if there are none."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise BackendUnavailable("the cluster did not answer in time")
@@ -39,7 +40,7 @@ class Deadline:
 
 
 class CommandFailed(Exception):
-    """A program ended with a status of its own; nothing is said about whether the cluster is there."""
+    """A program ended with a status of its own; the cluster may or may not be available."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -47,23 +48,24 @@ class CommandFailed(Exception):
 
 
 class Transport(ABC):
-    """Runs shell programs. Raises CommandFailed for a status that is not 0, BackendUnavailable where none came."""
+    """Runs shell programs. Raises CommandFailed for a status other than 0, BackendUnavailable without one."""
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What takes a shell program on its standard input."""
+        """Return the command that takes a shell program on its standard input."""
 
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """Of that command."""
+        """Return the environment of that command."""
 
     def run(self, program: str, deadline: Deadline) -> bytes:
+        """Run a program and return its output."""
         with self.lines(program, deadline) as lines:
             return b"".join(lines)
 
     @contextmanager
     def lines(self, program: str, deadline: Deadline) -> Iterator[Iterator[bytes]]:
-        """What the program prints, line by line as it comes, so that a long listing is never held as a whole."""
+        """Yield the lines of the output as they arrive, so that a long listing needs constant memory."""
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as text:
             text.write(program.encode())
             text.seek(0)
@@ -93,24 +95,30 @@ class Transport(ABC):
                 self.fail(status, errors.read().decode(errors="replace").strip()[-MESSAGE_LETTERS:])
 
     def fail(self, status: int, message: str) -> None:
+        """Raise the error for a status other than 0."""
         raise CommandFailed(status, message or f"exit status {status}")
 
 
 class LocalShell(Transport):
+    """A shell of this host."""
+
     def command(self) -> list[str]:
+        """Return the command of the shell."""
         return ["/bin/sh", "-s"]
 
     def environment(self) -> dict[str, str]:
+        """Return the inherited variables."""
         return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
 class SshShell(Transport):
-    """One connection to a host for all programs of all workers of this machine, kept for a while after the last."""
+    """A shell of another host. All workers of this machine share one connection, which stays open for a while."""
 
     def __init__(self, config: SshTransport) -> None:
         self._config = config
 
     def command(self) -> list[str]:
+        """Return the ssh command with its options."""
         config = self._config
         options = {
             "BatchMode": "yes",
@@ -135,24 +143,31 @@ class SshShell(Transport):
         return ["ssh", "-F", "none", "-T", *given, "-p", str(config.port), "-l", config.user, "--", config.host, remote]
 
     def environment(self) -> dict[str, str]:
+        """Return the variables that ssh needs."""
         return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
     def fail(self, status: int, message: str) -> None:
+        """Raise BackendUnavailable if ssh itself failed."""
         if status == SSH_FAILED:
             raise BackendUnavailable(f"ssh to {self._config.host}: {message or 'the connection was lost'}")
         super().fail(status, message)
 
 
 def open_transport(config: LocalTransport | SshTransport) -> Transport:
+    """Return the transport of a configuration."""
     return SshShell(config) if isinstance(config, SshTransport) else LocalShell()
 
 
 def exports(variables: Mapping[str, str]) -> str:
+    """Return the export statements of these variables."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def document(text: str, mark: str) -> str:
-    """A here-document: handed to a command as it is. `mark` must be a line that the text does not have."""
+    """Return a here-document that passes the text on unchanged.
+
+    Raise ValueError if `mark` is a line of the text.
+    """
     if mark in text.splitlines():
         raise ValueError(f"the text has a line {mark!r} of its own")
     ended = text if text.endswith("\n") else text + "\n"
@@ -160,7 +175,7 @@ def document(text: str, mark: str) -> str:
 
 
 def _sockets() -> Path:
-    """For connections that are kept. Short: a socket's path has some 100 bytes. Ours alone."""
+    """Return the private folder of shared connections. Its path is short: a socket's path has some 100 bytes."""
     folder = Path(tempfile.gettempdir()) / f"athanor-ssh-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.geteuid() or folder.is_symlink():
@@ -175,7 +190,7 @@ def _give_up(process: "subprocess.Popen[bytes]", late: threading.Event) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """The shell and what it started: they are a process group of their own."""
+    """Kill the shell and all that it started: they are a process group of their own."""
     try:
         os.killpg(process.pid, 9)
     except ProcessLookupError:

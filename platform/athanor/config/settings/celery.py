@@ -1,4 +1,4 @@
-"""Celery: messages are hints, so they expire, are not retried and leave no results."""
+"""Celery: a message only starts a task early, so messages expire, are not retried and have no results."""
 
 from athanor.config.settings.base import ATHANOR
 

@@ -1,0 +1,1 @@
+"""English formats of Django's admin."""

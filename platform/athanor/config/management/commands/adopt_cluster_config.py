@@ -1,3 +1,5 @@
+"""`manage.py adopt_cluster_config NAME`: move the server's part of a cluster's configuration to its file."""
+
 import json
 from typing import Any
 
@@ -10,6 +12,8 @@ from athanor.clusters.models import Cluster
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = (
         "Move the commands, paths and addresses of a cluster that was registered before they became the server's own "
         "from the database into NAME.cluster.json of ATHANOR_CLUSTER_CONFIG_DIR. Read what it prints "
@@ -17,10 +21,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments."""
         parser.add_argument("name")
         parser.add_argument("--dry-run", action="store_true", help="only print what would be moved")
 
     def handle(self, *args: Any, name: str, dry_run: bool, **options: Any) -> None:
+        """Run the command."""
         with transaction.atomic():
             row = Cluster.objects.select_for_update(no_key=True).filter(name=name).first()
             if row is None:

@@ -1,3 +1,5 @@
+"""`manage.py bootstrap`: create what a new installation needs."""
+
 import json
 import os
 from typing import Any
@@ -16,13 +18,17 @@ PASSWORD_VARIABLE = "ATHANOR_BOOTSTRAP_PASSWORD"  # noqa: S105 - likewise
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = "Make the bucket, the first administrator, a team with a token, and this machine's cluster. Idempotent."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments."""
         parser.add_argument("--username", default="admin")
         parser.add_argument("--team", default="demo")
 
     def handle(self, *args: Any, username: str, team: str, **options: Any) -> None:
+        """Run the command."""
         ensure_bucket()
         powers = {"is_staff": True, "is_superuser": True, "platform_role": PlatformRole.PLATFORM_ADMIN.value}
         user, created = User.objects.get_or_create(username=username, defaults=powers)

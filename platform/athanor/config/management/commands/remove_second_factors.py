@@ -1,3 +1,5 @@
+"""`manage.py remove_second_factors USERNAME`: for a user who lost them."""
+
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -10,15 +12,19 @@ ACTOR = "operator"
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = (
         "Remove all second factors of a user who lost theirs, and end the user's sessions. The next sign-in needs the "
         "password alone. Recorded in the audit trail."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments."""
         parser.add_argument("username")
 
     def handle(self, *args: Any, username: str, **options: Any) -> None:
+        """Run the command."""
         user = User.objects.filter(username=username).first()
         if user is None:
             raise CommandError(f"there is no user {username!r}: give the name with which they sign in")

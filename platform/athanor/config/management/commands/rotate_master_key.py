@@ -1,3 +1,5 @@
+"""`manage.py rotate_master_key`: replace the master key."""
+
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -8,6 +10,8 @@ from athanor.core.errors import Misconfigured
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = (
         "Replace the master key while jobs run: start all processes with the new key in ATHANOR_MASTER_KEY and the old "
         "one in ATHANOR_PREVIOUS_MASTER_KEY, run this, then take ATHANOR_PREVIOUS_MASTER_KEY away. May be broken off "
@@ -15,6 +19,7 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        """Run the command."""
         if not encryption.previous_master_keyset():
             raise CommandError("ATHANOR_PREVIOUS_MASTER_KEY is not set: put the old key there, the new one in "
                                "ATHANOR_MASTER_KEY, restart the platform's processes, and run this again")  # fmt: skip

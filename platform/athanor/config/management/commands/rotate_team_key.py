@@ -1,3 +1,5 @@
+"""`manage.py rotate_team_key TEAM`: replace a team's key."""
+
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -8,12 +10,16 @@ from athanor.core.errors import Misconfigured
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = "Replace a team's key while its jobs run. May be broken off and run again."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments."""
         parser.add_argument("team", help="the team's name")
 
     def handle(self, *args: Any, team: str, **options: Any) -> None:
+        """Run the command."""
         row = Team.objects.filter(name=team).first()
         if row is None:
             raise CommandError(f"there is no team {team!r}")

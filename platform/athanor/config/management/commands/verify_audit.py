@@ -1,3 +1,5 @@
+"""`manage.py verify_audit`: check the audit trail."""
+
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,15 @@ from athanor.config import database_roles
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = (
         "Check the audit trail against its chain, its head and the anchors outside the database; name every record "
         "that was changed, removed or inserted. Fails if any was."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments."""
         parser.add_argument("--file", help="check an export (GET /api/v1/audit:export) instead; needs no database")
         parser.add_argument(
             "--anchors", action="append", default=[], metavar="FILE", help="anchors more, one a line, as from syslog"
@@ -23,6 +28,7 @@ class Command(BaseCommand):
         parser.add_argument("--require-anchors", action="store_true", help="fail when there is no anchor to check")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        """Run the command."""
         if options["file"]:
             self._check_file(Path(options["file"]))
             return

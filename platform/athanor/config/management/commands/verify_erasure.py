@@ -1,3 +1,5 @@
+"""`manage.py verify_erasure FILE`: check a certificate of erasure."""
+
 import json
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,16 @@ from athanor.compliance import certificates
 
 
 class Command(BaseCommand):
+    """The command; `help` describes it."""
+
     help = "Check a certificate of erasure (athanor trash certificate) with the master key. Needs no database."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments."""
         parser.add_argument("file", help="the certificate, as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        """Run the command."""
         path = Path(options["file"])
         try:
             document = json.loads(path.read_text())

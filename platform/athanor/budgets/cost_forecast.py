@@ -1,7 +1,7 @@
-"""What of a budget will be spent at the end of its period, and when nothing is left. Pure.
+"""Forecast of a budget's usage at the end of its period, and of when it is exhausted. Pure.
 
-P50 is what is spent, and for the time that is left the mean of the days before; P90 adds 1.28 standard deviations of as
-many independent days. With fewer than `FEWEST_DAYS` whole days to learn from, what runs now is taken to go on.
+P50 is what is spent plus, for the remaining time, the mean of the previous days; P90 adds 1.28 standard deviations of
+as many independent days. With fewer than `FEWEST_DAYS` complete days of history, the current rate is extrapolated.
 """
 
 import math
@@ -16,10 +16,10 @@ Z90 = 1.2816
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast for the period's end.
+    """Forecast for the period's end, in the budget's unit.
 
     `at_present_rate`: if running jobs continue and nothing else starts. `p90`: None without enough history.
-    `exhausted_in_seconds`: when P50 reaches the amount; None: not in this period.
+    `exhausted_in_seconds`: when P50 reaches the amount; None if not in this period.
     """
 
     p50: int
@@ -29,7 +29,10 @@ class Forecast:
 
 
 def forecast(*, amount: int, spent: int, seconds_left: int, rate_per_day: float, days: Sequence[int]) -> Forecast:
-    """`rate_per_day`: of what runs now. `days`: what whole days before took, the newest last."""
+    """Return the forecast.
+
+    `rate_per_day`: usage per day of what runs now. `days`: usage of the previous complete days, the newest last.
+    """
     left = max(0.0, seconds_left / DAY)
     knows_days = len(days) >= FEWEST_DAYS
     daily = statistics.fmean(days) if knows_days else rate_per_day

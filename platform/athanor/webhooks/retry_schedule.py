@@ -1,4 +1,4 @@
-"""When a delivery is tried again, and when it is given up. Pure."""
+"""The times of retries, and when a delivery is given up. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -12,12 +12,18 @@ SPREAD = 0.2
 
 
 def pause_seconds(failures: int) -> float:
-    """For which a webhook is left alone after so many failures in a row, however many deliveries wait for it."""
+    """Return for how many seconds a webhook is paused after this many consecutive failures.
+
+    The pause applies to the webhook and does not depend on the number of its pending deliveries.
+    """
     return float(min(LONGEST_PAUSE_SECONDS, 2 ** min(failures, 10)))
 
 
 def next_try(tries: int, now: datetime, gives_up_at: datetime, chance: float) -> datetime | None:
-    """After so many failed tries; None when it is over. `chance` in [0, 1) spreads those that fell due together."""
+    """Return when to try again after `tries` failed tries; None if the delivery is given up.
+
+    `chance` in [0, 1) varies the wait by up to SPREAD, so that deliveries that were due together are spread.
+    """
     position = tries - 1
     wait = FIRST_WAITS_SECONDS[position] if position < len(FIRST_WAITS_SECONDS) else LAST_WAIT_SECONDS
     at = now + timedelta(seconds=wait * (1 + SPREAD * (2 * chance - 1)))

@@ -1,8 +1,8 @@
-"""Keeps one attempt on this machine: `keeper.py FOLDER KILL_AFTER_SECONDS COMMAND...`
+"""The process that runs one attempt on this machine: `shim.py FOLDER KILL_AFTER_SECONDS COMMAND...`
 
-Runs as a plain script, standard library only, in its own session, so that it outlives its starter. It holds
-the folder's lock as long as it lives, starts the command once in a process group of its own, passes on requests to
-stop, and writes down how it ended.
+A plain script, standard library only, in its own session, so that it outlives its parent. It holds the folder's lock as
+long as it lives, starts the command once in a process group of its own, forwards requests to stop, and records how it
+ended.
 """
 
 import contextlib
@@ -24,12 +24,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
+    """Lock the folder, and detach. Return 0 when the command has started, or if another shim is alive; else 1."""
     place, kill_after, command = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
     lock = os.open(place / folder.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return 0  # another keeper lives
+        return 0  # another shim is alive
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
@@ -39,11 +40,12 @@ def main() -> int:
         return 1 if said else 0
     os.close(reader)
     os.setsid()
-    keep(place, kill_after, command, writer)
+    run_attempt(place, kill_after, command, writer)
     return 0
 
 
-def keep(place: Path, kill_after: float, command: list[str], ready: int) -> None:
+def run_attempt(place: Path, kill_after: float, command: list[str], ready: int) -> None:
+    """Run the command unless the attempt has started before, and record its end. `ready` reports the start."""
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
     os.set_blocking(wake_reader, False)
@@ -54,14 +56,14 @@ def keep(place: Path, kill_after: float, command: list[str], ready: int) -> None
     try:
         started = os.open(place / folder.STARTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return  # it ran before: never twice
+        return  # it has run before: never twice
     os.write(started, f"{os.getpid()} {folder.start_time(os.getpid())}\n".encode())
     os.fsync(started)
     log = os.open(place / folder.LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         agent = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            preexec_fn=_die_with_keeper,
+            preexec_fn=_die_with_shim,
         )  # fmt: skip
     except OSError as error:
         _write_end(place, 127, f"cannot start {command[0]}: {error}")
@@ -76,7 +78,7 @@ def keep(place: Path, kill_after: float, command: list[str], ready: int) -> None
 
 
 def _wait(agent: "subprocess.Popen[bytes]", place: Path, kill_after: float, wake: int) -> int:
-    """Until the agent ends: sleep on the wake-up pipe, pass on `stop` and, when its time is over, `kill`."""
+    """Wait until the agent ends. Forward `stop` as SIGTERM, and kill after `kill` or `kill_after` seconds."""
     stop_at: float | None = None
     while True:
         status = agent.poll()
@@ -107,12 +109,12 @@ def _write_end(place: Path, status: int, detail: str) -> None:
     draft.rename(place / folder.EXIT)
 
 
-def _die_with_keeper() -> None:
+def _die_with_shim() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _detach_output(log: int) -> None:
-    """Let go of the caller's pipes, so that it does not wait for us."""
+    """Replace the inherited standard streams, so that the caller does not wait for this process."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log, 1)

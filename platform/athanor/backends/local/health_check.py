@@ -1,4 +1,4 @@
-"""What this machine is and whether it can run the agent."""
+"""The health check of this machine: can it run the agent?"""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
 from athanor.backends.local.config import LocalConfig
 
 GIB = 2**30
@@ -23,15 +23,15 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 """
 
 
-def probe(config: LocalConfig, environment: Mapping[str, str]) -> Probe:
-    """`environment` is what the agent will have of this process's own."""
+def check_health(config: LocalConfig, environment: Mapping[str, str]) -> HealthCheck:
+    """Return the findings. `environment` is what the agent will inherit of this process's variables."""
     found = (*_folder(config), *_agent(config, environment), _memory(), _cores())
     facts = {"cpus": len(os.sched_getaffinity(0)), "memory_bytes": _memory_bytes()[0], "kernel": platform.release()}
-    return Probe(f"{platform.system()} {platform.release()}", found, facts)
+    return HealthCheck(f"{platform.system()} {platform.release()}", found, facts)
 
 
 def node(name: str) -> NodeFacts:
-    """This machine; its used slots are the cores that were busy in the last minute."""
+    """Return this machine as a node; its used slots are the average number of busy cores of the last minute."""
     cores = len(os.sched_getaffinity(0))
     return NodeFacts(
         name=name,
@@ -105,7 +105,7 @@ def _cores() -> Finding:
 
 
 def _memory_bytes() -> tuple[int, int]:
-    """All of it and what is available."""
+    """Return the total and the available memory."""
     lines = (line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     sizes = {name: int(rest.split()[0]) * 1024 for name, rest in lines}
     return sizes["MemTotal"], sizes["MemAvailable"]

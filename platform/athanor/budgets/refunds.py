@@ -1,7 +1,7 @@
-"""Time that the infrastructure lost for a run: recorded apart, and not charged.
+"""Refunds of work that infrastructure faults lost.
 
-What was done since the last durable checkpoint (or since the launch) is done again, so it is paid back to the budgets
-that paid for it, in the periods in which they did.
+Work since the last durable checkpoint (or since the launch) is repeated, so it is recorded separately and returned to
+the budgets that paid for it, in the periods in which they did.
 """
 
 from collections import defaultdict
@@ -18,9 +18,12 @@ from athanor.budgets.prices import Tariffs
 from athanor.jobs.models import Attempt, Job
 
 
-def settle(attempt: Attempt, job: Job, saved_at: datetime | None) -> None:
-    """Of an attempt that has ended and was not to blame; `saved_at`: when it last saved a checkpoint. In the
-    transaction of the finding, under the job's lock. A second time changes nothing."""
+def refund_lost_work(attempt: Attempt, job: Job, saved_at: datetime | None) -> None:
+    """Refund what an ended attempt lost to an infrastructure fault. Idempotent.
+
+    `saved_at`: when it last saved a checkpoint. The caller has locked the job and is in the transaction that ends the
+    attempt.
+    """
     row = meter.close(attempt)
     if row is None or row.fault_slot_seconds:
         return
@@ -54,6 +57,6 @@ def settle(attempt: Attempt, job: Job, saved_at: datetime | None) -> None:
 
 
 def _paid(attempt: Attempt) -> dict[int, int]:
-    """What it was charged, by period."""
+    """Return what the attempt was charged, by period id."""
     rows = Transfer.objects.filter(attempt_id=attempt.id, credit=Transfer.Account.SPENT)
     return dict(rows.values_list("period").annotate(total=Sum("amount")).order_by())

@@ -1,13 +1,13 @@
-"""What is right and wrong with a Slurm cluster, for those who connect it."""
+"""The health check of a Slurm cluster, for its administrators."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from athanor.backends.base import BackendUnavailable
-from athanor.backends.facts import Finding, Level, NodeFacts, NodeState, Probe
-from athanor.backends.slurm.client import Client
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeState
+from athanor.backends.slurm.client import SlurmClient
 from athanor.backends.slurm.config import LocalTransport, RestTransport, SlurmConfig, SshTransport
-from athanor.backends.slurm.rest import Rest
+from athanor.backends.slurm.rest import RestClient
 from athanor.backends.slurm.transport import CommandFailed, Deadline
 
 SHORT_MEMORY_SECONDS = 60
@@ -16,7 +16,8 @@ OLDEST_RELEASE = (20, 2)
 NOT_SHARED = frozenset({"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
 
-def probe(config: SlurmConfig, client: Client) -> Probe:
+def check_health(config: SlurmConfig, client: SlurmClient) -> HealthCheck:
+    """Return the findings. A cluster that does not answer is a finding."""
     deadline = Deadline()
     try:
         settings = client.settings(deadline)
@@ -24,7 +25,7 @@ def probe(config: SlurmConfig, client: Client) -> Probe:
             ours = sum(job.is_alive for job in jobs)
         nodes = client.nodes(deadline)
     except BackendUnavailable as error:
-        return Probe("", (Finding("answer", Level.ERROR, str(error), _reach(config)),), {})
+        return HealthCheck("", (Finding("answer", Level.ERROR, str(error), _reach(config)),), {})
     version = settings.get("SLURM_VERSION", "")
     kinds = sorted({node.accelerator for node in nodes})
     findings = [
@@ -43,7 +44,7 @@ def probe(config: SlurmConfig, client: Client) -> Probe:
         "topology": any(node.topology for node in nodes),
         **{name: settings[name] for name in FACTS if name in settings},
     }
-    return Probe(version, tuple(findings), facts)
+    return HealthCheck(version, tuple(findings), facts)
 
 
 FACTS = (
@@ -112,10 +113,10 @@ def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _nodes(config: SlurmConfig, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     there = {pool for node in nodes for pool in node.pools}
     rules = [config.partition, *(rule.partition for rule in (*config.teams.values(), *config.pools.values()))]
-    for wanted in sorted({name for rule in rules if rule for name in rule.split(",")}):
-        if wanted not in there:
+    for partition in sorted({name for rule in rules if rule for name in rule.split(",")}):
+        if partition not in there:
             known = ", ".join(sorted(there)) or "none"
-            yield Finding("partition", Level.ERROR, f"no node is in partition {wanted!r}", f"Use one of: {known}.")
+            yield Finding("partition", Level.ERROR, f"no node is in partition {partition!r}", f"Use one of: {known}.")
     up = [node for node in nodes if node.state is NodeState.READY]
     if not up:
         remedy = "See `sinfo -R` for the reasons."
@@ -137,7 +138,7 @@ def _nodes(config: SlurmConfig, nodes: Sequence[NodeFacts]) -> Iterator[Finding]
             yield Finding("gres", Level.ERROR, f"no node has {gres}, which {accelerator!r} stands for", remedy)
 
 
-def _folder(config: SlurmConfig, client: Client, deadline: Deadline) -> Iterator[Finding]:
+def _folder(config: SlurmConfig, client: SlurmClient, deadline: Deadline) -> Iterator[Finding]:
     folder, program = config.log_directory, shlex.quote(config.command[0])
     quoted = shlex.quote(folder)
     asked = (
@@ -167,8 +168,8 @@ def _folder(config: SlurmConfig, client: Client, deadline: Deadline) -> Iterator
         yield Finding("user", Level.WARNING, detail, "Let the platform use an account of its own on the cluster.")
 
 
-def _transport(config: SlurmConfig, client: Client, deadline: Deadline) -> Iterator[Finding]:
-    if not isinstance(client, Rest) or not isinstance(config.transport, RestTransport):
+def _transport(config: SlurmConfig, client: SlurmClient, deadline: Deadline) -> Iterator[Finding]:
+    if not isinstance(client, RestClient) or not isinstance(config.transport, RestTransport):
         return
     if config.transport.url.startswith("http://"):
         detail = "slurmrestd is reached without TLS: anyone who sees the traffic can act for the user"

@@ -1,4 +1,4 @@
-"""Hints to workers. Losing one costs latency only: periodic reconcilers find the same work in the rows.
+"""Messages that start a worker task early. Losing one only adds latency: each task also runs periodically.
 
 The only caller of Celery's `send_task`; tasks are named, so nothing here imports workers.
 """
@@ -21,16 +21,17 @@ SWEEP_STORAGE = "athanor.sweep_storage"
 SWEEP_UNREFERENCED = "athanor.sweep_unreferenced"
 CHECK_SIGN_ONS = "athanor.check_sign_ons"
 ERASE_TEAMS = "athanor.erase_teams"
-FOLD_TELEMETRY = "athanor.fold_telemetry"
+COMPACT_TELEMETRY = "athanor.fold_telemetry"
 SWEEP_TELEMETRY = "athanor.sweep_telemetry"
-SURVEY = "athanor.survey"
+SYNC_INVENTORY = "athanor.survey"
 METER = "athanor.meter"
 ESTIMATE = "athanor.estimate"
 SIMULATE = "athanor.simulate"
 ANCHOR_AUDIT = "athanor.anchor_audit"
 
 
-def hint_after_commit(task: str) -> None:
+def trigger_after_commit(task: str) -> None:
+    """Enqueue `task` when the current transaction commits; without one, immediately. Never raises for the broker."""
     transaction.on_commit(lambda: _send(task))
 
 
@@ -38,4 +39,4 @@ def _send(task: str) -> None:
     try:
         current_app.send_task(task, retry=False, expires=30)
     except (OperationalError, OSError) as error:
-        log.warning("broker unavailable, %s is left to its reconciler: %s", task, error)
+        log.warning("the broker is not reachable; %s is left to its periodic run: %s", task, error)

@@ -1,4 +1,4 @@
-"""What administrators say about pools: prices by weekday and hour, whether they are spot, what a slot draws."""
+"""Changes of prices by administrators: base price, rules by weekday and hour, spot, watts, and series."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -12,7 +12,7 @@ from athanor.accounts.models import User
 from athanor.budgets.models import PoolTerms, PriceRule, Series
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Cluster, Pool
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 
@@ -21,26 +21,30 @@ MOST_RULES = 50
 
 
 def pool_of(pool_id: str) -> Pool:
+    """Return the pool with its cluster, or raise NotFound."""
     row = Pool.objects.select_related("cluster").filter(pk=pool_id).first()
     if row is None:
         raise NotFound("pool", pool_id)
     return row
 
 
-def set_terms(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
-    """Its price, rules (all of them), spot and watts; what is left out stays."""
-    _check_rules(wanted.get("rules", []))
+def set_pricing(pool_id: str, actor: User, guard: Guard, **fields: Any) -> Pool:
+    """Change a pool's price, rules (all of them), spot and watts; omitted fields are unchanged.
+
+    `guard` checks the request's If-Match against the locked row. Raise Invalid for rules that are not valid.
+    """
+    _check_rules(fields.get("rules", []))
     with transaction.atomic():
         quotas.locked_root()
         pool = Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").get(pk=pool_id)
         guard(pool)
         before = facts(pool)
-        if "price_per_slot_hour" in wanted:
-            pool.price_per_slot_hour = wanted["price_per_slot_hour"]
+        if "price_per_slot_hour" in fields:
+            pool.price_per_slot_hour = fields["price_per_slot_hour"]
             pool.save(update_fields=["price_per_slot_hour"])
-        changes: dict[str, Any] = {name: wanted[name] for name in ("spot", "watts_per_slot") if name in wanted}
+        changes: dict[str, Any] = {name: fields[name] for name in ("spot", "watts_per_slot") if name in fields}
         PoolTerms.objects.update_or_create(pool=pool, defaults=changes)
-        if "rules" in wanted:
+        if "rules" in fields:
             PriceRule.objects.filter(pool=pool).delete()
             PriceRule.objects.bulk_create(
                 PriceRule(
@@ -52,18 +56,18 @@ def set_terms(pool_id: str, actor: User, guard: Guard, **wanted: Any) -> Pool:
                     zone=rule["zone"],
                     price=int(Decimal(rule["price_per_slot_hour"]) * MICRO),
                 )
-                for position, rule in enumerate(wanted["rules"])
+                for position, rule in enumerate(fields["rules"])
             )
         after = facts(pool)
         if after != before:
             audit.record("pool.prices", actor=actor, target=("pool", pool.id), before=before, after=after)
-            wakeups.hint_after_commit(wakeups.METER)
-            wakeups.hint_after_commit(wakeups.ADMIT)
+            task_triggers.trigger_after_commit(task_triggers.METER)
+            task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return pool
 
 
 def facts(pool: Pool) -> dict[str, Any]:
-    """As the audit trail keeps them, and as an ETag is made of them."""
+    """Return the pricing facts of a pool, for the audit trail and the ETag."""
     terms = PoolTerms.objects.filter(pool=pool).first() or PoolTerms(pool=pool)
     rules = PriceRule.objects.filter(pool=pool).order_by("position")
     return {
@@ -74,10 +78,12 @@ def facts(pool: Pool) -> dict[str, Any]:
     }
 
 
-def connect(actor: User, **wanted: Any) -> Series:
-    """The price series of a pool or the carbon series of a cluster, as it is wanted now. Its points stay, and so does
-    what is not named."""
-    kind, pool_id, cluster_id = wanted["kind"], wanted.pop("pool_id", ""), wanted.pop("cluster_id", "")
+def connect(actor: User, **fields: Any) -> Series:
+    """Create or change the price series of a pool or the carbon series of a cluster.
+
+    Its points and omitted fields are unchanged.
+    """
+    kind, pool_id, cluster_id = fields["kind"], fields.pop("pool_id", ""), fields.pop("cluster_id", "")
     if kind == Series.Kind.PRICE:
         of: dict[str, Any] = {"pool": pool_of(pool_id), "cluster": None}
     else:
@@ -87,19 +93,20 @@ def connect(actor: User, **wanted: Any) -> Series:
         of = {"pool": None, "cluster": cluster}
     source = (
         {"fetch_at": None, "asked_at": None, "problem": ""}
-        if wanted.keys() & {"url", "mapping", "fetch_seconds"}
+        if fields.keys() & {"url", "mapping", "fetch_seconds"}
         else {}
     )
     with transaction.atomic():
         row, _ = Series.objects.update_or_create(
-            **{name: value for name, value in of.items() if value}, defaults={**wanted, **source}
+            **{name: value for name, value in of.items() if value}, defaults={**fields, **source}
         )
-        audit.record("series.connect", actor=actor, target=("series", row.id), after=_told(row))
-        wakeups.hint_after_commit(wakeups.METER)
+        audit.record("series.connect", actor=actor, target=("series", row.id), after=_audited_fields(row))
+        task_triggers.trigger_after_commit(task_triggers.METER)
     return row
 
 
 def series_of(series_id: str) -> Series:
+    """Return a series, or raise NotFound."""
     row = Series.objects.select_related("pool__cluster", "cluster").filter(pk=series_id).first()
     if row is None:
         raise NotFound("series", series_id)
@@ -107,15 +114,16 @@ def series_of(series_id: str) -> Series:
 
 
 def remove(series_id: str, actor: User) -> None:
+    """Delete a series with its points."""
     row = series_of(series_id)
     with transaction.atomic():
-        before = _told(row)
+        before = _audited_fields(row)
         row.delete()
         audit.record("series.remove", actor=actor, target=("series", series_id), before=before)
 
 
-def _told(row: Series) -> dict[str, Any]:
-    """Many providers take their key as a part of the address."""
+def _audited_fields(row: Series) -> dict[str, Any]:
+    """Return the audited fields; of the URL only its origin, because many providers put their key in the rest."""
     return {"kind": row.kind, "pool": row.pool_id, "cluster": row.cluster_id, **audit.address(row.url)}
 
 

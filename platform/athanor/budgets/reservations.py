@@ -1,7 +1,8 @@
-"""What the start of jobs would reserve of which budgets, and what those have left. A few queries for thousands.
+"""What starting jobs would reserve of which budgets, and what those have available.
 
-A job reserves what it may take of the current period: up to its time limit, or the period's end if that comes first.
-At the end of a period the meter releases the rest and reserves in the new one (meter.py).
+The number of queries does not depend on the number of jobs. A job reserves what it may use of the current period: until
+its time limit, or the period's end if that is earlier. At the end of a period the meter releases the rest and reserves
+in the new one (meter.py).
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from athanor.jobs.models import Job
 
 @dataclass(frozen=True)
 class BudgetState:
-    """`available` may be below zero. `unit`: slot-seconds, or millionths of a currency."""
+    """What a budget has available, which may be negative. `unit`: `slot-seconds`, or a currency in millionths."""
 
     id: str
     name: str
@@ -29,19 +30,19 @@ class BudgetState:
 
 
 @dataclass(frozen=True)
-class Quotes:
-    """`costs`: of each job by its id, (budget, amount) for every budget it is charged to."""
+class PlannedReservations:
+    """The budgets concerned, and by job id (budget id, amount) for each budget that it is charged to."""
 
     budgets: list[BudgetState] = field(default_factory=list)
     costs: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
 
-def quotes(jobs: Sequence[Job], now: datetime) -> Quotes:
-    """For jobs that would start now. The jobs need not be saved."""
+def plan_reservations(jobs: Sequence[Job], now: datetime) -> PlannedReservations:
+    """Return what jobs would reserve if they started now. The jobs need not be saved."""
     charging = Charging()
     if not charging.budgets or not jobs:
-        return Quotes()
-    costs = costs_of(jobs, now, charging)
+        return PlannedReservations()
+    costs = planned_amounts(jobs, now, charging)
     charged = {budget for found in costs.values() for budget, _ in found}
     current = {
         row.budget_id: row for row in BudgetPeriod.objects.filter(budget__in=charged, start__lte=now, end__gt=now)
@@ -55,10 +56,11 @@ def quotes(jobs: Sequence[Job], now: datetime) -> Quotes:
         else:  # what runs is reserved for first, by the meter, when it opens the new period
             available = 0 if budget_id in opened else budget.amount
         states.append(BudgetState(budget.id, budget.name, available, budget.hard, budget.currency or "slot-seconds"))
-    return Quotes(states, costs)
+    return PlannedReservations(states, costs)
 
 
-def costs_of(jobs: Sequence[Job], now: datetime, charging: Charging) -> dict[str, tuple[tuple[str, int], ...]]:
+def planned_amounts(jobs: Sequence[Job], now: datetime, charging: Charging) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return, by job id, (budget id, amount) for each budget that the job is charged to."""
     second = seconds_of(now)
     pools = Pool.objects.in_bulk({job.pool_id for job in jobs})
     longest = max(charges.time_limit(job) for job in jobs)
@@ -83,8 +85,8 @@ def costs_of(jobs: Sequence[Job], now: datetime, charging: Charging) -> dict[str
     return found
 
 
-def money_of(job: Job, now: datetime) -> tuple[int, str]:
-    """What the whole of its time limit would cost from now on, whatever its budgets: millionths, and the currency."""
+def cost_at_time_limit(job: Job, now: datetime) -> tuple[int, str]:
+    """Return the cost of running to the time limit from now on, in millionths, and the currency."""
     pool, second = job.pool, seconds_of(now)
     end = second + charges.time_limit(job)
     prices = Tariffs([pool], second, end).price(pool.id)
@@ -92,6 +94,6 @@ def money_of(job: Job, now: datetime) -> tuple[int, str]:
 
 
 def period_end(budget_id: str, now: datetime) -> datetime:
-    """When the current period of a budget ends, and with it the wait of who found it used up."""
+    """Return when the current period of a budget ends."""
     charging = Charging()
     return moment_of(charging.span(charging.budgets[budget_id], now).end)

@@ -1,4 +1,4 @@
-"""The permission of a stream, which is checked again while the stream is open."""
+"""Authorization of event streams, which is checked again while a stream is open."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from athanor.accounts.selectors import Principal
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """Somebody's token, or their session, and the teams whose things they were let see."""
+class StreamSession:
+    """The credential (an API token or a web session) that opened a stream, and the teams whose events it reads."""
 
     user_id: str
     team_ids: frozenset[str]
@@ -26,10 +26,11 @@ class Ticket:
     session_hash: str = ""
 
 
-def ticket_of(who: Principal, team_ids: Collection[str], session: SessionBase | None) -> Ticket:
+def stream_session_for(who: Principal, team_ids: Collection[str], session: SessionBase | None) -> StreamSession:
+    """Return the stream session of a request: of its token, otherwise of its web session."""
     if who.token_id or session is None:
-        return Ticket(who.user.id, frozenset(team_ids), token_id=who.token_id)
-    return Ticket(
+        return StreamSession(who.user.id, frozenset(team_ids), token_id=who.token_id)
+    return StreamSession(
         who.user.id,
         frozenset(team_ids),
         session_key=session.session_key or "",
@@ -37,29 +38,29 @@ def ticket_of(who: Principal, team_ids: Collection[str], session: SessionBase | 
     )
 
 
-def still_good(tickets: Collection[Ticket]) -> set[Ticket]:
-    """Those that would be let in again now. A few statements, however many tickets."""
-    users = {user.pk: user for user in User.objects.filter(pk__in={t.user_id for t in tickets}, is_active=True)}
+def authorized_sessions(sessions: Collection[StreamSession]) -> set[StreamSession]:
+    """Return the sessions that may still read all their teams, in a constant number of queries."""
+    users = {user.pk: user for user in User.objects.filter(pk__in={t.user_id for t in sessions}, is_active=True)}
     roles = {
         (user_id, team_id): Role(role)
         for user_id, team_id, role in Membership.objects.filter(user_id__in=users, team__deleted_at=None).values_list(
             "user_id", "team_id", "role"
         )
     }
-    scopes = _scopes({t.token_id for t in tickets if t.token_id})
-    sessions = _sessions({t.session_key for t in tickets if t.session_key})
+    scopes = _scopes({t.token_id for t in sessions if t.token_id})
+    live_sessions = _sessions({t.session_key for t in sessions if t.session_key})
     good = set()
-    for ticket in tickets:
-        user = users.get(ticket.user_id)
+    for session in sessions:
+        user = users.get(session.user_id)
         if user is None or sign_on_age.is_over(user):
             continue
-        if ticket.token_id:
-            allowed, narrowed = ticket.token_id in scopes, scopes.get(ticket.token_id)
+        if session.token_id:
+            allowed, narrowed = session.token_id in scopes, scopes.get(session.token_id)
         else:
-            allowed = ticket.session_key in sessions and ticket.session_hash == user.get_session_auth_hash()
+            allowed = session.session_key in live_sessions and session.session_hash == user.get_session_auth_hash()
             narrowed = None
-        if allowed and all(_sees(roles.get((ticket.user_id, team)), narrowed) for team in ticket.team_ids):
-            good.add(ticket)
+        if allowed and all(_sees(roles.get((session.user_id, team)), narrowed) for team in session.team_ids):
+            good.add(session)
     return good
 
 

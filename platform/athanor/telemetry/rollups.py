@@ -1,8 +1,8 @@
-"""A series at several resolutions, and the drawing of it at a given width. Pure.
+"""Rollups: a series at several resolutions, and its downsampling to a given width. Pure.
 
-Level 0 holds the points (step, time, value). A bucket of level k sums up 16**k of them: what it spans, how many, their
-sum, the values at both ends, and the lowest and the highest with where they were. A chart reads the coarsest level that
-still has a bucket for each of its pixels, so it reads about as much for a thousand points as for a thousand million.
+Level 0 contains the points (step, time, value). A bucket of level k summarises 16**k points: its range, count and sum,
+the values at both ends, and the lowest and the highest with their positions. A chart reads the coarsest level that has
+at least one bucket per pixel, so it reads about as much for a thousand points as for a thousand million.
 """
 
 from itertools import pairwise
@@ -26,30 +26,31 @@ NO_POINTS: Matrix = np.empty((POINT_ROWS, 0))
 
 
 def size_of(level: int) -> int:
-    """How many points a full bucket of `level` sums up."""
+    """Return how many points a full bucket of `level` summarises."""
     return int(FACTOR**level)
 
 
 def empty(level: int) -> Matrix:
+    """Return a matrix of `level` without columns."""
     return np.empty((BUCKET_ROWS if level else POINT_ROWS, 0))
 
 
 def extend(matrix: Matrix, level: int, points: Matrix) -> Matrix:
-    """`matrix` of `level`, continued by `points`: its last bucket is filled up before others begin."""
+    """Return `matrix` of `level` with `points` appended; its last bucket is filled before others begin."""
     if not level or not points.shape[1]:
         return np.concatenate([matrix, points], axis=1) if not level else matrix
     size = size_of(level)
     filled = int(matrix[COUNT, -1]) % size if matrix.shape[1] else 0
     starts = np.arange(size - filled if filled else size, points.shape[1], size)
-    fresh = _summed(points, np.concatenate([[0], starts]))
+    fresh = _summarise(points, np.concatenate([[0], starts]))
     if not filled:
         return np.concatenate([matrix, fresh], axis=1)
     both = np.concatenate([matrix[:, -1:], fresh[:, :1]], axis=1)
-    return np.concatenate([matrix[:, :-1], merged(both, np.array([0])), fresh[:, 1:]], axis=1)
+    return np.concatenate([matrix[:, :-1], merge(both, np.array([0])), fresh[:, 1:]], axis=1)
 
 
-def merged(buckets: Matrix, starts: np.ndarray) -> Matrix:
-    """Coarser buckets, each of those from one of `starts` up to the next."""
+def merge(buckets: Matrix, starts: np.ndarray) -> Matrix:
+    """Return coarser buckets, each from one of `starts` up to the next."""
     ends = np.append(starts[1:], buckets.shape[1]) - 1
     lows, highs = _lowest(buckets[LOW], starts), _lowest(-buckets[HIGH], starts)
     return np.stack(
@@ -89,8 +90,11 @@ def as_points(buckets: Matrix) -> Matrix:
 
 
 def downsample(points: Matrix, limit: int) -> Matrix:
-    """At most `limit` (>= 4) of `points`, in order. The first and the last stay; between them equal stretches keep
-    their extremes, so that no spike is lost."""
+    """Return at most `limit` (>= 4) of `points`, in order.
+
+    The first and the last remain; between them each of equal stretches contributes its two extremes, so that no spike
+    is lost. Raise ValueError if `limit` is less than 4.
+    """
     if limit < 4:
         raise ValueError(f"limit {limit} is less than 4")
     count = points.shape[1]
@@ -105,11 +109,11 @@ def downsample(points: Matrix, limit: int) -> Matrix:
     return points[:, chosen[np.concatenate([[True], chosen[1:] != chosen[:-1]])]]
 
 
-def averaged(buckets: Matrix, limit: int) -> Matrix:
-    """At most `limit` buckets, of equal numbers of the given ones."""
+def average(buckets: Matrix, limit: int) -> Matrix:
+    """Return at most `limit` buckets, each merged from an equal number of the given ones."""
     if buckets.shape[1] <= limit:
         return buckets
-    return merged(buckets, np.arange(limit) * buckets.shape[1] // limit)
+    return merge(buckets, np.arange(limit) * buckets.shape[1] // limit)
 
 
 def level_for(points: float, wanted: int) -> int:
@@ -125,12 +129,12 @@ def blocks(count: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise(range(0, count + 1, size)))
 
 
-def _summed(points: Matrix, starts: np.ndarray) -> Matrix:
-    return merged(as_buckets(points), starts)
+def _summarise(points: Matrix, starts: np.ndarray) -> Matrix:
+    return merge(as_buckets(points), starts)
 
 
 def _lowest(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Where, in each stretch from one of `starts` up to the next, the lowest value is (the first of equal ones)."""
+    """Return, for each stretch from one of `starts` up to the next, the index of its first lowest value."""
     lengths = np.diff(np.append(starts, len(values)))
     lowest = np.repeat(np.minimum.reduceat(values, starts), lengths)
     found = np.flatnonzero(values == lowest)

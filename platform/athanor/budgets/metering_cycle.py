@@ -1,4 +1,4 @@
-"""One round of the meter: count what ran, turn periods over, and ask runs to stop that may not go on."""
+"""The metering cycle: count usage, roll periods over, and stop runs whose budget or schedule window has ended."""
 
 from collections import Counter
 from datetime import datetime
@@ -16,10 +16,10 @@ from athanor.budgets.meter import Stop
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
 from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
+from athanor.budgets.schedule_windows import ScheduleWindows
 from athanor.budgets.tariff import MICRO
-from athanor.budgets.windows import Windows
 from athanor.clusters.models import Pool
-from athanor.core import wakeups
+from athanor.core import task_triggers
 from athanor.jobs import events, transitions
 from athanor.jobs.models import Job
 from athanor.jobs.reasons import Reason
@@ -29,23 +29,24 @@ from athanor.quotas import services as quotas
 ACTOR = "budgets"
 
 
-def carry_on() -> None:
+def run() -> None:
+    """Run one metering cycle. An error with one job or budget does not stop the others."""
     now = timezone.now()
-    usage.weigh_anew(quotas.settings().half_life_seconds, now)
+    usage.reweigh(quotas.settings().half_life_seconds, now)
     stops = meter.count_due(now)
-    if meter.turn_over(now):
+    if meter.roll_over(now):
         stops += meter.count_due(now)
     for stop in stops:
-        run_isolated(wakeups.METER, f"stopping job {stop.job_id}", partial(_stop, stop))
+        run_isolated(task_triggers.METER, f"stopping job {stop.job_id}", partial(_stop, stop))
     for job in _deferrable():
-        run_isolated(wakeups.METER, f"deferring job {job.id}", partial(_defer, job, now))
+        run_isolated(task_triggers.METER, f"deferring job {job.id}", partial(_defer, job, now))
     _note_rates(now)
     for period in _unwarned(now):
-        run_isolated(wakeups.METER, f"warning of budget {period.budget_id}", partial(_warn, period))
+        run_isolated(task_triggers.METER, f"warning of budget {period.budget_id}", partial(_warn, period))
 
 
-def shown(budget: Budget, amount: int) -> str:
-    """An amount for people."""
+def format_amount(budget: Budget, amount: int) -> str:
+    """Format an amount of the budget for people, with its unit."""
     if budget.unit == Budget.Unit.SLOT_HOURS:
         return f"{amount / 3600:,.2f} slot-hours"
     return f"{amount / MICRO:,.2f} {budget.currency}"
@@ -70,7 +71,7 @@ def _deferrable() -> QuerySet[Job]:
 
 
 def _defer(job: Job, now: datetime) -> None:
-    closed = Windows([job.pool], now).closes(job)
+    closed = ScheduleWindows([job.pool], now).pause_reason(job)
     if closed:
         with transaction.atomic():
             locked = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
@@ -78,7 +79,7 @@ def _defer(job: Job, now: datetime) -> None:
 
 
 def _note_rates(now: datetime) -> None:
-    """How much of each current period a day of what runs now would take."""
+    """Store, for each current period, the usage per day of what runs now."""
     periods = {
         row.budget_id: row for row in BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True)
     }
@@ -112,11 +113,14 @@ def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:
 
 
 def _warn(period: BudgetPeriod) -> None:
-    """In the trail, and in the feed of every team that is charged to it (by the newest of its jobs)."""
+    """Record that the soft limit is passed in the audit trail and in the feed of every team charged to the budget.
+
+    The event is appended to the newest job of each team.
+    """
     budget = period.budget
     message = (
-        f"Budget {budget.name!r}: {shown(budget, period.spent)} of {shown(budget, period.amount)} are spent "
-        f"until {period.end:%Y-%m-%d %H:%M} UTC."
+        f"Budget {budget.name!r}: {format_amount(budget, period.spent)} of "
+        f"{format_amount(budget, period.amount)} are spent until {period.end:%Y-%m-%d %H:%M} UTC."
     )
     holders = Reservation.objects.filter(period=period).order_by("job__team_id", "-job_id").distinct("job__team_id")
     with transaction.atomic():

@@ -1,7 +1,7 @@
-"""When a job may run by its own schedule: not before its time, and while price and carbon are below its ceilings.
+"""When a job may run by its own schedule: after `not_before`, and while price and carbon are below its ceilings.
 
-A job with a carbon ceiling waits while the grid's carbon intensity is unknown (its reason says so); a running one is
-not paused for it. Ceilings give way when waiting longer would miss the deadline: from its time limit before that on.
+A job with a carbon ceiling waits while the carbon intensity is unknown (its reason says so); a running one is not
+paused for it. Ceilings no longer apply when waiting longer would miss the deadline: from its time limit before that on.
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ LOOKS_AHEAD_SECONDS = 7 * 24 * HOUR
 MILLI = 1000
 
 
-class Windows:
-    """Of jobs in these pools, now and in the week that follows: what is known of it."""
+class ScheduleWindows:
+    """Schedule windows of jobs in these pools, now and in the following week."""
 
     def __init__(self, pools: Iterable[Pool], now: datetime) -> None:
         self.now = now
@@ -31,25 +31,25 @@ class Windows:
 
     @property
     def _tariffs(self) -> Tariffs:
-        """Read when the first job with a ceiling asks."""
+        """Read the prices when the first job with a ceiling needs them."""
         if self._made is None:
             self._made = Tariffs(self._pools.values(), self._second, self._end)
         return self._made
 
-    def hold_of(self, job: Job) -> tuple[Reason, str] | None:
-        """Why it may not start now."""
+    def waiting_reason(self, job: Job) -> tuple[Reason, str] | None:
+        """Return why the job may not start now, with a sentence; None if it may."""
         if job.not_before is not None and job.not_before > self.now:
             return Reason.NOT_BEFORE, f"Not before {job.not_before:%Y-%m-%d %H:%M:%S} UTC."
         closed = self._closed(job, unknown_closes=True)
         return (Reason.WINDOW_CLOSED, closed) if closed else None
 
-    def closes(self, job: Job) -> str:
-        """Why one that runs and can be deferred is to pause now; empty when it may go on."""
+    def pause_reason(self, job: Job) -> str:
+        """Return why a running, deferrable job must pause now; empty if it may continue."""
         schedule = _schedule(job)
         return self._closed(job, unknown_closes=False) if schedule.get("deferrable") else ""
 
     def opens_at(self, job: Job) -> datetime | None:
-        """When it may start as far as is known; now if it may. None: nobody knows."""
+        """Return when the job may start: now if it may, None if unknown."""
         first = max(self._second, seconds_of(job.not_before) if job.not_before else 0)
         gives_way = self._gives_way_at(job)
         found = first
@@ -101,16 +101,18 @@ class Windows:
         return seconds_of(job.deadline - timedelta(seconds=time_limit(job)))
 
 
-def hold_of(job: Job, now: datetime) -> tuple[Reason, str] | None:
-    """Of one job; for many, make their `Windows` once."""
-    return Windows([job.pool], now).hold_of(job)
+def waiting_reason(job: Job, now: datetime) -> tuple[Reason, str] | None:
+    """Return why a job may not start now. For many jobs, use one `ScheduleWindows`."""
+    return ScheduleWindows([job.pool], now).waiting_reason(job)
 
 
 def opens_at(job: Job, now: datetime) -> datetime | None:
-    return Windows([job.pool], now).opens_at(job)
+    """Return when a job may start. For many jobs, use one `ScheduleWindows`."""
+    return ScheduleWindows([job.pool], now).opens_at(job)
 
 
 def has_ceiling(job: Job) -> bool:
+    """Return whether the job's schedule has a price or carbon ceiling."""
     return bool(_named(_schedule(job)))
 
 

@@ -1,13 +1,13 @@
-"""Examines a cluster: may we do what we need, and would a job start? Each finding says what to do about it."""
+"""The health check of a Kubernetes cluster: do we have the rights that we need, and would a job start?"""
 
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from athanor.backends.base import BackendUnavailable
-from athanor.backends.facts import Finding, Level, NodeState, Probe
+from athanor.backends.facts import Finding, HealthCheck, Level, NodeState
 from athanor.backends.kubernetes import inventory, names
-from athanor.backends.kubernetes.client import Client, Refused, path
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig, PodSecurity
 from athanor.backends.kubernetes.reading import Reading
 
@@ -36,8 +36,8 @@ USEFUL = (
 )
 
 
-def probe(config: KubernetesConfig, connect: Callable[[], Client]) -> Probe:
-    """`connect` gives the client, or raises BackendUnavailable."""
+def check_health(config: KubernetesConfig, connect: Callable[[], KubernetesClient]) -> HealthCheck:
+    """Return the findings. `connect` returns the client, or raises BackendUnavailable."""
     version = ""
     facts: dict[str, object] = {}
     findings: list[Finding] = []
@@ -66,10 +66,10 @@ def probe(config: KubernetesConfig, connect: Callable[[], Client]) -> Probe:
                 "credentials are good: kubectl --kubeconfig FILE --context CONTEXT version",
             )
         )  # fmt: skip
-    return Probe(version, tuple(findings), facts)
+    return HealthCheck(version, tuple(findings), facts)
 
 
-def _version(client: Client, version: str) -> Finding:
+def _version(client: KubernetesClient, version: str) -> Finding:
     try:
         major, minor = (int("".join(filter(str.isdigit, part))) for part in version.lstrip("v").split(".")[:2])
     except ValueError:
@@ -80,7 +80,7 @@ def _version(client: Client, version: str) -> Finding:
     return Finding("api server", Level.OK, f"{client.server} is {version}")
 
 
-def _clock(client: Client, now: float) -> Finding:
+def _clock(client: KubernetesClient, now: float) -> Finding:
     skew = client.server_now() - now
     if abs(skew) > MOST_SKEW_SECONDS:
         detail = f"its clock is off from ours by {skew:.0f} s; times in its logs and ours do not agree"
@@ -88,7 +88,7 @@ def _clock(client: Client, now: float) -> Finding:
     return Finding("clock", Level.OK, "its clock agrees with ours")
 
 
-def _rights(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _rights(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     needed = [*NEEDED]
     if config.network_policy:
         needed.append(WITH_NETWORK_POLICY)
@@ -110,14 +110,14 @@ def _rights(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
             yield Finding("rights", Level.WARNING, f"our account may not {', '.join(lacking)}: {loss}", RIGHTS_REMEDY)
 
 
-def may(client: Client, group: str, resource: str, verb: str) -> bool:
-    """In all namespaces: those of the teams are made as they are needed."""
+def may(client: KubernetesClient, group: str, resource: str, verb: str) -> bool:
+    """Return whether we have the right in all namespaces: those of the teams are created on demand."""
     name, _, sub = resource.partition("/")
-    wanted = {"group": group, "resource": name, "verb": verb, **({"subresource": sub} if sub else {})}
+    attributes = {"group": group, "resource": name, "verb": verb, **({"subresource": sub} if sub else {})}
     asked = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted},
+        "spec": {"resourceAttributes": attributes},
     }
     return bool((client.json("POST", REVIEWS, body=asked).get("status") or {}).get("allowed"))
 
@@ -135,7 +135,7 @@ def _queues(config: KubernetesConfig, groups: set[str]) -> Iterator[Finding]:
         yield Finding("kueue", Level.OK, "Jobs wait in Kueue's queues")
 
 
-def _priorities(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _priorities(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     for priority, name in sorted(config.priority_classes.items()):
         try:
             client.json("GET", path("scheduling.k8s.io/v1", "priorityclasses", "", name))
@@ -159,8 +159,8 @@ def _network(config: KubernetesConfig) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _namespaces(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
-    """Whether the cluster minds the level that teams' namespaces ask for: a Job that breaks it must be warned of."""
+def _namespaces(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
+    """Check whether the cluster enforces the Pod Security level of teams' namespaces, by a dry run."""
     found = client.json("GET", path("v1", "namespaces"), labelSelector=names.ours(config), limit=1).get("items") or []
     if config.security.level is not PodSecurity.RESTRICTED:
         yield Finding(
@@ -199,7 +199,7 @@ def _privileged() -> Json:
     }
 
 
-def _nodes(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
+def _nodes(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
     nodes = inventory.nodes(config, client, Reading(config, client))
     ready = [node for node in nodes if node.state is NodeState.READY]
     if not ready:
@@ -215,9 +215,9 @@ def _nodes(config: KubernetesConfig, client: Client) -> Iterator[Finding]:
     )
     for name, pool in sorted(config.pools.items()):
         if not any(name in node.pools for node in nodes):
-            wanted = ", ".join(f"{key}={value}" for key, value in sorted(pool.node_selector.items()))
+            labels = ", ".join(f"{key}={value}" for key, value in sorted(pool.node_selector.items()))
             yield Finding(
-                "pools", Level.WARNING, f"pool {name}: no node has {wanted}", "label nodes, or fix its node_selector"
+                "pools", Level.WARNING, f"pool {name}: no node has {labels}", "label nodes, or fix its node_selector"
             )
     for key in config.topology_labels:
         bare = sum(1 for node in nodes if key not in node.labels)

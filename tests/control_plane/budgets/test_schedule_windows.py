@@ -1,4 +1,4 @@
-"""When jobs may run by price and carbon; series that a real server tells; what waiting saved."""
+"""When jobs may run by price and carbon; series fetched from a real server; what waiting saved."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, User
-from athanor.budgets import meter, rounds, series, series_fetch, windows
+from athanor.budgets import meter, metering_cycle, schedule_windows, series, series_fetch
 from athanor.budgets.models import Meter, PoolTerms, Series, SeriesPoint, UsageHour
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
@@ -41,7 +41,7 @@ def carbon(pool: Pool) -> Callable[..., Series]:
 
 
 def hold(job: Job) -> tuple[str, str] | None:
-    found = windows.hold_of(Job.objects.select_related("pool__cluster").get(pk=job.pk), timezone.now())
+    found = schedule_windows.waiting_reason(Job.objects.select_related("pool__cluster").get(pk=job.pk), timezone.now())
     return found and (found[0].value, found[1])
 
 
@@ -55,14 +55,14 @@ def test_a_job_waits_for_its_time_and_its_ceilings(submit: Callable[..., Job], c
     assert hold(clean)[0] == "window_closed" and "is not known now" in hold(clean)[1]
     carbon(h0=300, h1=150, h2=300)
     assert hold(clean) == ("window_closed", "300 g CO2 a kWh; its ceiling is 200.")
-    opens = windows.opens_at(clean, timezone.now())
+    opens = schedule_windows.opens_at(clean, timezone.now())
     assert opens is not None and abs(opens - timezone.now() - HOUR) < timedelta(minutes=1)
     carbon(h0=200)
     assert hold(clean) is None
     Pool.objects.update(price_per_slot_hour="2.5")
     cheap = submit(schedule={"max_price_per_slot_hour": 2.4})
     assert hold(cheap) == ("window_closed", "2.5 USD a slot-hour; its ceiling is 2.4.")
-    assert windows.opens_at(Job.objects.get(pk=cheap.pk), timezone.now()) is None, "as far as is known, never"
+    assert schedule_windows.opens_at(Job.objects.get(pk=cheap.pk), timezone.now()) is None, "as far as is known, never"
     Job.objects.filter(pk=cheap.pk).update(
         deadline=timezone.now() + timedelta(seconds=cheap.resolved_spec["time_limit_seconds"])
     )
@@ -75,10 +75,10 @@ def test_a_deferrable_run_pauses_when_the_window_closes(submit: Callable[..., Jo
     stays = submit(schedule={"max_grams_per_kwh": 200})
     for each in (job, stays):
         drive.run(each)
-    rounds.carry_on()
+    metering_cycle.run()
     assert drive.status_of(job) == ("running", "")
     carbon(h0=250)
-    rounds.carry_on()
+    metering_cycle.run()
     assert drive.status_of(job) == ("pausing", "window_closed")
     assert drive.status_of(stays) == ("running", ""), "it did not offer to be deferred"
 
@@ -108,8 +108,8 @@ def test_what_waiting_for_the_window_saved_is_told(
     assert (found.cost, found.saved_cost) == (500_000, 1_500_000)
     assert (found.milligrams, found.saved_milligrams) == pytest.approx((25_000, 75_000), abs=2), "a quarter of a kWh"
     assert sum(UsageHour.objects.values_list("saved_cost", flat=True)) == 1_500_000
-    told = api.send("GET", f"jobs/{job.id}/cost").json()
-    assert (told["charged"], told["saved_cost"], told["has_ceiling"]) == (500_000, 1_500_000, True)
+    answer = api.send("GET", f"jobs/{job.id}/cost").json()
+    assert (answer["charged"], answer["saved_cost"], answer["has_ceiling"]) == (500_000, 1_500_000, True)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_provider_is_asked_when_it_is_due(provider: Provider, pool: Pool, sett
     settings.ATHANOR = settings.ATHANOR.model_copy(update={"webhook_allow": "127.0.0.1"})
     history = [{"datetime": f"2026-03-10T{hour:02}:00:00Z", "carbonIntensity": 100 + hour / 8} for hour in range(24)]
     provider.body = json.dumps({"data": {"history": history}}).encode()
-    assert not series_fetch.due().exists(), "not again at once"
+    assert not series_fetch.due().exists(), "not again immediately"
     assert series_fetch.fetch(row.pk) == ""
     row.refresh_from_db()
     assert row.problem == "" and row.fetched_at is not None
@@ -163,5 +163,5 @@ def test_the_meter_closes_an_attempt_that_never_ran(submit: Callable[..., Job]) 
     drive.start(job)
     with transaction.atomic():
         Attempt.objects.update(launched_at=None)
-        meter.let_go(job)
+        meter.release(job)
     assert not Meter.objects.filter(slot_seconds__gt=0).exists()
