@@ -61,7 +61,7 @@ IDEMPOTENT_JOBS = [
 ]
 
 
-def key_of(request: Request) -> str | None:
+def read_key(request: Request) -> str | None:
     """Return the key of a request, None without one. Raises Invalid for one that is malformed."""
     key = request.headers.get(HEADER)
     if key is not None and not (len(key) <= LONGEST_KEY and _VISIBLE.match(key)):
@@ -71,12 +71,12 @@ def key_of(request: Request) -> str | None:
     return key
 
 
-def once(request: Request, make: Callable[[], Response], *, credential: str = "") -> Response:
+def run_idempotently(request: Request, make: Callable[[], Response], *, credential: str = "") -> Response:
     """Return what `make` returns, or the stored answer of this request. Call it with an authorised request.
 
     `credential` names what authorises a request that has no principal.
     """
-    key = key_of(request)
+    key = read_key(request)
     if key is None:
         with transaction.atomic():
             return make()
@@ -84,24 +84,24 @@ def once(request: Request, make: Callable[[], Response], *, credential: str = ""
 
     def run() -> Answer:
         made.append(make())
-        return answer_of(made[0])
+        return build_answer(made[0])
 
     digest = hashlib.sha256(json.dumps(request.data, sort_keys=True).encode()).hexdigest()
-    answer, is_replay = idempotency.once(keyed(request, key, digest, credential), run)
-    return replay_of(answer) if is_replay else made[0]
+    answer, is_replay = idempotency.once(build_keyed_request(request, key, digest, credential), run)
+    return build_replay(answer) if is_replay else made[0]
 
 
-def keyed(request: Request, key: str, digest: str, credential: str = "") -> KeyedRequest:
+def build_keyed_request(request: Request, key: str, digest: str, credential: str = "") -> KeyedRequest:
     return KeyedRequest(credential or _credential(request), key, request.get_full_path(), digest)
 
 
-def answer_of(response: Response) -> Answer:
+def build_answer(response: Response) -> Answer:
     """Return what to store of a response."""
     headers = {name: response[name] for name in STORED_HEADERS if response.has_header(name)}
     return Answer(response.status_code, FastJSONRenderer().render(response.data).decode(), headers)
 
 
-def replay_of(answer: Answer) -> Response:
+def build_replay(answer: Answer) -> Response:
     headers = {**answer.headers, REPLAYED.name: "true"}
     return Response(load_json(answer.body.encode()), status=answer.status, headers=headers)
 

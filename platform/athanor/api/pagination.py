@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from athanor.api.parameters import WholeNumber, refusal
@@ -18,12 +19,12 @@ POSITION = re.compile(r"[0-9]{1,18}")
 
 LIMIT = WholeNumber("limit", "Most items of a page.", lowest=1, highest=LARGEST_LIMIT, default=DEFAULT_LIMIT)
 CURSOR_HELP = "The `next_cursor` of the page before. Empty or absent for the first page."
-PAGED = [
+PAGE_PARAMETERS = [
     LIMIT.documented,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({CURSOR.pattern})?$"}, description=CURSOR_HELP),
 ]
 # Where rows are numbered.
-NUMBERED = [
+NUMBERED_PAGE_PARAMETERS = [
     LIMIT.documented,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({POSITION.pattern})?$"}, description=CURSOR_HELP),
 ]
@@ -32,7 +33,7 @@ Row = TypeVar("Row", bound=Model)
 Item = TypeVar("Item")
 
 
-def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = None) -> tuple[list[Row], str | None]:
+def paginate(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = None) -> tuple[list[Row], str | None]:
     """One page, newest first, and the cursor of the next.
 
     With `whole` the page is found first, by ids alone, which an index may answer, and then read as `whole` reads it.
@@ -49,7 +50,7 @@ def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = No
     return found, ids[limit - 1] if len(ids) > limit else None
 
 
-def position(request: Request) -> int | None:
+def read_position(request: Request) -> int | None:
     """Return the number after which a list of numbered rows continues, None for its first page."""
     cursor = _cursor(request, POSITION)
     return int(cursor) if cursor else None
@@ -72,5 +73,6 @@ def serialize_many(
     return items
 
 
-def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:
-    return {"items": items, "next_cursor": next_cursor}
+def paginated_response(items: list[Any], next_cursor: str | None = None) -> Response:
+    """Return one page of a list. `next_cursor` is None on the last page."""
+    return Response({"items": items, "next_cursor": next_cursor})

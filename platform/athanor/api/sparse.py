@@ -14,7 +14,7 @@ EXPAND = OpenApiParameter("expand", str, description="Fields that lists leave ou
 Shape = type[serializers.Serializer[Any]]
 
 
-def shown(request: Request, shape: Shape, rows: Any, *, many: bool = False, usual: Shape | None = None) -> Any:
+def serialize(request: Request, shape: Shape, rows: Any, *, many: bool = False, usual: Shape | None = None) -> Any:
     """`rows` in `shape`, or as much of it as was asked for. Without a wish those fields that `usual` has too.
 
     Raises Invalid naming an unknown field.

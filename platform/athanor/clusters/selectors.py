@@ -55,9 +55,14 @@ def enabled_clusters() -> QuerySet[Cluster]:
     return Cluster.objects.filter(enabled=True).prefetch_related("pools").order_by("name")
 
 
+def enabled_pools() -> QuerySet[Pool]:
+    """Return the pools of enabled clusters, by cluster and pool."""
+    return Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
+
+
 def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
     """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator."""
-    usable = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
+    usable = enabled_pools()
     named = usable.filter(cluster__name=cluster_name) if cluster_name is not None else usable
     found = named.filter(accelerator=accelerator).first()
     return found or _refuse(list(usable), cluster_name, accelerator)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from athanor.api.v1.shapes import EventSerializer
+from athanor.api.v1.serializers.jobs import EventSerializer
 from athanor.jobs.models import JobEvent
 
 MEDIA_TYPE = "text/event-stream"

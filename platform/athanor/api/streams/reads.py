@@ -9,7 +9,7 @@ from django.db import connection
 
 from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_data, event_frame, progress_frame
-from athanor.api.v1.shapes import progress_body
+from athanor.api.v1.serializers.jobs import serialize_progress_values
 from athanor.core import tenancy
 from athanor.jobs import feed
 from athanor.jobs.models import JobEvent
@@ -106,6 +106,6 @@ def _progress_data(told: LiveProgress) -> dict[str, Any]:
     return {
         "type": "job.progress",
         "job_id": told.job_id,
-        "progress": progress_body(told.progress, told.steps_total, told.tokens_seen),
+        "progress": serialize_progress_values(told.progress, told.steps_total, told.tokens_seen),
         "log_lines": told.progress.log_lines,
     }

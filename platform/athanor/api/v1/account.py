@@ -1,11 +1,8 @@
 """/session and /sessions beyond signing in: the own password, and where one is signed in."""
 
-from typing import Any
-
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_protect
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,52 +11,16 @@ from rest_framework.views import APIView
 from athanor.accounts import passwords, sessions
 from athanor.accounts.models import User
 from athanor.api.authentication import DashboardSessionAuthentication
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.pagination import listed, serialize_many
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.bodies import read
+from athanor.api.pagination import paginated_response, serialize_many
+from athanor.api.v1.serializers.account import (
+    EndedSerializer,
+    PasswordChangeSerializer,
+    PasswordResetSerializer,
+    SignInSerializer,
+)
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.core.errors import Unauthenticated
-
-LONGEST_PASSWORD = 200
-
-
-class SignInSerializer(serializers.Serializer[Any]):
-    """A session: a browser in which the user is signed in."""
-
-    id = serializers.CharField()
-    current = serializers.BooleanField(help_text="Whether it is the session of this request.")
-    address = serializers.CharField(help_text="IP address from which it was started.")
-    browser = serializers.CharField(help_text="The browser's User-Agent. May be empty.", allow_blank=True)
-    created_at = serializers.DateTimeField()
-
-
-class EndedSerializer(serializers.Serializer[Any]):
-    """Result of ending sessions."""
-
-    ended = serializers.IntegerField(help_text="Number of sessions that were ended.")
-
-
-class PasswordChangeSerializer(RequestSerializer):
-    """The current and the new password."""
-
-    current_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
-    )
-    new_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD,
-        trim_whitespace=False,
-        help_text="New password. It must meet the platform's password rules.",
-    )
-
-
-class PasswordResetSerializer(RequestSerializer):
-    """The token of a link, and the new password."""
-
-    token = serializers.CharField(max_length=500, help_text="Token of the link: what follows the `#`.")
-    new_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD,
-        trim_whitespace=False,
-        help_text="New password. It must meet the platform's password rules.",
-    )
 
 
 class AccountView(APIView):
@@ -112,7 +73,7 @@ class PasswordResetView(APIView):
 class SignInsView(AccountView):
     @extend_schema(
         operation_id="sessions_list",
-        responses={200: page_of("SignInPage", SignInSerializer), **PROBLEMS},
+        responses={200: page_serializer("SignInPage", SignInSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List your sessions.
@@ -130,7 +91,7 @@ class SignInsView(AccountView):
             }
             for session in sessions.sessions_of(_user(request))
         ]
-        return Response(listed(serialize_many(SignInSerializer, rows)))
+        return paginated_response(serialize_many(SignInSerializer, rows))
 
 
 class SignInView(AccountView):

@@ -3,47 +3,20 @@
 from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_may_write, principal
-from athanor.api.bodies import RequestSerializer, read
+from athanor.api.bodies import read
 from athanor.api.errors import handle
-from athanor.api.v1.shapes import PROBLEMS, JobSummarySerializer, ProblemSerializer
+from athanor.api.v1.serializers.bulk import BulkResultSerializer, BulkSerializer
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.jobs import JobSummarySerializer
 from athanor.core.errors import AthanorError
 from athanor.jobs import selectors, services
 from athanor.jobs.states import FINAL, JobStatus
-
-MOST_AT_ONCE = 200
-
-
-class BulkSerializer(RequestSerializer):
-    """The jobs to act on."""
-
-    ids = serializers.ListField(
-        child=serializers.CharField(max_length=60),
-        min_length=1,
-        max_length=MOST_AT_ONCE,
-        help_text="Ids of 1 to 200 jobs. An id that is given twice is acted on once.",
-    )
-
-
-class BulkItemSerializer(serializers.Serializer[Any]):
-    """Result for one of several jobs."""
-
-    id = serializers.CharField(help_text="Id of the job, as it was sent.")
-    status = serializers.IntegerField(help_text="HTTP status that the same request for this job alone would have.")
-    job = JobSummarySerializer(allow_null=True, help_text="The job after the request. Null if it was refused.")
-    problem = ProblemSerializer(allow_null=True, help_text="Why it was refused. Null if it was not.")
-
-
-class BulkResultSerializer(serializers.Serializer[Any]):
-    """Results of an action on several jobs."""
-
-    items = BulkItemSerializer(many=True, help_text="Results in the order of `ids`, each id once.")
 
 
 class BulkView(APIView):

@@ -4,13 +4,13 @@ from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.pagination import listed
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.pagination import paginated_response
+from athanor.api.v1.serializers.catalog import PresetSerializer
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.clusters.models import Cluster
 from athanor.clusters.selectors import enabled_clusters
 from athanor.jobs.services import pool_facts
@@ -19,25 +19,11 @@ from athanor.specs.presets import PRESETS, Preset
 from athanor.specs.v1 import JobSpec
 
 
-class PresetSerializer(serializers.Serializer[Any]):
-    """A complete job spec to start from."""
-
-    name = serializers.CharField(help_text="Name of the preset.")
-    title = serializers.CharField(help_text="Title for people.")
-    description = serializers.CharField(help_text="What the preset trains, in a sentence or two.")
-    num_parameters = serializers.IntegerField(help_text="Parameters of its model.")
-    fits = serializers.DictField(
-        child=serializers.BooleanField(), help_text="Whether the job could run, by name of each enabled cluster."
-    )
-    spec = serializers.JSONField(help_text="The spec as JSON.")
-    spec_yaml = serializers.CharField(help_text="The same spec as commented YAML.")
-
-
 class PresetsView(APIView):
     @extend_schema(
         operation_id="presets_list",
         responses={
-            200: page_of("PresetPage", PresetSerializer),
+            200: page_serializer("PresetPage", PresetSerializer),
             **PROBLEMS,
         },
     )
@@ -46,7 +32,7 @@ class PresetsView(APIView):
 
         Returns complete job specs to start from, with the clusters that each fits."""
         clusters = list(enabled_clusters())
-        return Response(listed([_preset(preset, clusters) for preset in PRESETS.values()]))
+        return paginated_response([_preset(preset, clusters) for preset in PRESETS.values()])
 
 
 class SpecSchemaView(APIView):

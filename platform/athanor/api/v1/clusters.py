@@ -14,11 +14,12 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
 from athanor.api.bodies import read
-from athanor.api.etags import IF_MATCH, guard, tag_of
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import CURSOR_HELP, PAGED, listed, page, serialize_many
+from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import CURSOR_HELP, PAGE_PARAMETERS, paginate, paginated_response, serialize_many
 from athanor.api.parameters import WholeNumber
-from athanor.api.v1.cluster_shapes import (
+from athanor.api.v1.operations import operator
+from athanor.api.v1.serializers.clusters import (
     ActedNodeSerializer,
     ChangesSerializer,
     CheckSerializer,
@@ -35,13 +36,12 @@ from athanor.api.v1.cluster_shapes import (
     PoolSerializer,
     ProbeSerializer,
     QueuedSerializer,
-    cluster_data,
-    full_cluster_data,
-    pool_data,
     recent_hits,
+    serialize_cluster,
+    serialize_full_cluster,
+    serialize_pools,
 )
-from athanor.api.v1.operations import operator
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.backends import registry
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
 from athanor.clusters.selectors import enabled_clusters
@@ -59,7 +59,7 @@ TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 class ClustersView(APIView):
     @extend_schema(
         operation_id="clusters_list",
-        responses={200: page_of("ClusterPage", ClusterSerializer), **PROBLEMS},
+        responses={200: page_serializer("ClusterPage", ClusterSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List clusters.
@@ -67,7 +67,7 @@ class ClustersView(APIView):
         Returns clusters with their pools and the capacity of their nodes, by name. Disabled clusters are listed for
         platform administrators only."""
         rows = Cluster.objects.prefetch_related("pools").order_by("name") if operates(request) else enabled_clusters()
-        return Response(listed([ClusterSerializer(cluster_data(row)).data for row in rows]))
+        return paginated_response([ClusterSerializer(serialize_cluster(row)).data for row in rows])
 
     @extend_schema(
         operation_id="clusters_create",
@@ -83,7 +83,9 @@ class ClustersView(APIView):
         in NAME.cluster.json. For platform administrators."""
         who = operator(request)
         asked = read(NewClusterSerializer, request)
-        return once(request, lambda: _full(request, clusters.register(**asked, actor=who.user), status=201))
+        return run_idempotently(
+            request, lambda: _cluster_response(request, clusters.register(**asked, actor=who.user), status=201)
+        )
 
 
 class ClusterCheckView(APIView):
@@ -117,7 +119,7 @@ class ClusterCheckView(APIView):
 class ClusterKindsView(APIView):
     @extend_schema(
         operation_id="clusters_kinds",
-        responses={200: page_of("ClusterKindPage", KindSerializer), **PROBLEMS},
+        responses={200: page_serializer("ClusterKindPage", KindSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List the kinds of clusters.
@@ -125,17 +127,15 @@ class ClusterKindsView(APIView):
         Returns the kinds that can be registered, with the JSON Schema of each kind's configuration. For platform
         administrators."""
         operator(request)
-        return Response(
-            listed(
-                [
-                    {
-                        "kind": kind,
-                        "title": TITLES.get(kind, kind),
-                        "configuration": schema_for_http(kind, registry.configuration(kind).model_json_schema()),
-                    }
-                    for kind in registry.KINDS
-                ]
-            )
+        return paginated_response(
+            [
+                {
+                    "kind": kind,
+                    "title": TITLES.get(kind, kind),
+                    "configuration": schema_for_http(kind, registry.configuration(kind).model_json_schema()),
+                }
+                for kind in registry.KINDS
+            ]
         )
 
 
@@ -149,7 +149,7 @@ class ClusterView(APIView):
         row = clusters.find(cluster_id)
         if not row.enabled and not operates(request):
             raise NotFound("cluster", cluster_id)
-        return _full(request, row)
+        return _cluster_response(request, row)
 
     @extend_schema(
         operation_id="clusters_change",
@@ -163,9 +163,11 @@ class ClusterView(APIView):
         Changes the fields that are sent; the others stay. A disabled cluster is drained: running jobs continue, and
         no job is admitted. For platform administrators."""
         who = operator(request)
-        unchanged: Callable[[Cluster], None] = guard(request, lambda row, tag: tag.startswith(_settings_tag(row)))
+        unchanged: Callable[[Cluster], None] = if_match_check(
+            request, lambda row, tag: tag.startswith(_settings_tag(row))
+        )
         clusters.change(cluster_id, who.user, unchanged, **read(ClusterChangeSerializer, request))
-        return _full(request, clusters.find(cluster_id))
+        return _cluster_response(request, clusters.find(cluster_id))
 
     @extend_schema(
         operation_id="clusters_remove",
@@ -198,8 +200,8 @@ class ClusterProbeView(APIView):
 class ClusterProbesView(APIView):
     @extend_schema(
         operation_id="clusters_probes",
-        parameters=PAGED,
-        responses={200: page_of("ClusterProbePage", ProbeSerializer), **PROBLEMS},
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_serializer("ClusterProbePage", ProbeSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str) -> Response:
         """List the health checks of a cluster.
@@ -207,8 +209,8 @@ class ClusterProbesView(APIView):
         Returns results, newest first. Consecutive checks with the same result are one entry. For platform
         administrators."""
         operator(request)
-        found, next_cursor = page(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
-        return Response(listed(serialize_many(ProbeSerializer, found), next_cursor))
+        found, next_cursor = paginate(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
+        return paginated_response(serialize_many(ProbeSerializer, found), next_cursor)
 
 
 class ClusterTeamsView(APIView):
@@ -229,7 +231,7 @@ class ClusterTeamsView(APIView):
 class ClusterQueueView(APIView):
     @extend_schema(
         operation_id="clusters_queue",
-        responses={200: page_of("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
+        responses={200: page_serializer("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str) -> Response:
         """List the attempts on a cluster.
@@ -240,7 +242,7 @@ class ClusterQueueView(APIView):
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
             found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MOST_QUEUED])
-        return Response(listed(found))
+        return paginated_response(found)
 
 
 class PoolView(APIView):
@@ -256,7 +258,7 @@ class PoolView(APIView):
         of an existing one (200). For platform administrators."""
         who = operator(request)
         pool, made = clusters.put_pool(cluster_id, pool_name, who.user, read(PoolChangeSerializer, request))
-        return Response(pool_data([pool])[0], status=201 if made else 200)
+        return Response(serialize_pools([pool])[0], status=201 if made else 200)
 
     @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, cluster_id: str, pool_name: str) -> Response:
@@ -281,7 +283,7 @@ class NodesView(APIView):
             NODE_LIMIT.documented,
             OpenApiParameter("cursor", str, description=CURSOR_HELP),
         ],
-        responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
+        responses={200: page_serializer("NodePage", NodeSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str) -> Response:
         """List the nodes of a cluster.
@@ -303,13 +305,13 @@ class NodesView(APIView):
         found = list(rows[: limit + 1])
         next_cursor = found[limit - 1].name if len(found) > limit else None
         items = serialize_many(NodeSerializer, found[:limit], context={"hit": recent_hits(row)})
-        return Response(listed(items, next_cursor))
+        return paginated_response(items, next_cursor)
 
 
 class NodeIncidentsView(APIView):
     @extend_schema(
         operation_id="nodes_incidents",
-        responses={200: page_of("IncidentPage", IncidentSerializer), **PROBLEMS},
+        responses={200: page_serializer("IncidentPage", IncidentSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str, node_name: str) -> Response:
         """List the incidents of a node.
@@ -320,7 +322,7 @@ class NodeIncidentsView(APIView):
         if node is None:
             raise NotFound("node", node_name)
         rows = NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:MOST_INCIDENTS]
-        return Response(listed(serialize_many(IncidentSerializer, rows)))
+        return paginated_response(serialize_many(IncidentSerializer, rows))
 
 
 class NodeDrainView(APIView):
@@ -336,7 +338,7 @@ class NodeDrainView(APIView):
         node refuses with 409. For platform administrators."""
         who = operator(request)
         reason = read(NodeReasonSerializer, request)["reason"]
-        return _acted(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
+        return _node_response(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
 
 
 class NodeUndrainView(APIView):
@@ -347,7 +349,7 @@ class NodeUndrainView(APIView):
         Asks the cluster to start work on the node again. A node in quarantine is refused with 409: release it
         instead. For platform administrators."""
         who = operator(request)
-        return _acted(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
+        return _node_response(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
 
 
 class NodeQuarantineView(APIView):
@@ -363,7 +365,7 @@ class NodeQuarantineView(APIView):
         asked to drain the node too, if it can. What runs there continues. For platform administrators."""
         who = operator(request)
         reason = read(NodeReasonSerializer, request)["reason"]
-        return _acted(*clusters.quarantine(cluster_id, node_name, reason, who.user))
+        return _node_response(*clusters.quarantine(cluster_id, node_name, reason, who.user))
 
 
 class NodeReleaseView(APIView):
@@ -378,16 +380,16 @@ class NodeReleaseView(APIView):
         Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform
         administrators."""
         who = operator(request)
-        return _acted(*clusters.release(cluster_id, node_name, who.user))
+        return _node_response(*clusters.release(cluster_id, node_name, who.user))
 
 
 def operates(request: Request) -> bool:
     return Permission.OPERATE in principal(request).platform
 
 
-def _full(request: Request, row: Cluster, *, status: int = 200) -> Response:
-    data = full_cluster_data(row, operates=operates(request))
-    headers = {"ETag": f"{_settings_tag(row)}{tag_of(data)[3:]}"}
+def _cluster_response(request: Request, row: Cluster, *, status: int = 200) -> Response:
+    data = serialize_full_cluster(row, operates=operates(request))
+    headers = {"ETag": f"{_settings_tag(row)}{compute_etag(data)[3:]}"}
     return Response(data, status=status, headers=headers)
 
 
@@ -397,7 +399,7 @@ def _settings_tag(row: Cluster) -> str:
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:16]}-'
 
 
-def _acted(node: Node, notice: str = "") -> Response:
+def _node_response(node: Node, notice: str = "") -> Response:
     context: dict[str, Any] = {"hit": recent_hits(node.cluster), "notice": notice}
     shown: serializers.Serializer[Any] = ActedNodeSerializer(node, context=context)
     return Response(shown.data)

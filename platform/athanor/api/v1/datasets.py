@@ -8,7 +8,6 @@ from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,12 +16,13 @@ from rest_framework.views import APIView
 from athanor.accounts import idempotency
 from athanor.accounts.models import Team, User
 from athanor.api.access import check_may_write, principal, team_to_write
-from athanor.api.idempotency import IDEMPOTENT, answer_of, key_of, keyed, replay_of
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.idempotency import IDEMPOTENT, build_answer, build_keyed_request, build_replay, read_key
+from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
 from athanor.api.parsers import RawParser
-from athanor.api.sparse import FIELDS, shown
+from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import transfer
-from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.datasets import DatasetSerializer, ForgottenSerializer
 from athanor.artifacts import uploads
 from athanor.artifacts.datasets import forget_preparations
 from athanor.artifacts.models import Dataset
@@ -35,32 +35,6 @@ TAR = "application/x-tar"
 READ_BYTES = 1024 * 1024
 
 
-class DatasetSerializer(serializers.Serializer[Any]):
-    """Text of a team to train on."""
-
-    id = serializers.CharField()
-    team = NamedSerializer()
-    name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
-    origin = serializers.CharField(
-        help_text=(
-            "`sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in "
-            "place; `builtin` for text of the platform."
-        )
-    )
-    format = serializers.CharField(
-        help_text="`auto` if it is found out when the data set is read, or the format of the files."
-    )
-    size_bytes = serializers.IntegerField(help_text="Size in bytes; 0 if the data set is not an upload.")
-    documents = serializers.IntegerField(allow_null=True, help_text="Number of documents. Null if it is not known.")
-    created_at = serializers.DateTimeField()
-
-
-class ForgottenSerializer(serializers.Serializer[Any]):
-    """Result of discarding tokenised forms."""
-
-    forgotten = serializers.IntegerField(help_text="Number of tokenised forms that were discarded.")
-
-
 class DatasetsView(APIView):
     parser_classes = (MultiPartParser, RawParser)
 
@@ -68,11 +42,11 @@ class DatasetsView(APIView):
         operation_id="datasets_list",
         parameters=[
             OpenApiParameter("team", str, description="Only data sets of the team with this name."),
-            *PAGED,
+            *PAGE_PARAMETERS,
             FIELDS,
         ],
         responses={
-            200: page_of("DatasetPage", DatasetSerializer),
+            200: page_serializer("DatasetPage", DatasetSerializer),
             **PROBLEMS,
         },
     )
@@ -83,8 +57,8 @@ class DatasetsView(APIView):
         rows = datasets_of(principal(request))
         if team := request.query_params.get("team"):
             rows = rows.filter(team__name=team)
-        found, next_cursor = page(request, rows)
-        return Response(listed(shown(request, DatasetSerializer, found, many=True), next_cursor))
+        found, next_cursor = paginate(request, rows)
+        return paginated_response(serialize(request, DatasetSerializer, found, many=True), next_cursor)
 
     @extend_schema(
         operation_id="datasets_upload",
@@ -127,7 +101,7 @@ class DatasetsView(APIView):
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         files = _files(request, _format(request))
-        key = key_of(request)
+        key = read_key(request)
         with transfer(who.user):
             if key is None:
                 return _created(uploads.upload(team, who.user, name, files))
@@ -185,18 +159,18 @@ def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str
     hashed = fingerprint.over(files)
 
     def record(row: Dataset) -> None:
-        idempotency.store(keyed(request, key, fingerprint.of_rest(hashed)), answer_of(_created(row)))
+        idempotency.store(build_keyed_request(request, key, fingerprint.of_rest(hashed)), build_answer(_created(row)))
 
-    if not idempotency.has_answer(keyed(request, key, "")):
+    if not idempotency.has_answer(build_keyed_request(request, key, "")):
         try:
             return _created(uploads.upload(team, user, name, hashed, record))
         except Conflict:
-            if not idempotency.has_answer(keyed(request, key, "")):
+            if not idempotency.has_answer(build_keyed_request(request, key, "")):
                 raise
-    answer = idempotency.find(keyed(request, key, fingerprint.of_rest(hashed)))
+    answer = idempotency.find(build_keyed_request(request, key, fingerprint.of_rest(hashed)))
     if answer is None:  # it has expired meanwhile
         raise Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")
-    return replay_of(answer)
+    return build_replay(answer)
 
 
 def _created(row: Dataset) -> Response:

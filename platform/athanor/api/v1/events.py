@@ -20,7 +20,8 @@ from athanor.api.parameters import WholeNumber, refusal
 from athanor.api.streams import reads
 from athanor.api.streams.following import FOLLOWING, WAITING, Following, hand_over
 from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
-from athanor.api.v1.shapes import PROBLEMS, EventSerializer
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.jobs import EventSerializer
 from athanor.jobs import feed, selectors
 from athanor.jobs.models import JobEvent
 

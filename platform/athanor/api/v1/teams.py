@@ -25,12 +25,13 @@ from athanor.accounts.selectors import (
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
 from athanor.api.bodies import read
-from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, serialize_many
+from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1 import deletions
-from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.team_serializers import (
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.deletions import DeletionSerializer
+from athanor.api.v1.serializers.teams import (
     AcceptSerializer,
     InvitationSerializer,
     LimitsSerializer,
@@ -46,20 +47,21 @@ from athanor.api.v1.team_serializers import (
     ServiceAccountSerializer,
     TeamSerializer,
 )
-from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
+from athanor.api.v1.serializers.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer
+from athanor.api.v1.tokens import issued, narrowed
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
 
 
 class TeamsView(APIView):
-    @extend_schema(operation_id="teams_list", responses={200: page_of("TeamPage", TeamSerializer), **PROBLEMS})
+    @extend_schema(operation_id="teams_list", responses={200: page_serializer("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
         """List your teams.
 
         Returns the teams that you belong to, or all teams to platform administrators."""
         rows = teams_of(principal(request)).select_related("quota_node")
-        return Response(listed(serialize_many(TeamSerializer, rows)))
+        return paginated_response(serialize_many(TeamSerializer, rows))
 
     @extend_schema(
         operation_id="teams_create",
@@ -77,7 +79,7 @@ class TeamsView(APIView):
         if asked.keys() - {"name"}:
             check_platform(who, Permission.MANAGE_QUOTAS)
         name = asked.pop("name")
-        return once(
+        return run_idempotently(
             request,
             lambda: Response(TeamSerializer(quotas.create_team(name, asked, who.user)).data, status=201),
         )
@@ -89,7 +91,7 @@ class TeamView(APIView):
         """Show a team.
 
         Returns the team with its limits. The response has an `ETag`."""
-        return tagged(request, TeamSerializer(_seen(principal(request), team_id)).data)
+        return with_etag(request, TeamSerializer(_seen(principal(request), team_id)).data)
 
     @extend_schema(
         operation_id="teams_change",
@@ -104,16 +106,16 @@ class TeamView(APIView):
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_QUOTAS)
-        unchanged: Callable[[QuotaNode], None] = guard(
-            request, lambda leaf, tag: tag == tag_of(TeamSerializer(leaf.team).data)
+        unchanged: Callable[[QuotaNode], None] = if_match_check(
+            request, lambda leaf, tag: tag == compute_etag(TeamSerializer(leaf.team).data)
         )
         leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
-        return tagged(request, TeamSerializer(leaf.team).data)
+        return with_etag(request, TeamSerializer(leaf.team).data)
 
     @extend_schema(
         operation_id="teams_delete",
         parameters=[deletions.PERMANENTLY],
-        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        responses={200: DeletionSerializer, **PROBLEMS},
     )
     def delete(self, request: Request, team_id: str) -> Response:
         """Delete a team.
@@ -124,12 +126,14 @@ class TeamView(APIView):
 
 
 class MembersView(APIView):
-    @extend_schema(operation_id="members_list", responses={200: page_of("MemberPage", MemberSerializer), **PROBLEMS})
+    @extend_schema(
+        operation_id="members_list", responses={200: page_serializer("MemberPage", MemberSerializer), **PROBLEMS}
+    )
     def get(self, request: Request, team_id: str) -> Response:
         """List the members of a team.
 
         Returns people and service accounts with their role in the team."""
-        return Response(listed(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id)))))
+        return paginated_response(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id))))
 
     @extend_schema(
         operation_id="members_add",
@@ -152,7 +156,7 @@ class MembersView(APIView):
             row = members.offer_membership(team, asked["username"], role, who.user)
             return Response(InvitationSerializer(row).data, status=202)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class MemberView(APIView):
@@ -161,7 +165,7 @@ class MemberView(APIView):
         """Show a member of a team.
 
         Returns the member with their role. The response has an `ETag`."""
-        return tagged(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
+        return with_etag(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
 
     @extend_schema(
         operation_id="members_change",
@@ -177,10 +181,10 @@ class MemberView(APIView):
         team = team_for(who, Permission.MANAGE, team_id)
         role = Role(read(RoleSerializer, request)["role"])
         check_may_grant(who, role)
-        unchanged: Callable[[Membership], None] = guard(
-            request, lambda row, tag: tag == tag_of(MemberSerializer(row).data)
+        unchanged: Callable[[Membership], None] = if_match_check(
+            request, lambda row, tag: tag == compute_etag(MemberSerializer(row).data)
         )
-        return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
+        return with_etag(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
     @extend_schema(
         operation_id="members_remove",
@@ -217,7 +221,8 @@ class MemberTokensView(APIView):
 
 class InvitationsView(APIView):
     @extend_schema(
-        operation_id="invitations_list", responses={200: page_of("InvitationPage", InvitationSerializer), **PROBLEMS}
+        operation_id="invitations_list",
+        responses={200: page_serializer("InvitationPage", InvitationSerializer), **PROBLEMS},
     )
     def get(self, request: Request, team_id: str) -> Response:
         """List the invitations of a team.
@@ -226,7 +231,7 @@ class InvitationsView(APIView):
         the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
         rows = team.invitations.select_related("created_by", "accepted_by").order_by("-id")
-        return Response(listed(serialize_many(InvitationSerializer, rows)))
+        return paginated_response(serialize_many(InvitationSerializer, rows))
 
     @extend_schema(
         operation_id="invitations_create",
@@ -252,7 +257,7 @@ class InvitationsView(APIView):
             url = f"{settings.ATHANOR.public_url}/invitation#{token}"
             return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class InvitationView(APIView):
@@ -270,12 +275,14 @@ class InvitationView(APIView):
 
 
 class OffersView(APIView):
-    @extend_schema(operation_id="offers_list", responses={200: page_of("OfferPage", OfferSerializer), **PROBLEMS})
+    @extend_schema(
+        operation_id="offers_list", responses={200: page_serializer("OfferPage", OfferSerializer), **PROBLEMS}
+    )
     def get(self, request: Request) -> Response:
         """List the invitations offered to you.
 
         Returns open invitations that name you. Accept or decline each by its id."""
-        return Response(listed(serialize_many(OfferSerializer, offers_to(principal(request).user))))
+        return paginated_response(serialize_many(OfferSerializer, offers_to(principal(request).user)))
 
 
 class OfferAcceptView(APIView):
@@ -291,7 +298,7 @@ class OfferAcceptView(APIView):
         Makes you a member of the team, in the role of the invitation. Called with a token, the token needs the scope
         `admin`."""
         user = _consenting(principal(request))
-        return once(request, lambda: _joined(members.accept_offer(invitation_id, user)))
+        return run_idempotently(request, lambda: _joined(members.accept_offer(invitation_id, user)))
 
 
 class OfferDeclineView(APIView):
@@ -327,9 +334,9 @@ class AcceptView(APIView):
         asked = read(AcceptSerializer, request)
         if isinstance(request.auth, Principal):
             user = _consenting(request.auth)
-            return once(request, lambda: _joined(members.accept(asked["token"], user)))
+            return run_idempotently(request, lambda: _joined(members.accept(asked["token"], user)))
         new = read(NewUserSerializer, request)
-        return once(
+        return run_idempotently(
             request,
             lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
             credential=f"invitation:{services.digest_of(asked['token'])}",
@@ -339,14 +346,14 @@ class AcceptView(APIView):
 class ServiceAccountsView(APIView):
     @extend_schema(
         operation_id="service_accounts_list",
-        responses={200: page_of("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
+        responses={200: page_serializer("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
     )
     def get(self, request: Request, team_id: str) -> Response:
         """List the service accounts of a team.
 
         Returns the accounts that programs of the team use. For administrators of the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
-        return Response(listed(serialize_many(ServiceAccountSerializer, service_accounts_of(team))))
+        return paginated_response(serialize_many(ServiceAccountSerializer, service_accounts_of(team)))
 
     @extend_schema(
         operation_id="service_accounts_create",
@@ -369,7 +376,7 @@ class ServiceAccountsView(APIView):
             account = members.create_service_account(team, asked["name"], role, who.user)
             return Response(ServiceAccountSerializer(account).data, status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class ServiceAccountView(APIView):
@@ -409,7 +416,7 @@ class ServiceAccountTokensView(APIView):
             )
             return issued(*made)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 def _joined(row: Membership) -> Response:

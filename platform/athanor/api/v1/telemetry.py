@@ -1,7 +1,5 @@
 """/jobs/{id}/logs. Metrics are in metrics.py, events in events.py."""
 
-from typing import Any
-
 from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -10,7 +8,8 @@ from rest_framework.views import APIView
 
 from athanor.api.access import principal
 from athanor.api.parameters import LARGEST_32, WholeNumber
-from athanor.api.v1.shapes import PROBLEMS
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.telemetry import LogLineSerializer, OutputSerializer
 from athanor.backends.base import BackendUnavailable
 from athanor.core.errors import Invalid, NotFound, Unavailable
 from athanor.dispatch import output
@@ -19,21 +18,6 @@ from athanor.jobs.models import Attempt
 from athanor.telemetry import logs
 
 LARGEST_PAGE = 1000
-
-
-class LogLineSerializer(serializers.Serializer[Any]):
-    """A line of a job's log."""
-
-    cursor = serializers.IntegerField(
-        help_text="Position in the job's log, ascending. Send it as `after` to read what follows."
-    )
-    time = serializers.DateTimeField(help_text="Time of the line, ISO 8601 in UTC.")
-    attempt = serializers.IntegerField(help_text="Number of the attempt.")
-    rank = serializers.IntegerField(help_text="Rank of the process that wrote the line; -1 is the agent of a node.")
-    stream = serializers.CharField(help_text="`stdout`, `stderr` or `agent`.")
-    text = serializers.CharField(allow_blank=True, help_text="The line, without its end.")
-
-
 AFTER = WholeNumber("after", "Only lines after this position.", lowest=-1, default=-1)
 TAIL = WholeNumber("tail", "Only the last lines, at most this many.", lowest=1, highest=LARGEST_PAGE)
 LIMIT = WholeNumber("limit", "Most lines of a page.", lowest=1, highest=LARGEST_PAGE, default=500)
@@ -93,13 +77,6 @@ class LogsView(APIView):
             for line in page.lines
         ]
         return Response({"items": items, "next_after": page.next_after})
-
-
-class OutputSerializer(serializers.Serializer[Any]):
-    """A part of an attempt's output, as its cluster recorded it."""
-
-    text = serializers.CharField(allow_blank=True, help_text="The output from the cursor on. May be empty.")
-    cursor = serializers.CharField(allow_blank=True, help_text="Send it as `cursor` to read what follows.")
 
 
 class OutputView(APIView):

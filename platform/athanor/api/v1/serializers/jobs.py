@@ -4,104 +4,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiResponse, extend_schema_field, inline_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from athanor.api.bodies import RequestSerializer
+from athanor.api.v1.serializers.common import (
+    FieldProblemSerializer,
+    NamedSerializer,
+    ReasonSerializer,
+    enum_values,
+    page_serializer,
+)
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import explain
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.telemetry.models import Progress
 from trainer.contract.optimisation import step_sizes
-
-
-def _values(members: Any) -> list[str]:
-    return [member.value for member in members]
-
-
-def page_of(name: str, item: type[serializers.Serializer[Any]]) -> Any:
-    """Return the serializer of one page of a list (`api.pagination.listed`). `name` is its OpenAPI component."""
-    fields = {
-        "items": item(many=True, help_text="Objects of this page."),
-        "next_cursor": serializers.CharField(
-            allow_null=True, help_text="Send it as `cursor` for the next page. Null on the last page."
-        ),
-    }
-    return inline_serializer(name, fields)
-
-
-class NamedSerializer(serializers.Serializer[Any]):
-    """A reference to an object."""
-
-    id = serializers.CharField(help_text="Identifier of the object. It never changes.")
-    name = serializers.CharField(help_text="Name of the object, for people.")
-
-
-class ReasonSerializer(serializers.Serializer[Any]):
-    """Why a job waits or why a job or attempt ended."""
-
-    code = serializers.CharField(
-        help_text="Stable code of the reason, such as `waiting_for_capacity` or `out_of_memory`."
-    )
-    message = serializers.CharField(help_text="The reason in words, with details of this case.")
-    remedy = serializers.CharField(help_text="What to do about it.")
-    blame = serializers.CharField(
-        help_text="Where the cause lies: `user`, `platform`, `infrastructure`, `preemptor` or `nobody`."
-    )
-
-
-class FieldProblemSerializer(serializers.Serializer[Any]):
-    """What is wrong with one field of a request."""
-
-    pointer = serializers.CharField(
-        help_text=(
-            "JSON pointer to the field of the request, `/` for the request itself. A query parameter or "
-            "header is named `/NAME`."
-        )
-    )
-    code = serializers.CharField(help_text="Stable code of the problem.")
-    detail = serializers.CharField(help_text="What is wrong, for people.")
-
-
-class ProblemSerializer(serializers.Serializer[Any]):
-    """An error: a problem document of RFC 9457."""
-
-    type = serializers.CharField(help_text="URN of the kind of error, `urn:athanor:error:` followed by the code.")
-    title = serializers.CharField(help_text="Short name of the kind of error.")
-    status = serializers.IntegerField(help_text="HTTP status of the response.")
-    code = serializers.CharField(help_text="Stable code of the error, for programs.")
-    detail = serializers.CharField(help_text="What is wrong in this case, for people.")
-    remedy = serializers.CharField(required=False, help_text="What to do about it. Absent if nothing is known to help.")
-    request_id = serializers.CharField(help_text="Id of the request. Logs and the audit trail have it too.")
-    errors = FieldProblemSerializer(  # type: ignore[assignment] # a field, which DRF takes off the class
-        many=True,
-        required=False,
-        help_text="Each problem of the request, with its field. Absent if the error is about no field.",
-    )
-
-
-def _problem(description: str) -> OpenApiResponse:
-    return OpenApiResponse(ProblemSerializer, description=description)
-
-
-# Responses that any operation may have besides its own.
-PROBLEMS: dict[Any, Any] = {
-    (status, "application/problem+json"): _problem(description)
-    for status, description in {
-        400: "The body is not what its Content-Type says.",
-        401: "There is no valid token or session.",
-        403: "Your role or your token's scopes do not allow it.",
-        404: "It does not exist, or you may not see it.",
-        406: "The Accept header allows none of the media types of this operation.",
-        408: "The body did not arrive in time.",
-        409: "Its present state does not allow it, or the same request is in progress; see `detail`.",
-        412: "It has changed since you read it (If-Match).",
-        413: "The body is larger than the limit of this address.",
-        415: "A body of this Content-Type is not accepted.",
-        422: "The request is not valid; see `errors`.",
-        429: "Too many requests. Retry-After says when to try again.",
-        503: "A part of the platform is unavailable. Retry-After says when to try again.",
-    }.items()
-}
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
@@ -220,7 +138,7 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
     id = serializers.CharField()
     number = serializers.IntegerField(help_text="Number within the job, from 1.")
     status = serializers.ChoiceField(
-        choices=_values(AttemptStatus),
+        choices=enum_values(AttemptStatus),
         help_text=(
             "`prepared` before the cluster has it, `submitted` while the cluster starts it, `running`, or `ended`."
         ),
@@ -283,7 +201,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
     labels = serializers.DictField(child=serializers.CharField(), help_text="Labels from the spec, by key.")
     priority = serializers.CharField(source="resolved_spec.priority", help_text="Priority class from the spec.")
     status = serializers.ChoiceField(
-        choices=_values(JobStatus),
+        choices=enum_values(JobStatus),
         help_text=(
             "`queued` waits for admission; `admitted`, `dispatching` and `starting` lead to `running`; "
             "`pausing` saves a checkpoint, after which the job is `paused`; `stopping` ends it. Final: "
@@ -292,11 +210,12 @@ class JobSummarySerializer(serializers.Serializer[Job]):
         ),
     )
     desired = serializers.ChoiceField(
-        choices=_values(Desired), help_text="What users last asked for: `run`, `pause` or `stop`. The status follows."
+        choices=enum_values(Desired),
+        help_text="What users last asked for: `run`, `pause` or `stop`. The status follows.",
     )
     reason = serializers.SerializerMethodField(help_text="Why the job waits or ended. Null if there is nothing to say.")
     health = serializers.ChoiceField(
-        choices=_values(Health),
+        choices=enum_values(Health),
         help_text=(
             "`ok`, or `unknown` when a running job has not reported for too long. The other values are "
             "not used at present."
@@ -340,7 +259,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
     @extend_schema_field(ProgressSerializer(allow_null=True))
     def get_progress(self, job: Job) -> dict[str, Any] | None:
-        return progress_of(job)
+        return serialize_progress(job)
 
     @extend_schema_field(BeforeAfterSerializer(allow_null=True))
     def get_validation_loss(self, job: Job) -> dict[str, float] | None:
@@ -422,7 +341,7 @@ class WaitSerializer(serializers.Serializer[Any]):
     )
 
 
-def wait_of(job: Job) -> dict[str, Any] | None:
+def serialize_wait(job: Job) -> dict[str, Any] | None:
     """What WaitSerializer describes; None for a job that does not wait, or that admission has not looked at."""
     told = job.waiting
     if job.status != JobStatus.QUEUED.value or not told:
@@ -461,7 +380,7 @@ class JobSerializer(JobSummarySerializer):
 
     @extend_schema_field(WaitSerializer(allow_null=True))
     def get_wait(self, job: Job) -> Any:
-        return wait_of(job)
+        return serialize_wait(job)
 
     @extend_schema_field(TimingsSerializer)
     def get_timings(self, job: Job) -> dict[str, Any]:
@@ -481,6 +400,21 @@ class JobSerializer(JobSummarySerializer):
         return texts[-1] if texts else None
 
 
+JobPage = page_serializer("JobPage", JobSummarySerializer)
+
+
+class ForkSerializer(RequestSerializer):
+    """How a fork differs from the original job."""
+
+    changes = serializers.DictField(
+        required=False,
+        allow_null=True,
+        help_text=(
+            "JSON merge patch (RFC 7396) on the spec as it was written. Without it, or null, the spec is unchanged."
+        ),
+    )
+
+
 NO_ATTEMPTS = Attempt.objects.none()
 NO_ATTEMPTS._result_cache = []  # seen once for all: no look at the database, nor at whether one is needed
 
@@ -491,7 +425,7 @@ def mark_as_new(job: Job) -> None:
     job._meta.get_field("progress").set_cached_value(job, None)
 
 
-def progress_of(job: Job) -> dict[str, Any] | None:
+def serialize_progress(job: Job) -> dict[str, Any] | None:
     progress = _progress(job)
     if progress is None:
         return None
@@ -500,10 +434,10 @@ def progress_of(job: Job) -> dict[str, Any] | None:
         return None
     length = training["sequence_length"]
     sizes = step_sizes(training["tokens_per_step"], length, training.get("batch_ramp"))
-    return progress_body(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)
+    return serialize_progress_values(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)
 
 
-def progress_body(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
+def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
     """What ProgressSerializer describes."""
     step = max(progress.step, 0)
     step_seconds = progress.values.get("time/step_seconds")

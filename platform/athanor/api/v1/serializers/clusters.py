@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from athanor.api.bodies import AmountField, RequestSerializer
 from athanor.api.pagination import serialize_many
-from athanor.api.v1.shapes import FieldProblemSerializer
+from athanor.api.v1.serializers.common import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
 from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
@@ -376,7 +376,7 @@ class ChangesSerializer(serializers.Serializer[Any]):
     )
 
 
-def pool_data(pools: list[Pool]) -> list[Any]:
+def serialize_pools(pools: list[Pool]) -> list[Any]:
     with tenancy.unrestricted():  # sums over all teams, which tell of none
         held = Job.objects.filter(pool__in=pools, status__in=[status.value for status in HOLDING]).values("pool_id")
         used = {row["pool_id"]: row["slots"] for row in held.annotate(slots=Sum("slots")).order_by()}
@@ -386,7 +386,7 @@ def pool_data(pools: list[Pool]) -> list[Any]:
     return found
 
 
-def cluster_data(row: Cluster) -> dict[str, Any]:
+def serialize_cluster(row: Cluster) -> dict[str, Any]:
     """What everybody sees: a ClusterSerializer's."""
     groups = selectors.node_groups(row)
     counts = {state.value: sum(group.nodes for group in groups if group.state == state.value) for state in NodeState}
@@ -397,7 +397,7 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
         "kind": row.kind,
         "enabled": row.enabled,
         "usable": probe.usable if probe else None,
-        "pools": pool_data(sorted(row.pools.all(), key=lambda pool: pool.name)),
+        "pools": serialize_pools(sorted(row.pools.all(), key=lambda pool: pool.name)),
         "nodes": {
             "total": sum(group.nodes for group in groups),
             **counts,
@@ -407,10 +407,10 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
     }
 
 
-def full_cluster_data(row: Cluster, *, operates: bool) -> dict[str, Any]:
+def serialize_full_cluster(row: Cluster, *, operates: bool) -> dict[str, Any]:
     shown = FullClusterSerializer(
         {
-            **cluster_data(row),
+            **serialize_cluster(row),
             "created_at": row.created_at,
             "observed_at": row.observed_at,
             "setup": _setup(row) if operates else None,
