@@ -9,14 +9,18 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from math import isclose
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
+from pydantic import BaseModel
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.fields import empty
 from rest_framework.request import Request
 
+from athanor.specs.validation import parsed
+
+Document = TypeVar("Document", bound=BaseModel)
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"  # as str.strip has it; JSON Schema's \s is smaller
 _LISTS = (serializers.ListField, serializers.ListSerializer)
 _TEXTS = (serializers.CharField, serializers.DateTimeField)
@@ -62,12 +66,45 @@ class AmountField(serializers.DecimalField):
         return super().to_internal_value(data)
 
 
-def read(shape: type[serializers.Serializer[Any]], request: Request, *, partial: bool = False) -> dict[str, Any]:
-    """Return the fields of a request's body. Raises ValidationError naming each that does not fit."""
-    asked = shape(data=request.data, partial=partial)
-    asked.is_valid(raise_exception=True)
-    found: dict[str, Any] = dict(asked.validated_data)
-    return found
+@overload
+def parse_body(request: Request, form: type[Document], *, code: str, name: str) -> Document: ...
+@overload
+def parse_body(request: Request, form: type[serializers.Serializer[Any]], *, partial: bool = ...) -> dict[str, Any]: ...
+def parse_body(request: Request, form: Any, *, partial: bool = False, code: str = "", name: str = "") -> Any:
+    """Validate the body of a request by a serializer, or by a pydantic model for a document that users write in files.
+
+    Returns the validated fields, or the document. Raises ValidationError (a serializer) or Invalid with `code` (a
+    document, which its errors call `name`); both name each wrong field by JSON pointer, and become 422.
+    """
+    if issubclass(form, BaseModel):
+        return parsed(form, decode_body(request), code, name)
+    serializer = form(data=decode_body(request), partial=partial)
+    serializer.is_valid(raise_exception=True)
+    return dict(serializer.validated_data)
+
+
+def decode_body(request: Request) -> Any:
+    """Return the body as the parser of its media type decoded it, for a service that validates it.
+
+    Raises ParseError for a body that is not what its Content-Type says.
+    """
+    return request.data
+
+
+def read_field(request: Request, name: str) -> Any:
+    """Return a field of the body before it is validated. None for a body without it, or that is no object."""
+    body = decode_body(request)
+    return body.get(name) if isinstance(body, dict) else None
+
+
+def read_upload(request: Request, name: str) -> Any:
+    """Return the UploadedFile of a multipart form's field, None without one."""
+    return request.FILES.get(name)
+
+
+def open_body(request: Request) -> Any:
+    """Return the body as a file to be read piece by piece, None for an empty one. Its view has a RawParser."""
+    return request.stream
 
 
 def _mismatch(field: Any, value: Any) -> str:

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Callable
 
-from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,7 @@ from rest_framework.response import Response
 from athanor.accounts import idempotency
 from athanor.accounts.idempotency import Answer, KeyedRequest
 from athanor.accounts.selectors import Principal
+from athanor.api.bodies import decode_body
 from athanor.api.renderers import FastJSONRenderer
 from athanor.core.documents import load_json
 from athanor.core.errors import FieldProblem, Invalid
@@ -78,15 +78,14 @@ def run_idempotently(request: Request, make: Callable[[], Response], *, credenti
     """
     key = read_key(request)
     if key is None:
-        with transaction.atomic():
-            return make()
+        return idempotency.run_atomically(make)
     made: list[Response] = []
 
     def run() -> Answer:
         made.append(make())
         return build_answer(made[0])
 
-    digest = hashlib.sha256(json.dumps(request.data, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(decode_body(request), sort_keys=True).encode()).hexdigest()
     answer, is_replay = idempotency.once(build_keyed_request(request, key, digest, credential), run)
     return build_replay(answer) if is_replay else made[0]
 

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from athanor.api.parameters import WholeNumber, refusal
+from athanor.core.keyset import read_page
 
 LARGEST_LIMIT = 200
 DEFAULT_LIMIT = 50
@@ -33,21 +34,14 @@ Row = TypeVar("Row", bound=Model)
 Item = TypeVar("Item")
 
 
-def paginate(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = None) -> tuple[list[Row], str | None]:
-    """One page, newest first, and the cursor of the next.
+def paginate(
+    request: Request, rows: QuerySet[Row], details: QuerySet[Row] | None = None
+) -> tuple[list[Row], str | None]:
+    """Return one page, newest first, and the cursor of the next page.
 
-    With `whole` the page is found first, by ids alone, which an index may answer, and then read as `whole` reads it.
+    With `details` the page is found by ids alone, which an index may answer, and then read from `details`.
     """
-    limit = LIMIT.read(request)
-    if cursor := _cursor(request, CURSOR):
-        rows = rows.filter(pk__lt=cursor)
-    rows = rows.order_by("-pk")
-    if whole is None:
-        found = list(rows[: limit + 1])
-        return found[:limit], str(found[limit - 1].pk) if len(found) > limit else None
-    ids = [str(pk) for pk in rows.values_list("pk", flat=True)[: limit + 1]]
-    found = list(whole.filter(pk__in=ids[:limit]).order_by("-pk"))
-    return found, ids[limit - 1] if len(ids) > limit else None
+    return read_page(rows, LIMIT.read(request), _cursor(request, CURSOR), details=details)
 
 
 def read_position(request: Request) -> int | None:

@@ -9,11 +9,12 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from athanor.backends.facts import NodeState
-from athanor.clusters.models import Cluster, Node, Pool
-from athanor.core.errors import FieldProblem, Invalid
+from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
+from athanor.core.errors import FieldProblem, Invalid, NotFound
 
 SUSPECT_WINDOW = timedelta(hours=24)
 SUSPECT_JOBS = 3
+RECENT = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,64 @@ class Capacity:
 
 def enabled_clusters() -> QuerySet[Cluster]:
     return Cluster.objects.filter(enabled=True).prefetch_related("pools").order_by("name")
+
+
+def all_clusters() -> QuerySet[Cluster]:
+    """Return all clusters with their pools, disabled ones included, by name."""
+    return Cluster.objects.prefetch_related("pools").order_by("name")
+
+
+def pools_of(cluster: Cluster) -> list[Pool]:
+    """Return the pools of a cluster by name, prefetched or not."""
+    return sorted(cluster.pools.all(), key=lambda pool: pool.name)
+
+
+def probes_of(cluster: Cluster) -> QuerySet[ClusterProbe]:
+    return ClusterProbe.objects.filter(cluster=cluster)
+
+
+def nodes_of(cluster: Cluster, *, name_part: str = "", state: str = "") -> QuerySet[Node]:
+    """Return the nodes of a cluster by name. `state` is a state, or `quarantined`; empty values do not filter."""
+    rows = Node.objects.filter(cluster=cluster).order_by("name")
+    if name_part:
+        rows = rows.filter(name__icontains=name_part)
+    if state == "quarantined":
+        rows = rows.filter(quarantined_at__isnull=False)
+    elif state:
+        rows = rows.filter(state=state)
+    return rows
+
+
+def node_of(cluster: Cluster, name: str) -> Node:
+    """Return a node of a cluster by name. Raises NotFound."""
+    node = Node.objects.filter(cluster=cluster, name=name).first()
+    if node is None:
+        raise NotFound("node", name)
+    return node
+
+
+def listed_nodes(cluster: Cluster) -> list[Node]:
+    """Return the nodes that the last inventory of a cluster listed."""
+    return list(Node.objects.filter(cluster=cluster, listed=True))
+
+
+def survey_of(cluster: Cluster) -> Survey | None:
+    """Return the state of a cluster's health checks and inventories, None before the first."""
+    return Survey.objects.filter(cluster=cluster).first()
+
+
+def incidents_of(node: Node, limit: int) -> list[NodeIncident]:
+    """Return up to `limit` incidents of a node, newest first."""
+    return list(NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:limit])
+
+
+def recent_hits(cluster: Cluster) -> dict[int, int]:
+    """Return the number of jobs that had an incident on each node within RECENT, by id of the node."""
+    recent = NodeIncident.objects.filter(node__cluster=cluster, time__gte=timezone.now() - RECENT).exclude(job_id="")
+    jobs: dict[int, set[str]] = {}
+    for node_id, job_id in recent.values_list("node_id", "job_id"):
+        jobs.setdefault(node_id, set()).add(job_id)
+    return {node_id: len(job_ids) for node_id, job_ids in jobs.items()}
 
 
 def enabled_pools() -> QuerySet[Pool]:

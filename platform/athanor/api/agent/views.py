@@ -1,19 +1,18 @@
 """One endpoint an act. Parses the contract's types, calls one service, answers."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from athanor.api.agent.messages import parse_message
 from athanor.artifacts import base_models, keys, profiles, services, storage, team_secrets
 from athanor.core import tenancy
-from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
+from athanor.core.errors import Unauthenticated
 from athanor.core.logging import bound
 from athanor.dispatch import rendezvous, tokens
 from athanor.dispatch.services import interrupted, record_end, run_config_of, spec_of, stop_request_of
@@ -32,9 +31,6 @@ from trainer.contract.run import (
     PresignReply,
     PresignRequest,
 )
-
-Wire = TypeVar("Wire", bound=BaseModel)
-MOST_PROBLEMS = 20  # named in one answer
 
 
 class AttemptAuthentication(BaseAuthentication):
@@ -101,7 +97,7 @@ class KeysView(AgentView):
 class HeartbeatView(AgentView):
     def post(self, request: Request) -> Response:
         attempt = self.attempt(request)
-        heartbeat = parse(Heartbeat, _without_nul(request.body))
+        heartbeat = parse_message(request, Heartbeat)
         ingest.heartbeat(attempt, heartbeat)
         if heartbeat.interruption:
             interrupted(attempt.id, heartbeat.interruption)
@@ -113,7 +109,7 @@ class HeartbeatView(AgentView):
 
 class RendezvousView(AgentView):
     def post(self, request: Request) -> Response:
-        place = rendezvous.join(self.attempt(request), parse(Join, _without_nul(request.body)))
+        place = rendezvous.join(self.attempt(request), parse_message(request, Join))
         return Response(place.model_dump(mode="json"))
 
 
@@ -123,16 +119,15 @@ class BatchView(AgentView):
     kind = ""
 
     def post(self, request: Request) -> Response:
-        # From the bytes: to parse a thousand points and check them apart would take twice the time. Lines of logs are
-        # stored compressed and may hold a NUL; names of metrics and texts of events go into columns that cannot.
-        batch = parse(Batch, request.body if self.kind == "logs" else _without_nul(request.body))
+        # Log lines are stored compressed and may contain NUL; names of metrics and texts of events go into columns.
+        batch = parse_message(request, Batch, may_contain_nul=self.kind == "logs")
         next_sequence = ingest.ingest(self.attempt(request), self.kind, batch)
         return Response(BatchReply(next_sequence=next_sequence).model_dump(mode="json"))
 
 
 class PresignView(AgentView):
     def post(self, request: Request) -> Response:
-        attempt, asked = self.attempt(request), parse(PresignRequest, _without_nul(request.body))
+        attempt, asked = self.attempt(request), parse_message(request, PresignRequest)
         check = services.check_may_write if asked.operation == "put" else services.check_may_read
         check(attempt, asked.keys)
         urls = []
@@ -144,59 +139,29 @@ class PresignView(AgentView):
 
 class CheckpointsView(AgentView):
     def post(self, request: Request) -> Response:
-        row = services.register_checkpoint(self.attempt(request), parse(CheckpointManifest, _without_nul(request.body)))
+        row = services.register_checkpoint(self.attempt(request), parse_message(request, CheckpointManifest))
         return Response({"id": row.id}, status=201)
 
 
 class ArtifactsView(AgentView):
     def post(self, request: Request) -> Response:
-        row = services.register_model(self.attempt(request), parse(ModelManifest, _without_nul(request.body)))
+        row = services.register_model(self.attempt(request), parse_message(request, ModelManifest))
         return Response({"id": row.id}, status=201)
 
 
 class DatasetsView(AgentView):
     def post(self, request: Request) -> Response:
-        row = services.register_dataset(self.attempt(request), parse(DatasetManifest, _without_nul(request.body)))
+        row = services.register_dataset(self.attempt(request), parse_message(request, DatasetManifest))
         return Response({"recipe": row.recipe}, status=201)
 
 
 class ProfilesView(AgentView):
     def post(self, request: Request) -> Response:
-        row = profiles.register(self.attempt(request), parse(ProfileManifest, _without_nul(request.body)))
+        row = profiles.register(self.attempt(request), parse_message(request, ProfileManifest))
         return Response({"id": row.id}, status=201)
 
 
 class EndView(AgentView):
     def post(self, request: Request) -> Response:
-        record_end(self.attempt(request), parse(AttemptEnd, _without_nul(request.body)))
+        record_end(self.attempt(request), parse_message(request, AttemptEnd))
         return Response({}, status=201)
-
-
-def _without_nul(body: bytes) -> bytes:
-    """Replace NUL, which columns of text cannot hold. A message is not refused for one: an exception's text may carry
-    it."""
-    return body.replace(rb"\u0000", rb"\ufffd")
-
-
-def parse(type_: type[Wire], body: bytes) -> Wire:
-    """Return the message in `body`. Raises Invalid, which names each wrong field and its value."""
-    try:
-        return type_.model_validate_json(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)[:MOST_PROBLEMS]
-        problems = tuple(
-            FieldProblem("/" + "/".join(str(piece) for piece in item["loc"]), item["type"], _described(item))
-            for item in found
-        )
-        raise Invalid(
-            "invalid_message",
-            f"not a valid {type_.__name__}: {problems[0].pointer}: {problems[0].detail}",
-            remedy="correct the field; if a trainer sent it, use the trainer of this platform's version",
-            problems=problems,
-        ) from error
-
-
-def _described(item: ErrorDetails) -> str:
-    """What is wrong with a field, and with which value if that is short."""
-    value = item["input"]
-    return f"{item['msg']}, not {value}" if isinstance(value, int | float) else item["msg"]

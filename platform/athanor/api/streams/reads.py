@@ -12,7 +12,6 @@ from athanor.api.streams.frames import cursor_of, event_data, event_frame, progr
 from athanor.api.v1.serializers.jobs import serialize_progress_values
 from athanor.core import tenancy
 from athanor.jobs import feed
-from athanor.jobs.models import JobEvent
 from athanor.telemetry.selectors import LiveProgress, newest_progress
 
 PAGE = 500
@@ -65,7 +64,7 @@ def news(heads: dict[str, int]) -> list[New]:
 
 def page(following: Following, positions: dict[str, int], job_after: int) -> Page:
     if following.job_id:
-        rows = list(JobEvent.objects.filter(job_id=following.job_id, seq__gt=job_after).order_by("seq")[:PAGE])
+        rows = feed.after_in_job(following.job_id, job_after, PAGE)
         frames = [event_frame(str(event.seq), event_data(event)) for event in rows]
         return Page(b"".join(frames), positions, rows[-1].seq if rows else job_after, len(rows) == PAGE)
     feed.number()

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts import passwords, sessions
 from athanor.accounts.models import User
 from athanor.api.authentication import DashboardSessionAuthentication
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body, read_field
 from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1.serializers.account import (
     EndedSerializer,
@@ -40,7 +40,7 @@ class PasswordView(AccountView):
         """Change your password.
 
         Sets a new password. Your other sessions end. Only a dashboard session may call it, not a token."""
-        asked = read(PasswordChangeSerializer, request)
+        asked = parse_body(request, PasswordChangeSerializer)
         passwords.change(request._request, _user(request), asked["current_password"], asked["new_password"])
         return Response(status=204)
 
@@ -62,10 +62,9 @@ class PasswordResetView(APIView):
 
         Sets a new password by the token of a link that an administrator created. All sessions of the user end. Needs
         no authentication."""
-        given = request.data if isinstance(request.data, dict) else {}
-        if not given.get("token"):
+        if not read_field(request, "token"):
             raise Unauthenticated("invalid_reset_link", "no token was given", remedy="send the token of the link")
-        asked = read(PasswordResetSerializer, request)
+        asked = parse_body(request, PasswordResetSerializer)
         passwords.reset(asked["token"], asked["new_password"])
         return Response(status=204)
 

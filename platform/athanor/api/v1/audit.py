@@ -17,6 +17,7 @@ from athanor.api.parameters import time
 from athanor.api.transfers import Download
 from athanor.api.v1.serializers.audit import AuditEventSerializer
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.core.keyset import read_page
 
 FILTERS = [
     OpenApiParameter("action", str, description="Only this action and those below it: `job` includes `job.submit`."),
@@ -40,12 +41,8 @@ class AuditView(APIView):
         Returns records, newest first. Platform administrators and auditors see all of them, administrators of a team
         those of their team."""
         rows = _asked(request)
-        limit = LIMIT.read(request)
-        if cursor := read_position(request):
-            rows = rows.filter(seq__lt=cursor)
-        found = list(rows[: limit + 1])
-        next_cursor = str(found[limit - 1].seq) if len(found) > limit else None
-        return paginated_response(serialize_many(AuditEventSerializer, found[:limit]), next_cursor)
+        found, next_cursor = read_page(rows, LIMIT.read(request), read_position(request), key="seq")
+        return paginated_response(serialize_many(AuditEventSerializer, found), next_cursor)
 
 
 class AuditExportView(APIView):

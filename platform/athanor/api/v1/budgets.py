@@ -19,11 +19,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.accounts.models import Team
 from athanor.accounts.roles import Permission
-from athanor.accounts.selectors import Principal
+from athanor.accounts.selectors import Principal, team_names
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response
@@ -61,9 +60,8 @@ class BudgetsView(APIView):
         """List budgets.
 
         Returns the budgets of your teams and of the groups above them; platform administrators and auditors see all."""
-        rows = services.visible_to(principal(request))
-        if request.query_params.get("active") != "all":
-            rows = rows.filter(active=True)
+        active_only = request.query_params.get("active") != "all"
+        rows = services.visible_to(principal(request), active_only=active_only)
         return paginated_response(_serialize_budgets(rows))
 
     @extend_schema(
@@ -78,7 +76,7 @@ class BudgetsView(APIView):
         Creates a budget for a node of the quota tree. Usage from now on, of running jobs too, is charged to it. For
         platform administrators."""
         who = _operator(request)
-        asked = read(NewBudgetSerializer, request)
+        asked = parse_body(request, NewBudgetSerializer)
 
         def make() -> Response:
             row = services.create(**asked, actor=who.user)
@@ -110,7 +108,7 @@ class BudgetView(APIView):
         row = services.find(principal(request), budget_id)
         who = _operator(request)
         unchanged: Callable[[Budget], None] = if_match_check(request, lambda row, tag: tag == _tag(row))
-        services.change(row.id, who.user, unchanged, **read(BudgetChangeSerializer, request))
+        services.change(row.id, who.user, unchanged, **parse_body(request, BudgetChangeSerializer))
         return _budget_response(services.find(who, row.id))
 
 
@@ -130,7 +128,7 @@ class BudgetStatementView(APIView):
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())
         with _sight(who):
             lines = statements.lines(period, request.query_params.get("team", ""))[:MOST_LINES]
-            names = dict(Team.objects.filter(id__in={line.team_id for line in lines}).values_list("id", "name"))
+            names = team_names({line.team_id for line in lines})
         shown = [
             {
                 "team": {"id": line.team_id, "name": names.get(line.team_id, line.team_id)},
@@ -211,10 +209,7 @@ def _budget_response(row: Budget, status: int = 200) -> Response:
 def _serialize_budgets(rows: Iterable[Budget]) -> list[Any]:
     now, found = timezone.now(), list(rows)
     paths = services.node_paths() if found else {}
-    periods = {
-        period.budget_id: period
-        for period in BudgetPeriod.objects.filter(budget__in=found, start__lte=now, end__gt=now)
-    }
+    periods = statements.current_periods(found, now)
     return [BudgetSerializer(_facts(row, paths[row.node_id], periods.get(row.id), now)).data for row in found]
 
 

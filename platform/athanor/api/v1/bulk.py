@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_may_write, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.errors import handle
 from athanor.api.v1.serializers.bulk import BulkResultSerializer, BulkSerializer
 from athanor.api.v1.serializers.common import PROBLEMS
@@ -23,7 +23,7 @@ class BulkView(APIView):
     service: ClassVar[services.Wish]
 
     def answer(self, request: Request) -> Response:
-        ids = read(BulkSerializer, request)["ids"]
+        ids = parse_body(request, BulkSerializer)["ids"]
         who = principal(request)
         items = [self._one(who, job_id) for job_id in dict.fromkeys(ids)]
         return Response({"items": items})

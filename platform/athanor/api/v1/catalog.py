@@ -12,7 +12,7 @@ from athanor.api.pagination import paginated_response
 from athanor.api.v1.serializers.catalog import PresetSerializer
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.clusters.models import Cluster
-from athanor.clusters.selectors import enabled_clusters
+from athanor.clusters.selectors import enabled_clusters, pools_of
 from athanor.jobs.services import pool_facts
 from athanor.specs import fit
 from athanor.specs.presets import PRESETS, Preset
@@ -66,5 +66,5 @@ def _num_parameters(spec: JobSpec) -> int:
 
 
 def _fits(spec: JobSpec, cluster: Cluster) -> bool:
-    pools = [pool for pool in cluster.pools.all() if pool.accelerator == spec.resources.accelerator]
+    pools = [pool for pool in pools_of(cluster) if pool.accelerator == spec.resources.accelerator]
     return any(not fit.problems(spec, pool_facts(pool)) for pool in pools)

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import CURSOR_HELP, PAGE_PARAMETERS, paginate, paginated_response, serialize_many
@@ -36,18 +36,18 @@ from athanor.api.v1.serializers.clusters import (
     PoolSerializer,
     ProbeSerializer,
     QueuedSerializer,
-    recent_hits,
     serialize_cluster,
     serialize_full_cluster,
     serialize_pools,
 )
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.backends import registry
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
-from athanor.clusters.selectors import enabled_clusters
+from athanor.clusters import selectors
+from athanor.clusters.models import Cluster, Node
 from athanor.clusters.server_config import schema_for_http
 from athanor.core import tenancy
 from athanor.core.errors import NotFound
+from athanor.core.keyset import read_page
 from athanor.operations import clusters
 
 MOST_NODES = 2000
@@ -66,7 +66,7 @@ class ClustersView(APIView):
 
         Returns clusters with their pools and the capacity of their nodes, by name. Disabled clusters are listed for
         platform administrators only."""
-        rows = Cluster.objects.prefetch_related("pools").order_by("name") if operates(request) else enabled_clusters()
+        rows = selectors.all_clusters() if operates(request) else selectors.enabled_clusters()
         return paginated_response([ClusterSerializer(serialize_cluster(row)).data for row in rows])
 
     @extend_schema(
@@ -82,7 +82,7 @@ class ClustersView(APIView):
         contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands are set too,
         in NAME.cluster.json. For platform administrators."""
         who = operator(request)
-        asked = read(NewClusterSerializer, request)
+        asked = parse_body(request, NewClusterSerializer)
         return run_idempotently(
             request, lambda: _cluster_response(request, clusters.register(**asked, actor=who.user), status=201)
         )
@@ -101,7 +101,7 @@ class ClusterCheckView(APIView):
         except a record in the audit trail. With `name` the server's own settings for that cluster apply. Takes as
         long as the cluster needs to respond. For platform administrators."""
         who = operator(request)
-        found = clusters.check(**read(ConfigSerializer, request), actor=who.user)
+        found = clusters.check(**parse_body(request, ConfigSerializer), actor=who.user)
         if found is None:
             return Response({"usable": None, "version": "", "facts": {}, "findings": []})
         return Response(
@@ -166,7 +166,7 @@ class ClusterView(APIView):
         unchanged: Callable[[Cluster], None] = if_match_check(
             request, lambda row, tag: tag.startswith(_settings_tag(row))
         )
-        clusters.change(cluster_id, who.user, unchanged, **read(ClusterChangeSerializer, request))
+        clusters.change(cluster_id, who.user, unchanged, **parse_body(request, ClusterChangeSerializer))
         return _cluster_response(request, clusters.find(cluster_id))
 
     @extend_schema(
@@ -209,7 +209,7 @@ class ClusterProbesView(APIView):
         Returns results, newest first. Consecutive checks with the same result are one entry. For platform
         administrators."""
         operator(request)
-        found, next_cursor = paginate(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
+        found, next_cursor = paginate(request, selectors.probes_of(clusters.find(cluster_id)))
         return paginated_response(serialize_many(ProbeSerializer, found), next_cursor)
 
 
@@ -257,7 +257,7 @@ class PoolView(APIView):
         Creates the pool (201), which needs `slots_per_node` and `memory_bytes`, or changes the fields that are sent
         of an existing one (200). For platform administrators."""
         who = operator(request)
-        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, read(PoolChangeSerializer, request))
+        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, parse_body(request, PoolChangeSerializer))
         return Response(serialize_pools([pool])[0], status=201 if made else 200)
 
     @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
@@ -291,20 +291,11 @@ class NodesView(APIView):
         Returns nodes by name, with their state and quarantine. For platform administrators."""
         operator(request)
         row = clusters.find(cluster_id)
-        rows = Node.objects.filter(cluster=row).order_by("name")
         asked = request.query_params
-        if asked.get("q"):
-            rows = rows.filter(name__icontains=asked["q"])
-        if asked.get("state") == "quarantined":
-            rows = rows.filter(quarantined_at__isnull=False)
-        elif asked.get("state"):
-            rows = rows.filter(state=asked["state"])
-        if asked.get("cursor"):
-            rows = rows.filter(name__gt=asked["cursor"])
-        limit = NODE_LIMIT.read(request)
-        found = list(rows[: limit + 1])
-        next_cursor = found[limit - 1].name if len(found) > limit else None
-        items = serialize_many(NodeSerializer, found[:limit], context={"hit": recent_hits(row)})
+        nodes = selectors.nodes_of(row, name_part=asked.get("q", ""), state=asked.get("state", ""))
+        limit, cursor = NODE_LIMIT.read(request), asked.get("cursor")
+        found, next_cursor = read_page(nodes, limit, cursor, key="name", descending=False)
+        items = serialize_many(NodeSerializer, found, context={"hit": selectors.recent_hits(row)})
         return paginated_response(items, next_cursor)
 
 
@@ -318,10 +309,8 @@ class NodeIncidentsView(APIView):
 
         Returns what happened to the node, newest first, at most 200 entries. For platform administrators."""
         operator(request)
-        node = Node.objects.filter(cluster=clusters.find(cluster_id), name=node_name).first()
-        if node is None:
-            raise NotFound("node", node_name)
-        rows = NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:MOST_INCIDENTS]
+        node = selectors.node_of(clusters.find(cluster_id), node_name)
+        rows = selectors.incidents_of(node, MOST_INCIDENTS)
         return paginated_response(serialize_many(IncidentSerializer, rows))
 
 
@@ -337,7 +326,7 @@ class NodeDrainView(APIView):
         Asks the cluster to start nothing new on the node. What runs there continues. A cluster that cannot drain a
         node refuses with 409. For platform administrators."""
         who = operator(request)
-        reason = read(NodeReasonSerializer, request)["reason"]
+        reason = parse_body(request, NodeReasonSerializer)["reason"]
         return _node_response(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
 
 
@@ -364,7 +353,7 @@ class NodeQuarantineView(APIView):
         Keeps new attempts off the node until it is released, whatever state its cluster reports. The cluster is
         asked to drain the node too, if it can. What runs there continues. For platform administrators."""
         who = operator(request)
-        reason = read(NodeReasonSerializer, request)["reason"]
+        reason = parse_body(request, NodeReasonSerializer)["reason"]
         return _node_response(*clusters.quarantine(cluster_id, node_name, reason, who.user))
 
 
@@ -400,6 +389,6 @@ def _settings_tag(row: Cluster) -> str:
 
 
 def _node_response(node: Node, notice: str = "") -> Response:
-    context: dict[str, Any] = {"hit": recent_hits(node.cluster), "notice": notice}
+    context: dict[str, Any] = {"hit": selectors.recent_hits(node.cluster), "notice": notice}
     shown: serializers.Serializer[Any] = ActedNodeSerializer(node, context=context)
     return Response(shown.data)

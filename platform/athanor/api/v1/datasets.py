@@ -16,6 +16,7 @@ from rest_framework.views import APIView
 from athanor.accounts import idempotency
 from athanor.accounts.models import Team, User
 from athanor.api.access import check_may_write, principal, team_to_write
+from athanor.api.bodies import open_body, read_upload
 from athanor.api.idempotency import IDEMPOTENT, build_answer, build_keyed_request, build_replay, read_key
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
 from athanor.api.parsers import RawParser
@@ -54,9 +55,7 @@ class DatasetsView(APIView):
         """List data sets.
 
         Returns the data sets of your teams that were not deleted, newest first."""
-        rows = datasets_of(principal(request))
-        if team := request.query_params.get("team"):
-            rows = rows.filter(team__name=team)
+        rows = datasets_of(principal(request), team=request.query_params.get("team", ""))
         found, next_cursor = paginate(request, rows)
         return paginated_response(serialize(request, DatasetSerializer, found, many=True), next_cursor)
 
@@ -189,7 +188,7 @@ def _files(request: Request, asked: str) -> Iterator[NewFile]:
     if content_type == TAR:
         yield from _members(request, asked)
     elif content_type == "multipart/form-data":
-        uploaded = request.FILES.get("file")
+        uploaded = read_upload(request, "file")
         if uploaded is None:
             raise _refused("/file", "the form has no field named file")
         named = uploaded.name or "data"
@@ -201,8 +200,9 @@ def _files(request: Request, asked: str) -> Iterator[NewFile]:
 
 
 def _body(request: Request) -> Iterator[bytes]:
-    if request.stream is not None:
-        yield from _blocks(request.stream)
+    body = open_body(request)
+    if body is not None:
+        yield from _blocks(body)
 
 
 def _blocks(content: Any) -> Iterator[bytes]:
@@ -213,7 +213,7 @@ def _blocks(content: Any) -> Iterator[bytes]:
 def _members(request: Request, asked: str) -> Iterator[NewFile]:
     """The files of a tar, read once from beginning to end; nothing is unpacked to disk."""
     try:
-        with tarfile.open(fileobj=request.stream, mode="r|", bufsize=READ_BYTES) as archive:
+        with tarfile.open(fileobj=open_body(request), mode="r|", bufsize=READ_BYTES) as archive:
             for member in archive:
                 if member.isdir():
                     continue

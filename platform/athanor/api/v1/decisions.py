@@ -16,9 +16,9 @@ from athanor.api.v1.serializers.decisions import (
     WholeDecisionSerializer,
 )
 from athanor.core import tenancy
-from athanor.core.errors import Conflict, NotFound
+from athanor.core.errors import Conflict
+from athanor.core.keyset import read_page
 from athanor.scheduling import estimates, record
-from athanor.scheduling.models import AdmissionCycle
 
 
 class DecisionsView(APIView):
@@ -33,13 +33,8 @@ class DecisionsView(APIView):
         Returns the admission cycles that started or preempted a job, newest first. They are stored for at most 30
         days. For platform administrators."""
         operator(request)
-        rows = AdmissionCycle.objects.defer("snapshot", "decisions").order_by("-id")
-        limit = LIMIT.read(request)
-        if cursor := read_position(request):
-            rows = rows.filter(id__lt=cursor)
-        found = list(rows[: limit + 1])
-        next_cursor = str(found[limit - 1].pk) if len(found) > limit else None
-        return paginated_response(serialize_many(DecisionSerializer, found[:limit]), next_cursor)
+        found, next_cursor = read_page(record.cycles(), LIMIT.read(request), read_position(request))
+        return paginated_response(serialize_many(DecisionSerializer, found), next_cursor)
 
 
 class DecisionView(APIView):
@@ -50,7 +45,7 @@ class DecisionView(APIView):
         Returns the cycle with everything that was known and what was decided for each waiting job. For platform
         administrators."""
         operator(request)
-        return Response(WholeDecisionSerializer(_cycle(decision_id)).data)
+        return Response(WholeDecisionSerializer(record.cycle_of(decision_id)).data)
 
 
 class DecisionReplayView(APIView):
@@ -66,7 +61,7 @@ class DecisionReplayView(APIView):
         For platform administrators."""
         operator(request)
         try:
-            differing = record.differences(_cycle(decision_id))
+            differing = record.differences(record.cycle_of(decision_id))
         except ValueError as error:
             remedy = "it is no evidence any more; look into the audit trail of the database"
             raise Conflict("decision_changed", str(error), remedy=remedy) from error
@@ -85,10 +80,3 @@ class CalibrationView(APIView):
         principal(request)
         with tenancy.unrestricted():
             return Response(CalibrationSerializer(estimates.calibration()).data)
-
-
-def _cycle(decision_id: int) -> AdmissionCycle:
-    found = AdmissionCycle.objects.filter(pk=decision_id).first()
-    if found is None:
-        raise NotFound("decision", str(decision_id))
-    return found

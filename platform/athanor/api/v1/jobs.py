@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.db.models import prefetch_related_objects
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
@@ -15,7 +14,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import decode_body, parse_body
 from athanor.api.etags import IF_MATCH, if_match_check, with_etag
 from athanor.api.examples import SUBMISSION
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, read_key
@@ -26,7 +25,7 @@ from athanor.api.sparse import EXPAND, FIELDS, serialize
 from athanor.api.v1 import deletions, submission
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.deletions import DeletionSerializer
-from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer, mark_as_new
+from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
@@ -83,8 +82,8 @@ class JobsView(APIView):
             created_after=time(request, "created_after"),
         )
         more = parameters.get("fields") or parameters.get("expand")
-        whole = selectors.jobs_of(who).select_related("progress") if more else selectors.summaries_of(who)
-        rows, next_cursor = paginate(request, jobs, whole)
+        details = selectors.details_of(who) if more else selectors.summaries_of(who)
+        rows, next_cursor = paginate(request, jobs, details)
         items = serialize(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
         return paginated_response(items, next_cursor)
 
@@ -101,7 +100,8 @@ class JobsView(APIView):
         Validates the spec, checks that it fits the pool and the team's quotas, and queues the job. Send the spec as
         JSON or YAML. The team may be left out if you belong to one team only. A spec that cannot run is refused with
         422, and every problem found is listed in `errors`. Needs the role member in the team."""
-        return _submit(request, submission.team_of(principal(request), request.data), request.data)
+        written = decode_body(request)
+        return _submit(request, submission.team_of_spec(principal(request), written), written)
 
 
 class JobView(APIView):
@@ -197,9 +197,9 @@ class ForkView(APIView):
         who = principal(request)
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
-        changes = read(ForkSerializer, request).get("changes")
-        written = submission.merged(_written(original), changes or {})
-        return _submit(request, submission.team_of(who, written), written, original)
+        changes = parse_body(request, ForkSerializer).get("changes")
+        written = submission.apply_merge_patch(_written(original), changes or {})
+        return _submit(request, submission.team_of_spec(who, written), written, original)
 
 
 class RetryView(APIView):
@@ -230,7 +230,9 @@ def _written(job: Job) -> dict[str, Any]:
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
     key = read_key(request)
     try:
-        done = services.submit(submission.read(principal(request), team, written, original), key, quotas.check)
+        done = services.submit(
+            submission.validate_submission(principal(request), team, written, original), key, quotas.check
+        )
     except (Invalid, Conflict):
         # What was accepted once is answered again, whatever has become of the clusters and data it names.
         before = services.replayed(team, key, written) if key else None
@@ -242,9 +244,9 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
 
 def _created(job: Job, *, replayed: bool) -> Response:
     if replayed:
-        prefetch_related_objects([job], selectors.ATTEMPTS)
+        selectors.load_attempts(job)
     else:
-        mark_as_new(job)
+        selectors.mark_as_new(job)
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
         headers[REPLAYED.name] = "true"

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.parameters import LARGEST_32, WholeNumber
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.metrics import (
@@ -21,7 +21,7 @@ from athanor.api.v1.serializers.metrics import (
     QuerySerializer,
     SeriesSerializer,
 )
-from athanor.core.errors import FieldProblem, Invalid, NotFound
+from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import selectors
 from athanor.jobs.models import Job
 from athanor.telemetry import curves, pyramid
@@ -113,7 +113,7 @@ class MetricsQueryView(APIView):
 
         Returns several series of several jobs: of those in `jobs`, or of the newest that match `filters`. Give
         exactly one of the two."""
-        sent = read(QuerySerializer, request)
+        sent = parse_body(request, QuerySerializer)
         jobs = _jobs(request, sent)
         names = frozenset(sent["series"])
         points = min(sent["points"], max(LEAST_POINTS, MOST_NUMBERS // max(1, len(jobs) * len(names))))
@@ -139,19 +139,14 @@ class MetricsQueryView(APIView):
 
 def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
     """Those named, in that order, or the newest of those that match. Raises NotFound for one they may not see."""
-    rows = selectors.plain_jobs_of(principal(request))
     if ("jobs" in sent) == ("filters" in sent):
         detail = "name either jobs or filters"
         raise Invalid("invalid", detail, remedy=detail, problems=(FieldProblem("/jobs", "choice", detail),))
     if "jobs" in sent:
-        found = rows.in_bulk(sent["jobs"])
-        for job_id in sent["jobs"]:
-            if job_id not in found:
-                raise NotFound("job", job_id)
-        return [found[job_id] for job_id in dict.fromkeys(sent["jobs"])]
+        return selectors.jobs_by_id(principal(request), sent["jobs"])
     filters = sent["filters"]
     matching = selectors.filtered(
-        rows,
+        selectors.plain_jobs_of(principal(request)),
         statuses=filters.get("status", []),
         team=filters.get("team", ""),
         project=filters.get("project", ""),
@@ -159,7 +154,7 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
         labels=filters.get("labels", {}),
         created_after=filters.get("created_after"),
     )
-    return list(matching.order_by("-pk")[: sent["limit"]])
+    return selectors.newest(matching, sent["limit"])
 
 
 def _with_times(points: Matrix) -> dict[str, Any]:

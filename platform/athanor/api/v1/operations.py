@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.operations import (
@@ -64,7 +64,7 @@ class OrphanCancelView(APIView):
         Asks a cluster to end an object that belongs to no live attempt. An object with a live attempt is refused
         with 409. For platform administrators."""
         who = operator(request)
-        asked = read(ObjectSerializer, request)
+        asked = parse_body(request, ObjectSerializer)
         with tenancy.unrestricted():
             orphans.cancel_object(**asked, actor=who.user)
         return Response(asked, status=202)
@@ -81,7 +81,7 @@ class OrphanObserveView(APIView):
 
         Asks the cluster about a live attempt without waiting for the next sweep. For platform administrators."""
         who = operator(request)
-        attempt_id = read(AttemptIdSerializer, request)["attempt_id"]
+        attempt_id = parse_body(request, AttemptIdSerializer)["attempt_id"]
         with tenancy.unrestricted():
             presence = orphans.observe_attempt(attempt_id, who.user)
         return Response({"attempt_id": attempt_id, "presence": presence.value})

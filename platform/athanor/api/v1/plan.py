@@ -6,6 +6,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
+from athanor.api.bodies import decode_body
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1 import submission
 from athanor.api.v1.serializers.common import PROBLEMS
@@ -31,6 +32,7 @@ class PlanView(APIView):
         start and, if the job would have to wait, alternatives that might start sooner. Nothing is stored. Needs the
         role member in the team."""
         who = principal(request)
-        asked = submission.read(who, submission.team_of(who, request.data), request.data)
+        written = decode_body(request)
+        asked = submission.validate_submission(who, submission.team_of_spec(who, written), written)
         warnings = services.check_fits(asked.spec, asked.pool) + quotas.check_plan(asked)
         return Response(serialize_plan(asked, warnings, plan_job(asked)))

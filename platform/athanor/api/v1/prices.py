@@ -1,6 +1,5 @@
 """/prices and /series: what slots cost and what carbon their grid has, for all to read and administrators to say."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -17,7 +16,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import decode_body, parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
@@ -34,11 +33,12 @@ from athanor.api.v1.serializers.prices import (
 )
 from athanor.budgets import series as points
 from athanor.budgets import terms
-from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
+from athanor.budgets.models import Series
 from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
+from athanor.clusters.selectors import enabled_pools
 from athanor.core import outbound
 from athanor.operations import series as fetching
 
@@ -63,7 +63,7 @@ class PricesView(APIView):
 
         Returns the prices of all pools of enabled clusters, by cluster and pool."""
         principal(request)
-        rows = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
+        rows = enabled_pools()
         return paginated_response(_serialize_prices(list(rows)))
 
 
@@ -84,7 +84,7 @@ class PoolPriceView(APIView):
         unchanged: Callable[[Pool], None] = if_match_check(
             request, lambda pool, tag: tag == compute_etag(terms.facts(pool))
         )
-        pool = terms.set_terms(pool_id, who.user, unchanged, **read(PriceChangeSerializer, request))
+        pool = terms.set_terms(pool_id, who.user, unchanged, **parse_body(request, PriceChangeSerializer))
         return _price_response(pool)
 
     @extend_schema(operation_id="prices_show", responses={200: PriceSerializer, **PROBLEMS})
@@ -106,7 +106,7 @@ class SeriesListView(APIView):
 
         Returns the series of prices of pools and of carbon intensity of clusters. For platform administrators."""
         _operator(request)
-        return paginated_response(serialize_many(PriceSeriesSerializer, Series.objects.order_by("id")))
+        return paginated_response(serialize_many(PriceSeriesSerializer, terms.all_series()))
 
     @extend_schema(
         operation_id="series_connect",
@@ -120,7 +120,7 @@ class SeriesListView(APIView):
         A pool has one series of prices and a cluster one of carbon intensity. If it exists, the fields that are sent
         are changed and its points stay. With `url` it is fetched from there. For platform administrators."""
         who = _operator(request)
-        wanted = read(NewPriceSeriesSerializer, request)
+        wanted = parse_body(request, NewPriceSeriesSerializer)
         if wanted.get("url"):
             outbound.check_webhook_url(wanted["url"])
 
@@ -186,11 +186,9 @@ class SeriesPointsView(APIView):
         principal(request)
         row = terms.series_of(series_id)
         after = time(request, "after") or timezone.now() - timedelta(days=DAYS)
-        rows = SeriesPoint.objects.filter(series=row, time__gte=after).order_by("time")
-        if before := time(request, "before"):
-            rows = rows.filter(time__lt=before)
+        found = points.points_of(row, after, time(request, "before"), MOST_POINTS)
         scale = points.SCALES[Series.Kind(row.kind)]
-        return paginated_response([{"time": point.time, "value": point.value / scale} for point in rows[:MOST_POINTS]])
+        return paginated_response([{"time": point.time, "value": point.value / scale} for point in found])
 
     @extend_schema(
         operation_id="series_upload",
@@ -204,7 +202,7 @@ class SeriesPointsView(APIView):
         platform administrators."""
         who = _operator(request)
         row = terms.series_of(series_id)
-        body = request.data
+        body = decode_body(request)
         found = points.from_csv(row.kind, body) if isinstance(body, str) else points.from_json(row.kind, body)
         return Response({"points": points.upload(row, found, who.user)})
 
@@ -222,14 +220,10 @@ def _price_response(pool: Pool) -> Response:
 def _serialize_prices(pools: list[Pool]) -> list[Any]:
     second = seconds_of(timezone.now())
     tariffs = Tariffs(pools, second, second + 1)
-    said = PoolTerms.objects.in_bulk([pool.id for pool in pools])
-    rules: dict[str, list[PriceRule]] = defaultdict(list)
-    for rule in PriceRule.objects.filter(pool__in=pools).order_by("pool", "position"):
-        rules[rule.pool_id].append(rule)
-    series = {row.pool_id or row.cluster_id: row.id for row in Series.objects.all()}
+    of_pools, rules, series = terms.terms_of(pools), terms.rules_of(pools), terms.series_ids()
     found = []
     for pool in pools:
-        of_pool = said.get(pool.id) or PoolTerms(pool=pool)
+        of_pool = of_pools[pool.id]
         carbon = tariffs.carbon(pool.id).at(second)
         facts = {
             "pool_id": pool.id,

@@ -6,7 +6,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import check_may_write, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -30,7 +30,7 @@ class ProfileView(APIView):
         who = principal(request)
         job = job_of(who, job_id)
         check_may_write(who, job.team_id)
-        steps = read(ProfileRequestSerializer, request)["steps"]
+        steps = parse_body(request, ProfileRequestSerializer)["steps"]
 
         def make() -> Response:
             return Response(ProfileSerializer(profiles.request(job.id, steps, who.user.username)).data, status=202)

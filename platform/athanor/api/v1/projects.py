@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import check_may_write, principal, team_named
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.etags import with_etag
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
@@ -42,11 +42,9 @@ class ProjectsView(APIView):
         """List projects.
 
         Returns the projects of your teams, newest first, with the number of their jobs."""
-        rows = projects.projects_of(principal(request))
-        if team := request.query_params.get("team"):
-            rows = rows.filter(team__name=team)
-        if archived := request.query_params.get("archived"):
-            rows = rows.filter(archived_at__isnull=archived == "false")
+        asked = request.query_params
+        archived = asked["archived"] == "true" if asked.get("archived") else None
+        rows = projects.projects_of(principal(request), team=asked.get("team", ""), archived=archived)
         found, next_cursor = paginate(request, rows)
         items = serialize(request, ProjectSerializer, projects.with_activity(found), many=True)
         return paginated_response(items, next_cursor)
@@ -62,7 +60,7 @@ class ProjectsView(APIView):
 
         Creates a project in a team. Jobs name it in their spec. Needs the role member in the team."""
         who = principal(request)
-        asked = read(NewProjectSerializer, request)
+        asked = parse_body(request, NewProjectSerializer)
         team = team_named(who, Permission.SUBMIT, asked.get("team"))
 
         def make() -> Response:
@@ -91,7 +89,7 @@ class ProjectView(APIView):
         who = principal(request)
         row = projects.project_of(who, project_id)
         check_may_write(who, row.team_id)
-        asked = read(ProjectChangeSerializer, request)
+        asked = parse_body(request, ProjectChangeSerializer)
         return Response(_data(projects.change(row, who.user, **asked)))
 
     @extend_schema(

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
 from athanor.api.parameters import WholeNumber
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
@@ -29,7 +29,6 @@ from athanor.operations import quota_history, quotas
 from athanor.quotas import changes, selectors, services
 from athanor.quotas.models import AdmissionSettings, QuotaNode
 from athanor.quotas.tree import LIMITS, ChangesDocument, ProposalDocument, Tree, TreeDocument, document_of
-from athanor.specs.validation import parsed
 
 PARSERS = (JSONParser, YamlParser, TextYamlParser)
 MOST_DAYS = 366
@@ -58,7 +57,7 @@ class QuotasView(APIView):
         Applies the changes in order, all of them or none. They take effect immediately; running jobs above a new
         limit are not stopped. For platform administrators."""
         who = manager(request)
-        document = parsed(ChangesDocument, request.data, "invalid_quotas", "changes")
+        document = parse_body(request, ChangesDocument, code="invalid_quotas", name="changes")
         services.change_tree(partial(changes.changed, changes=document.changes), who.user, _unchanged(request))
         return _tree_response(request)
 
@@ -74,7 +73,7 @@ class QuotasView(APIView):
         Makes the tree equal to the document. Groups that are left out are removed; teams that are left out stay as
         they are. For platform administrators."""
         who = manager(request)
-        document = parsed(TreeDocument, request.data, "invalid_quotas", "tree")
+        document = parse_body(request, TreeDocument, code="invalid_quotas", name="tree")
         services.change_tree(partial(changes.declared, document=document), who.user, _unchanged(request))
         return _tree_response(request)
 
@@ -113,7 +112,7 @@ class QuotaPreviewView(APIView):
         Returns what changes, or a replacement of the whole tree, would do now: differences, nodes above a limit, and
         jobs that would be preempted, started or not started. Nothing is changed. For platform administrators."""
         manager(request)
-        found = quotas.preview(proposed(request.data))
+        found = quotas.preview(_proposed_tree(request))
         return Response(QuotaPreviewSerializer(found).data)
 
 
@@ -158,7 +157,7 @@ class AdmissionSettingsView(APIView):
         Changes the fields that are sent; the others stay. They apply from the next admission cycle. For platform
         administrators."""
         who = manager(request)
-        asked = read(AdmissionSettingsSerializer, request, partial=True)
+        asked = parse_body(request, AdmissionSettingsSerializer, partial=True)
         unchanged: Callable[[AdmissionSettings], None] = if_match_check(
             request, lambda row, tag: tag == compute_etag(AdmissionSettingsSerializer(row).data)
         )
@@ -176,9 +175,9 @@ def sees_all(who: Principal) -> bool:
     return Permission.OVERSEE in who.platform
 
 
-def proposed(data: Any) -> Any:
-    """From a proposal to what makes the wanted tree of the present one."""
-    document = parsed(ProposalDocument, data, "invalid_quotas", "proposal")
+def _proposed_tree(request: Request) -> Any:
+    """Return the function that turns the current tree into the proposed one."""
+    document = parse_body(request, ProposalDocument, code="invalid_quotas", name="proposal")
     if (document.organisation is None) == (not document.changes):
         detail = "give either changes or organisation (a whole tree), not both and not neither"
         raise Invalid(

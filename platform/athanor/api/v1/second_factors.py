@@ -6,7 +6,7 @@ from rest_framework.response import Response
 
 from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.v1.account import AccountView
 from athanor.api.v1.serializers.common import PROBLEMS
@@ -69,7 +69,7 @@ class AppConfirmView(AccountView):
 
         Adds the authenticator app whose setup was begun in this session. Your other sessions end. Only a dashboard
         session may call it, not a token."""
-        code = read(AppCodeSerializer, request)["code"]
+        code = parse_body(request, AppCodeSerializer)["code"]
         return _codes(second_factors.confirm_app(request._request, _user(request), code))
 
 
@@ -126,7 +126,7 @@ class PasskeysView(AccountView):
 
         Adds the passkey whose registration was begun in this session. Your other sessions end. Only a dashboard
         session may call it, not a token."""
-        given = read(NewPasskeySerializer, request)
+        given = parse_body(request, NewPasskeySerializer)
 
         def make() -> Response:
             row, codes = passkeys.complete_registration(
@@ -147,7 +147,7 @@ class PasskeyView(AccountView):
         """Rename a passkey.
 
         Changes the name by which you recognise the passkey. Only a dashboard session may call it, not a token."""
-        row = passkeys.rename(_user(request), passkey_id, read(PasskeyNameSerializer, request)["name"])
+        row = passkeys.rename(_user(request), passkey_id, parse_body(request, PasskeyNameSerializer)["name"])
         return Response(PasskeySerializer(row).data)
 
 
@@ -171,7 +171,7 @@ def _codes(codes: list[str]) -> Response:
 
 
 def _password(request: Request) -> str:
-    return str(read(PasswordConfirmationSerializer, request)["current_password"])
+    return str(parse_body(request, PasswordConfirmationSerializer)["current_password"])
 
 
 def _user(request: Request) -> User:

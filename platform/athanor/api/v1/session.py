@@ -18,7 +18,7 @@ from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
 from athanor.accounts.selectors import memberships_of, principal_of
 from athanor.api.authentication import DashboardSessionAuthentication
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.session import (
     CredentialsSerializer,
@@ -55,7 +55,7 @@ class SessionView(APIView):
         Starts a session with a username and a password. A user with a second factor gets 401
         `second_factor_required` with the `kinds` available to them, and sends one of them to `POST
         /session:second-factor` within five minutes."""
-        given = read(CredentialsSerializer, request)
+        given = parse_body(request, CredentialsSerializer)
         user = authenticate(request._request, **given)
         if user is None:
             raise Unauthenticated(
@@ -95,12 +95,11 @@ class SecondFactorView(APIView):
         Completes a sign-in that waits for its second factor, in the browser session that started it. Five minutes
         after the password the sign-in expires."""
         second_factors.require_pending_user(request._request)
-        given = SecondFactorSerializer(data=request.data)
-        given.is_valid(raise_exception=True)
-        if "passkey" in given.validated_data:
-            request.user = passkeys.complete_sign_in(request._request, given.validated_data["passkey"])
+        given = parse_body(request, SecondFactorSerializer)
+        if "passkey" in given:
+            request.user = passkeys.complete_sign_in(request._request, given["passkey"])
         else:
-            request.user = second_factors.complete_by_code(request._request, given.validated_data["code"])
+            request.user = second_factors.complete_by_code(request._request, given["code"])
         return _answer(request)
 
 
@@ -145,7 +144,7 @@ def _answer(request: Request) -> Response:
     body = {
         "authenticated": user is not None,
         "user": user,
-        "teams": memberships_of(principal_of(user)).order_by("team__name") if user else [],
+        "teams": memberships_of(principal_of(user)) if user else [],
         "csrf_token": get_token(request._request),
         "sign_on": _sign_on() if settings.SIGN_ON else None,
         "second_factor": _pending(request) if user is None else None,

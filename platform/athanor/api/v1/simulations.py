@@ -10,16 +10,15 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
+from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.simulations import SimulationDocument, SimulationPage, SimulationSummary
-from athanor.core.errors import NotFound
 from athanor.operations import simulations
 from athanor.operations.models import Simulation
 from athanor.operations.simulations import SimulationRequest, SimulationResult
-from athanor.specs.validation import parsed
 
 
 class SimulationsView(APIView):
@@ -33,7 +32,7 @@ class SimulationsView(APIView):
 
         Returns simulations, newest first, without their results. For platform administrators and auditors."""
         _overseer(request)
-        rows, next_cursor = paginate(request, Simulation.objects.select_related("created_by").defer("result"))
+        rows, next_cursor = paginate(request, simulations.all_simulations())
         items = [SimulationSummary(**_serialize_summary(row)) for row in rows]
         return Response(SimulationPage(items=items, next_cursor=next_cursor).model_dump(mode="json"))
 
@@ -50,7 +49,7 @@ class SimulationsView(APIView):
         background worker runs it: read it by its id until its state is `done` or `failed`. For platform
         administrators and auditors."""
         who = _overseer(request)
-        asked = parsed(SimulationRequest, request.data, "invalid_simulation", "simulation")
+        asked = parse_body(request, SimulationRequest, code="invalid_simulation", name="simulation")
         return run_idempotently(
             request, lambda: Response(_serialize_simulation(simulations.ask(asked, who.user)), status=202)
         )
@@ -64,10 +63,7 @@ class SimulationView(APIView):
         Returns the simulation with its request and, once it is done, its result. For platform administrators and
         auditors."""
         _overseer(request)
-        row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
-        if row is None:
-            raise NotFound("simulation", simulation_id)
-        return Response(_serialize_simulation(row))
+        return Response(_serialize_simulation(simulations.find(simulation_id)))
 
 
 def _overseer(request: Request) -> Principal:

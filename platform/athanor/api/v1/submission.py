@@ -10,23 +10,23 @@ from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
-from athanor.jobs.selectors import jobs_of
+from athanor.jobs.selectors import jobs_of_team
 from athanor.jobs.services import Request
 from athanor.specs.validation import parse_spec
 
 
-def team_of(who: Principal, written: Any) -> Team:
+def team_of_spec(who: Principal, written: Any) -> Team:
     name = written.get("team") if isinstance(written, dict) else None
     return team_to_write(who, name if isinstance(name, str) else None)
 
 
-def read(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
+def validate_submission(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
     """Raises Invalid with every problem that can be seen at once."""
     spec = parse_spec(written)
     problems = []
     pool = None
     data: list[Dataset] = []
-    found = {job.id: job for job in jobs_of(who).filter(id__in=spec.after, team=team)} if spec.after else {}
+    found = jobs_of_team(who, team, spec.after)
     for number, job_id in enumerate(spec.after):
         if job_id not in found:
             detail = f"team {team.name} has no job {job_id}"
@@ -64,7 +64,7 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     )
 
 
-def merged(original: Any, changes: Any) -> Any:
+def apply_merge_patch(original: Any, changes: Any) -> Any:
     """RFC 7396 JSON merge patch."""
     if not isinstance(changes, dict):
         return changes
@@ -73,5 +73,5 @@ def merged(original: Any, changes: Any) -> Any:
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = merged(result.get(name), value)
+            result[name] = apply_merge_patch(result.get(name), value)
     return result

@@ -7,7 +7,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import check, principal, team_for
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -40,7 +40,7 @@ class SecretsView(APIView):
         whose origin is in `destinations`. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewSecretSerializer, request)
+        asked = parse_body(request, NewSecretSerializer)
 
         def make() -> Response:
             row, created = team_secrets.put(team, asked["name"], asked["value"], who.user, asked.get("destinations"))
@@ -60,7 +60,7 @@ class SecretView(APIView):
         who = principal(request)
         row = team_secrets.secret_of(who, secret_id)
         check(who, Permission.MANAGE, row.team_id)
-        asked = read(SecretChangesSerializer, request)
+        asked = parse_body(request, SecretChangesSerializer)
         return Response(SecretSerializer(team_secrets.set_destinations(row, asked["destinations"], who.user)).data)
 
     @extend_schema(operation_id="secrets_delete", responses={204: None, **PROBLEMS})

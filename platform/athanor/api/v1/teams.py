@@ -16,15 +16,15 @@ from athanor.accounts.roles import Permission, Role, Scope
 from athanor.accounts.selectors import (
     Principal,
     invitation_of,
+    invitations_of,
     member_of,
     members_of,
     offers_to,
     service_account_of,
     service_accounts_of,
-    teams_of,
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body, read_field
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
@@ -52,6 +52,7 @@ from athanor.api.v1.tokens import issued, narrowed
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
+from athanor.quotas.selectors import teams_with_leaves
 
 
 class TeamsView(APIView):
@@ -60,7 +61,7 @@ class TeamsView(APIView):
         """List your teams.
 
         Returns the teams that you belong to, or all teams to platform administrators."""
-        rows = teams_of(principal(request)).select_related("quota_node")
+        rows = teams_with_leaves(principal(request))
         return paginated_response(serialize_many(TeamSerializer, rows))
 
     @extend_schema(
@@ -75,7 +76,7 @@ class TeamsView(APIView):
         Creates a team with you as its first administrator. For platform administrators."""
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
-        asked = read(NewTeamSerializer, request)
+        asked = parse_body(request, NewTeamSerializer)
         if asked.keys() - {"name"}:
             check_platform(who, Permission.MANAGE_QUOTAS)
         name = asked.pop("name")
@@ -109,7 +110,7 @@ class TeamView(APIView):
         unchanged: Callable[[QuotaNode], None] = if_match_check(
             request, lambda leaf, tag: tag == compute_etag(TeamSerializer(leaf.team).data)
         )
-        leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
+        leaf = quotas.change_limits(team, parse_body(request, LimitsSerializer), who.user, unchanged)
         return with_etag(request, TeamSerializer(leaf.team).data)
 
     @extend_schema(
@@ -148,7 +149,7 @@ class MembersView(APIView):
         the same whether there is such a user or not. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewMemberSerializer, request)
+        asked = parse_body(request, NewMemberSerializer)
         role = Role(asked["role"])
         check_may_grant(who, role)
 
@@ -179,7 +180,7 @@ class MemberView(APIView):
         Sets the role. A team's last administrator cannot lose that role. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        role = Role(read(RoleSerializer, request)["role"])
+        role = Role(parse_body(request, RoleSerializer)["role"])
         check_may_grant(who, role)
         unchanged: Callable[[Membership], None] = if_match_check(
             request, lambda row, tag: tag == compute_etag(MemberSerializer(row).data)
@@ -230,7 +231,7 @@ class InvitationsView(APIView):
         Returns all invitations, newest first, including answered, expired and revoked ones. For administrators of
         the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
-        rows = team.invitations.select_related("created_by", "accepted_by").order_by("-id")
+        rows = invitations_of(team)
         return paginated_response(serialize_many(InvitationSerializer, rows))
 
     @extend_schema(
@@ -246,7 +247,7 @@ class InvitationsView(APIView):
         again. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewInvitationSerializer, request)
+        asked = parse_body(request, NewInvitationSerializer)
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
         role = Role(asked["role"])
         check_may_grant(who, role)
@@ -328,14 +329,13 @@ class AcceptView(APIView):
 
         Joins the team by the token of an invitation link. A signed-in user joins as themselves; anyone else sends a
         username and a password and gets an account. Needs no authentication."""
-        given = request.data if isinstance(request.data, dict) else {}
-        if not given.get("token"):
+        if not read_field(request, "token"):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
-        asked = read(AcceptSerializer, request)
+        asked = parse_body(request, AcceptSerializer)
         if isinstance(request.auth, Principal):
             user = _consenting(request.auth)
             return run_idempotently(request, lambda: _joined(members.accept(asked["token"], user)))
-        new = read(NewUserSerializer, request)
+        new = parse_body(request, NewUserSerializer)
         return run_idempotently(
             request,
             lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
@@ -368,7 +368,7 @@ class ServiceAccountsView(APIView):
         administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewServiceAccountSerializer, request)
+        asked = parse_body(request, NewServiceAccountSerializer)
         role = Role(asked["role"])
         check_may_grant(who, role)
 
@@ -407,7 +407,7 @@ class ServiceAccountTokensView(APIView):
         account = _managed(who, account_id)
         team = account.service_team
         assert team is not None
-        asked = read(ScopedSerializer, request)
+        asked = parse_body(request, ScopedSerializer)
         scopes, expires_at = narrowed(who, asked)
 
         def make() -> Response:

@@ -11,10 +11,9 @@ from athanor.api.parameters import LARGEST_32, WholeNumber
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.telemetry import LogLineSerializer, OutputSerializer
 from athanor.backends.base import BackendUnavailable
-from athanor.core.errors import Invalid, NotFound, Unavailable
+from athanor.core.errors import Invalid, Unavailable
 from athanor.dispatch import output
 from athanor.jobs import selectors
-from athanor.jobs.models import Attempt
 from athanor.telemetry import logs
 
 LARGEST_PAGE = 1000
@@ -95,9 +94,7 @@ class OutputView(APIView):
         Asks the cluster now for the output that it recorded of the attempt. It shows why an attempt did not start,
         when its agent could not report that. The log of the run is at `/jobs/{job_id}/logs`."""
         job = selectors.job_of(principal(request), job_id)
-        attempt = Attempt.objects.select_related("job__pool__cluster").filter(job=job, number=attempt_number).first()
-        if attempt is None:
-            raise NotFound("attempt", str(attempt_number))
+        attempt = selectors.attempt_of(job, attempt_number)
         try:
             part = output.read(attempt, request.query_params.get("cursor") or None)
         except BackendUnavailable as error:

@@ -13,9 +13,9 @@ from rest_framework.views import APIView
 from athanor.accounts import services
 from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope, includes
-from athanor.accounts.selectors import Principal, tokens_of
+from athanor.accounts.selectors import Principal, token_of, tokens_of
 from athanor.api.access import principal, team_named
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -26,7 +26,7 @@ from athanor.api.v1.serializers.tokens import (
     TokenRotationSerializer,
     TokenSerializer,
 )
-from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
+from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
 class TokensView(APIView):
@@ -57,7 +57,7 @@ class TokensView(APIView):
 
         Creates a bearer token for one team. The token is in the response and is not shown again. A request by a
         token gets at most that token's scopes and lifetime, and the new token is revoked with it."""
-        asked = read(TokenRequestSerializer, request)
+        asked = parse_body(request, TokenRequestSerializer)
         who = principal(request)
         team = team_named(who, Permission.VIEW, asked.get("team"))
         scopes, expires_at = narrowed(who, asked)
@@ -112,7 +112,7 @@ class TokenRotateView(APIView):
         length. A token may rotate itself and what it created, and the successor expires when the old one would have."""
         who = principal(request)
         row = own_token(who, token_id)
-        overlap = read(TokenRotationSerializer, request)["overlap_seconds"]
+        overlap = parse_body(request, TokenRotationSerializer)["overlap_seconds"]
 
         def make() -> Response:
             return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
@@ -121,10 +121,8 @@ class TokenRotateView(APIView):
 
 
 def own_token(who: Principal, token_id: str) -> ApiToken:
-    """One of the caller's own. A token reaches only itself and those that can do no more than it can."""
-    row = tokens_of(who).filter(pk=token_id).first()
-    if row is None:
-        raise NotFound("token", token_id)
+    """Return a token of the caller. Raises Forbidden if the caller uses a token that can do less."""
+    row = token_of(who, token_id)
     if row.id != who.token_id:
         _refuse_wider(who, [Scope(scope) for scope in row.scopes])
     return row

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal, team_named
-from athanor.api.bodies import read
+from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -55,7 +55,7 @@ class WebhooksView(APIView):
         retried for 72 hours. The signing secret is in the response and is not shown again. For administrators of the
         team."""
         who = principal(request)
-        asked = read(NewWebhookSerializer, request)
+        asked = parse_body(request, NewWebhookSerializer)
         team = team_named(who, Permission.MANAGE, asked.get("team"))
 
         def make() -> Response:
@@ -87,7 +87,7 @@ class WebhookView(APIView):
         on. For administrators of the team."""
         who = principal(request)
         webhook = _managed(who, webhook_id)
-        services.change(webhook, read(WebhookChangesSerializer, request), who.user)
+        services.change(webhook, parse_body(request, WebhookChangesSerializer), who.user)
         return Response(WebhookSerializer(_managed(who, webhook_id)).data)
 
     @extend_schema(operation_id="webhooks_delete", responses={204: None, **PROBLEMS})
@@ -134,7 +134,7 @@ class WebhookSecretView(APIView):
         signed with the old one as well. For administrators of the team."""
         who = principal(request)
         webhook = _managed(who, webhook_id)
-        overlap = read(WebhookSecretRotationSerializer, request)["overlap_seconds"]
+        overlap = parse_body(request, WebhookSecretRotationSerializer)["overlap_seconds"]
 
         def make() -> Response:
             secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
@@ -154,7 +154,7 @@ class DeliveriesView(APIView):
 
         Returns deliveries, newest first. Completed ones are deleted after 30 days. For administrators of the team."""
         webhook = _managed(principal(request), webhook_id)
-        rows, next_cursor = paginate(request, Delivery.objects.filter(webhook=webhook).defer("body"))
+        rows, next_cursor = paginate(request, selectors.deliveries_of(webhook))
         return paginated_response(serialize_many(DeliverySerializer, rows), next_cursor)
 
 

@@ -17,6 +17,7 @@ from athanor.api.v1.serializers.common import (
 )
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import explain
+from athanor.jobs.selectors import attempts_of
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.telemetry.models import Progress
 from trainer.contract.optimisation import step_sizes
@@ -255,7 +256,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
         return explain(job.reason, job.reason_detail, trains=job.resolved_spec["training"] is not None)
 
     def get_attempt_count(self, job: Job) -> int:
-        return len(job.attempts.all())
+        return len(attempts_of(job))
 
     @extend_schema_field(ProgressSerializer(allow_null=True))
     def get_progress(self, job: Job) -> dict[str, Any] | None:
@@ -396,7 +397,7 @@ class JobSerializer(JobSummarySerializer):
         }
 
     def get_submission(self, job: Job) -> str | None:
-        texts = [attempt.submission_text for attempt in job.attempts.all() if attempt.submission_text]
+        texts = [attempt.submission_text for attempt in attempts_of(job) if attempt.submission_text]
         return texts[-1] if texts else None
 
 
@@ -413,16 +414,6 @@ class ForkSerializer(RequestSerializer):
             "JSON merge patch (RFC 7396) on the spec as it was written. Without it, or null, the spec is unchanged."
         ),
     )
-
-
-NO_ATTEMPTS = Attempt.objects.none()
-NO_ATTEMPTS._result_cache = []  # seen once for all: no look at the database, nor at whether one is needed
-
-
-def mark_as_new(job: Job) -> None:
-    """A job that was made just now has neither attempts nor progress: save the look for them."""
-    job._prefetched_objects_cache = {"attempts": NO_ATTEMPTS}  # type: ignore[attr-defined] # as prefetch_related fills it
-    job._meta.get_field("progress").set_cached_value(job, None)
 
 
 def serialize_progress(job: Job) -> dict[str, Any] | None:
