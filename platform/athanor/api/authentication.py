@@ -1,4 +1,4 @@
-"""Who asks: a bearer token, or the dashboard's session."""
+"""Authentication by a bearer token or the dashboard's session."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ class ApiTokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer ath_...`. Another scheme is left to others; a bad token is refused here."""
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
+        """Return the user and the principal of a bearer token, None for another scheme. Raises Unauthenticated."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -31,6 +32,7 @@ class ApiTokenAuthentication(BaseAuthentication):
         return token.user, _let_in(principal_of_token(token))
 
     def authenticate_header(self, request: Request) -> str:
+        """Return the scheme for WWW-Authenticate."""
         return "Bearer"
 
 
@@ -42,6 +44,7 @@ class DashboardSessionAuthentication(SessionAuthentication):
     """
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
+        """Return the user and the principal of a session, None without a valid one. Raises Forbidden."""
         found = super().authenticate(request)
         if found is None:
             return None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from math import isclose
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ class RequestSerializer(serializers.Serializer[Any]):
     """The body of a request. It refuses unknown fields, and values of another JSON type than the document says."""
 
     def to_internal_value(self, data: Any) -> Any:
+        """Validate a body. Raises ValidationError naming each unknown field and each value of a wrong type."""
         if not isinstance(data, Mapping):
             return super().to_internal_value(data)
         fields = {name: field for name, field in self.fields.items() if not field.read_only}
@@ -58,6 +59,7 @@ class AmountField(serializers.DecimalField):
         self.places = decimal_places
 
     def to_internal_value(self, data: Any) -> Decimal:
+        """Return the amount, with a JSON number rounded to the decimal places of the field."""
         if isinstance(data, str) and not re.match(self.text_pattern, data):
             self.fail("invalid")
         if isinstance(data, float):
@@ -66,21 +68,23 @@ class AmountField(serializers.DecimalField):
         return super().to_internal_value(data)
 
 
-@overload
-def parse_body(request: Request, form: type[Document], *, code: str, name: str) -> Document: ...
-@overload
-def parse_body(request: Request, form: type[serializers.Serializer[Any]], *, partial: bool = ...) -> dict[str, Any]: ...
-def parse_body(request: Request, form: Any, *, partial: bool = False, code: str = "", name: str = "") -> Any:
-    """Validate the body of a request by a serializer, or by a pydantic model for a document that users write in files.
+def parse_body(request: Request, form: type[serializers.Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
+    """Return the validated fields of a request's body.
 
-    Returns the validated fields, or the document. Raises ValidationError (a serializer) or Invalid with `code` (a
-    document, which its errors call `name`); both name each wrong field by JSON pointer, and become 422.
+    Raises ValidationError naming each wrong field by JSON pointer, which becomes a 422.
     """
-    if issubclass(form, BaseModel):
-        return parsed(form, decode_body(request), code, name)
     serializer = form(data=decode_body(request), partial=partial)
     serializer.is_valid(raise_exception=True)
-    return dict(serializer.validated_data)
+    fields: dict[str, Any] = dict(serializer.validated_data)
+    return fields
+
+
+def parse_document(request: Request, model: type[Document], code: str, name: str) -> Document:
+    """Return the body as a document that users write in files, validated by its pydantic model.
+
+    Raises Invalid with `code`, naming each wrong field by JSON pointer. `name` is that of the document in messages.
+    """
+    return parsed(model, decode_body(request), code, name)
 
 
 def decode_body(request: Request) -> Any:

@@ -23,13 +23,13 @@ Row = TypeVar("Row")
 
 
 def compute_etag(data: Any) -> str:
-    """Of an object as it is answered."""
+    """Return the ETag of a serialized object."""
     text = json.dumps(data, sort_keys=True, cls=DjangoJSONEncoder)
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
 
 def with_etag(request: Request, data: Any, tag: str = "") -> Response:
-    """The object with its tag (made from `data` without one), or 304 for who has it."""
+    """Return the object with its ETag (of `data` without one), or 304 to a client that has it."""
     tag = tag or compute_etag(data)
     if _matches(request.headers.get("If-None-Match"), tag):
         return Response(status=304, headers={"ETag": tag})
@@ -45,9 +45,9 @@ def _matches(header: str | None, tag: str) -> bool:
 
 
 def if_match_check(request: Request, holds: Callable[[Row, str], bool]) -> Callable[[Row], None]:
-    """What a service calls with the row it has locked, before it changes it. Raises PreconditionFailed.
+    """Return a check that a service runs on the locked row before it changes it. It raises PreconditionFailed.
 
-    `holds`: whether the row is still what the tag was read of.
+    `holds` returns whether an ETag is still that of the row.
     """
 
     def check(row: Row) -> None:

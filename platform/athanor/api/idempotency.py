@@ -91,6 +91,7 @@ def run_idempotently(request: Request, make: Callable[[], Response], *, credenti
 
 
 def build_keyed_request(request: Request, key: str, digest: str, credential: str = "") -> KeyedRequest:
+    """Return the request as its answer is stored: by credential, key, address and digest of the body."""
     return KeyedRequest(credential or _credential(request), key, request.get_full_path(), digest)
 
 
@@ -101,6 +102,7 @@ def build_answer(response: Response) -> Answer:
 
 
 def build_replay(answer: Answer) -> Response:
+    """Return a stored answer as a response."""
     headers = {**answer.headers, REPLAYED.name: "true"}
     return Response(load_json(answer.body.encode()), status=answer.status, headers=headers)
 

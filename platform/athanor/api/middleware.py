@@ -19,6 +19,7 @@ class RequestIdMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Handle a request."""
         asked = request.headers.get("X-Request-ID", "")
         request_id = asked if ACCEPTED.match(asked) else f"req_{ULID()}"
         with bound(request=request_id, address=str(request.META.get("REMOTE_ADDR", ""))):

@@ -42,9 +42,11 @@ class QueryParametersMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> Any:
+        """Handle a request."""
         return self._get_response(request)
 
     def process_view(self, request: HttpRequest, view: Any, arguments: Any, named: Any) -> JsonResponse | None:
+        """Return a problem for unknown query parameters or values, None if all are known."""
         if not request.GET or request.resolver_match is None:
             return None
         path = "/" + _CONVERTER.sub(r"{\1}", request.resolver_match.route)

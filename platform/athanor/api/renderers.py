@@ -13,6 +13,8 @@ _other = JSONEncoder().default
 
 
 class FastJSONRenderer(BaseRenderer):
+    """JSON by orjson, with NumPy arrays as lists."""
+
     media_type = "application/json"
     format = "json"
     charset = None
@@ -20,6 +22,7 @@ class FastJSONRenderer(BaseRenderer):
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
     ) -> bytes:
+        """Return `data` as JSON, nothing for None."""
         if data is None:
             return b""
         try:

@@ -53,14 +53,17 @@ class DocumentedSchema(AutoSchema):
     """Takes summaries and descriptions from docstrings, and tags from the address."""
 
     def get_tags(self) -> list[str]:
+        """Return the resource of the address."""
         found = resource_of(self.path)
         return [found.name] if found else []
 
     def get_summary(self) -> str | None:
+        """Return the first line of the method's docstring without its full stop."""
         return self._docstring()[0].rstrip(".") or None
 
     def get_description(self) -> str:  # type: ignore[override] # drf-spectacular's AutoSchema takes no arguments, DRF's does
-        return self._docstring()[1] or inspect.getdoc(type(self.view)) or ""
+        """Return the rest of the method's docstring."""
+        return self._docstring()[1]
 
     def _docstring(self) -> tuple[str, str]:
         """Return the first paragraph of the method's docstring and the rest, each paragraph as one line."""

@@ -1,4 +1,4 @@
-"""The two steps of single sign-on, and where allauth sends whoever does not come through."""
+"""The two steps of single sign-on, and the page that allauth redirects to when it fails."""
 
 from allauth.socialaccount.providers.openid_connect.views import callback, login
 from django.urls import path

@@ -1,4 +1,4 @@
-"""`?fields=a,b`: an answer with only these fields; `?expand=a`: with what lists leave out."""
+"""`?fields=a,b` limits a response to these fields; `?expand=a` adds fields that lists leave out."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Shape = type[serializers.Serializer[Any]]
 
 
 def serialize(request: Request, shape: Shape, rows: Any, *, many: bool = False, usual: Shape | None = None) -> Any:
-    """`rows` in `shape`, or as much of it as was asked for. Without a wish those fields that `usual` has too.
+    """Serialize `rows` with the requested fields; without `fields`, with those of `usual` and the expanded ones.
 
     Raises Invalid naming an unknown field.
     """

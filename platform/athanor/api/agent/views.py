@@ -1,4 +1,4 @@
-"""One endpoint an act. Parses the contract's types, calls one service, answers."""
+"""Views for compute nodes: parse a message of the contract, call one service, render."""
 
 from typing import Any
 
@@ -34,13 +34,14 @@ from trainer.contract.run import (
 
 
 class AttemptAuthentication(BaseAuthentication):
-    """`Authorization: Bearer att_...`, good while the attempt lives."""
+    """`Authorization: Bearer att_...`, valid until the attempt has ended."""
 
     def authenticate(self, request: Request) -> tuple[None, Attempt]:
+        """Return the attempt of the token, and limit the database session to its team. Raises Unauthenticated."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthenticated("token_missing", "an attempt's token is needed", remedy="send it as a bearer token")
-        tenancy.see_all()  # until it is known whose attempt it is
+        tenancy.see_all()  # until the team of the attempt is known
         theirs = []
         try:
             attempt = tokens.recognise(secret.strip())
@@ -50,37 +51,51 @@ class AttemptAuthentication(BaseAuthentication):
         return None, attempt
 
     def authenticate_header(self, request: Request) -> str:
+        """Return the scheme for WWW-Authenticate."""
         return "Bearer"
 
 
 class HasAttempt(BasePermission):
+    """Allows requests that an attempt's token authenticates."""
+
     def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether an attempt makes the request."""
         return isinstance(request.auth, Attempt)
 
 
 @extend_schema(exclude=True)
 class AgentView(APIView):
+    """Base of the views for compute nodes: authenticated by an attempt's token, without a rate limit."""
+
     authentication_classes = (AttemptAuthentication,)
     permission_classes = (HasAttempt,)
     throttle_classes = ()
 
     def attempt(self, request: Request) -> Attempt:
+        """Return the attempt that makes the request."""
         assert isinstance(request.auth, Attempt)
         return request.auth
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Handle the request with the id of the attempt bound to its log lines."""
         attempt_id = request.headers.get("Authorization", "").removeprefix("Bearer ").partition(".")[0]
         with bound(attempt=attempt_id[:40]):
             return super().dispatch(request, *args, **kwargs)
 
 
 class RunView(AgentView):
+    """Requests to `/run`."""
+
     def get(self, request: Request) -> Response:
+        """Return the configuration of the run."""
         return Response(run_config_of(self.attempt(request)).model_dump(mode="json"))
 
 
 class KeysView(AgentView):
+    """Requests to `/keys`."""
+
     def get(self, request: Request) -> Response:
+        """Return the data keys of the job, its data sets and its base model, and its secrets."""
         job = self.attempt(request).job
         first, *others = job.dataset_ids
         owner = base_models.owner_of(job.team, spec_of(job).training)
@@ -95,7 +110,10 @@ class KeysView(AgentView):
 
 
 class HeartbeatView(AgentView):
+    """Requests to `/heartbeat`."""
+
     def post(self, request: Request) -> Response:
+        """Record a heartbeat. Return a request to stop, a requested profile, and the rendezvous round."""
         attempt = self.attempt(request)
         heartbeat = parse_message(request, Heartbeat)
         ingest.heartbeat(attempt, heartbeat)
@@ -108,17 +126,21 @@ class HeartbeatView(AgentView):
 
 
 class RendezvousView(AgentView):
+    """Requests to `/rendezvous`."""
+
     def post(self, request: Request) -> Response:
+        """Join the rendezvous of the attempt's nodes. Return the node's place in it."""
         place = rendezvous.join(self.attempt(request), parse_message(request, Join))
         return Response(place.model_dump(mode="json"))
 
 
 class BatchView(AgentView):
-    """/metrics, /logs and /progress; `kind` is set in the URLs."""
+    """Requests to `/metrics`, `/logs` and `/progress`. `kind` is set in the URLs."""
 
     kind = ""
 
     def post(self, request: Request) -> Response:
+        """Store a batch of metrics, log lines or progress. Return the next expected sequence number."""
         # Log lines are stored compressed and may contain NUL; names of metrics and texts of events go into columns.
         batch = parse_message(request, Batch, may_contain_nul=self.kind == "logs")
         next_sequence = ingest.ingest(self.attempt(request), self.kind, batch)
@@ -126,7 +148,10 @@ class BatchView(AgentView):
 
 
 class PresignView(AgentView):
+    """Requests to `/storage:presign`."""
+
     def post(self, request: Request) -> Response:
+        """Return presigned URLs for objects that the attempt may read or write."""
         attempt, asked = self.attempt(request), parse_message(request, PresignRequest)
         check = services.check_may_write if asked.operation == "put" else services.check_may_read
         check(attempt, asked.keys)
@@ -138,30 +163,45 @@ class PresignView(AgentView):
 
 
 class CheckpointsView(AgentView):
+    """Requests to `/checkpoints`."""
+
     def post(self, request: Request) -> Response:
+        """Register a stored checkpoint by its manifest."""
         row = services.register_checkpoint(self.attempt(request), parse_message(request, CheckpointManifest))
         return Response({"id": row.id}, status=201)
 
 
 class ArtifactsView(AgentView):
+    """Requests to `/artifacts`."""
+
     def post(self, request: Request) -> Response:
+        """Register a stored model by its manifest."""
         row = services.register_model(self.attempt(request), parse_message(request, ModelManifest))
         return Response({"id": row.id}, status=201)
 
 
 class DatasetsView(AgentView):
+    """Requests to `/datasets`."""
+
     def post(self, request: Request) -> Response:
+        """Register a tokenised data set by its manifest."""
         row = services.register_dataset(self.attempt(request), parse_message(request, DatasetManifest))
         return Response({"recipe": row.recipe}, status=201)
 
 
 class ProfilesView(AgentView):
+    """Requests to `/profiles`."""
+
     def post(self, request: Request) -> Response:
+        """Register a stored profile by its manifest."""
         row = profiles.register(self.attempt(request), parse_message(request, ProfileManifest))
         return Response({"id": row.id}, status=201)
 
 
 class EndView(AgentView):
+    """Requests to `/end`."""
+
     def post(self, request: Request) -> Response:
+        """Record the final report of the attempt."""
         record_end(self.attempt(request), parse_message(request, AttemptEnd))
         return Response({}, status=201)

@@ -28,6 +28,7 @@ class Gateway:
         self._transfers = WSGIMiddleware(application, workers=TRANSFER_THREADS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection of the ASGI server."""
         if scope["type"] != "http":
             await self._transfers(scope, receive, send)  # type: ignore[arg-type] # lifespan
             return

@@ -16,6 +16,8 @@ BUDGET_BYTES = 256 * MIB
 
 
 class BodyTooSlow(RequestTimeout):
+    """A body that arrived more slowly than the least rate."""
+
     def __init__(self) -> None:
         super().__init__(
             "body_too_slow", "the body did not arrive in time", remedy="send it again, over a faster connection"

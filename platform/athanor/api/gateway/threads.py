@@ -28,6 +28,7 @@ class Answer:
     file: Any = None
 
     def pieces(self) -> Iterator[bytes]:
+        """Yield the body in pieces of at most PIECE_BYTES."""
         if self.file is not None:
             while piece := self.file.filelike.read(PIECE_BYTES):
                 yield piece
@@ -55,6 +56,7 @@ class ViewThreads:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=f"views-{name}")
 
     async def answer(self, scope: Scope, body: bytes) -> Answer:
+        """Run the application for one request in a thread. Return its response."""
         environ: Any = build_environ(scope, io.BytesIO(body))  # type: ignore[arg-type] # it is only stored
         environ["CONTENT_LENGTH"] = str(len(body))  # of a chunked body too: Django reads nothing without it
         environ["wsgi.file_wrapper"] = FileWrapper
@@ -62,6 +64,7 @@ class ViewThreads:
         return await asyncio.get_running_loop().run_in_executor(self._executor, run, self._run, environ)
 
     def shutdown(self) -> None:
+        """Stop the threads when their requests are done."""
         self._executor.shutdown()
 
     def _run(self, environ: dict[str, Any]) -> Answer:

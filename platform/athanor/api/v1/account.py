@@ -1,4 +1,4 @@
-"""/session and /sessions beyond signing in: the own password, and where one is signed in."""
+"""/session and /sessions: the caller's password and sessions. Signing in is in session.py."""
 
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_protect
@@ -24,13 +24,15 @@ from athanor.core.errors import Unauthenticated
 
 
 class AccountView(APIView):
-    """For the dashboard's session alone: a token must not take over the account that it is of."""
+    """Base of the views for dashboard sessions only: a token must not take over the account that it belongs to."""
 
     authentication_classes = (DashboardSessionAuthentication,)
     answers_without_second_factor = True
 
 
 class PasswordView(AccountView):
+    """Requests to `/session:change-password`."""
+
     @extend_schema(
         operation_id="session_change_password",
         request=PasswordChangeSerializer,
@@ -46,7 +48,7 @@ class PasswordView(AccountView):
 
 
 class PasswordResetView(APIView):
-    """Open to whoever has the link: its token is what lets them in."""
+    """Requests to `/session:reset-password`. The token of the link authenticates them."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -70,6 +72,8 @@ class PasswordResetView(APIView):
 
 
 class SignInsView(AccountView):
+    """Requests to `/sessions`."""
+
     @extend_schema(
         operation_id="sessions_list",
         responses={200: page_serializer("SignInPage", SignInSerializer), **PROBLEMS},
@@ -94,6 +98,8 @@ class SignInsView(AccountView):
 
 
 class SignInView(AccountView):
+    """Requests to `/sessions/{session_id}`."""
+
     @extend_schema(
         operation_id="sessions_end",
         responses={204: None, **PROBLEMS},
@@ -107,6 +113,8 @@ class SignInView(AccountView):
 
 
 class OtherSignInsView(AccountView):
+    """Requests to `/sessions:end-others`."""
+
     @extend_schema(
         operation_id="sessions_end_others",
         request=None,

@@ -30,6 +30,8 @@ TAR_BLOCK = 512
 
 
 class CheckpointsView(APIView):
+    """Requests to `/jobs/{job_id}/checkpoints`."""
+
     @extend_schema(
         operation_id="jobs_checkpoints",
         parameters=[FIELDS],
@@ -48,6 +50,8 @@ class CheckpointsView(APIView):
 
 
 class ArtifactsView(APIView):
+    """Requests to `/jobs/{job_id}/artifacts`."""
+
     @extend_schema(
         operation_id="jobs_artifacts",
         parameters=[FIELDS],
@@ -65,6 +69,8 @@ class ArtifactsView(APIView):
 
 
 class ArtifactView(APIView):
+    """Requests to `/artifacts/{artifact_id}`."""
+
     @extend_schema(operation_id="artifacts_show", responses={200: ArtifactSerializer, **PROBLEMS})
     def get(self, request: Request, artifact_id: str) -> Response:
         """Show an artifact.
@@ -87,6 +93,8 @@ class ArtifactView(APIView):
 
 
 class ArtifactDownloadView(APIView):
+    """Requests to `/artifacts/{artifact_id}:download`."""
+
     @extend_schema(
         operation_id="artifacts_download",
         request=None,
@@ -109,6 +117,8 @@ class ArtifactDownloadView(APIView):
 
 
 class CheckpointDownloadView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}:download`."""
+
     @extend_schema(
         operation_id="checkpoints_download",
         request=None,
@@ -131,6 +141,8 @@ class CheckpointDownloadView(APIView):
 
 
 class ArchiveView(APIView):
+    """Requests to `/artifacts/{artifact_id}/archive`."""
+
     @extend_schema(
         operation_id="artifacts_archive",
         responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **PROBLEMS},
@@ -177,7 +189,7 @@ def _download(who: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
 
 
 def _tar(row: Artifact, files: list[StoredFile]) -> Iterator[bytes]:
-    """A tar stream. A part that cannot be opened breaks the connection, so that a bad archive is never whole."""
+    """Yield a tar archive. A part that cannot be decrypted ends the connection: the archive is then incomplete."""
     for file in files:
         header = tarfile.TarInfo(f"{row.job.name}/{file.path}")
         header.size, header.mtime = file.size, int(row.created_at.timestamp())

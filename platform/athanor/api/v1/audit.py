@@ -1,4 +1,4 @@
-"""/audit: the trail, to search and to take away."""
+"""/audit: search and export the audit trail."""
 
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
@@ -30,6 +30,8 @@ FILTERS = [
 
 
 class AuditView(APIView):
+    """Requests to `/audit`."""
+
     @extend_schema(
         operation_id="audit_list",
         parameters=[*FILTERS, *NUMBERED_PAGE_PARAMETERS],
@@ -46,6 +48,8 @@ class AuditView(APIView):
 
 
 class AuditExportView(APIView):
+    """Requests to `/audit:export`."""
+
     @extend_schema(
         operation_id="audit_export",
         parameters=FILTERS,

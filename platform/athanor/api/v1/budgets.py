@@ -44,6 +44,8 @@ CSV = {(200, "text/csv"): OpenApiTypes.STR}
 
 
 class BudgetsView(APIView):
+    """Requests to `/budgets`."""
+
     @extend_schema(
         operation_id="budgets_list",
         parameters=[
@@ -86,6 +88,8 @@ class BudgetsView(APIView):
 
 
 class BudgetView(APIView):
+    """Requests to `/budgets/{budget_id}`."""
+
     @extend_schema(operation_id="budgets_show", responses={200: BudgetSerializer, **PROBLEMS})
     def get(self, request: Request, budget_id: str) -> Response:
         """Show a budget.
@@ -113,6 +117,8 @@ class BudgetView(APIView):
 
 
 class BudgetStatementView(APIView):
+    """Requests to `/budgets/{budget_id}/statement`."""
+
     @extend_schema(
         operation_id="budgets_statement",
         parameters=[AT, OpenApiParameter("team", str, description="Only lines of the team with this id.")],
@@ -149,6 +155,8 @@ class BudgetStatementView(APIView):
 
 
 class BudgetExportView(APIView):
+    """Requests to `/budgets/{budget_id}/statement:export`."""
+
     @extend_schema(
         operation_id="budgets_export",
         parameters=[AT],
@@ -171,6 +179,8 @@ class BudgetExportView(APIView):
 
 
 def csv_response(name: str, heading: Iterable[str], rows: Iterable[list[Any]]) -> StreamingHttpResponse:
+    """Return a CSV download whose lines are sent as they are read."""
+
     def lines() -> Iterator[str]:
         for values in chain([list(heading)], rows):
             out = io.StringIO()
@@ -183,7 +193,7 @@ def csv_response(name: str, heading: Iterable[str], rows: Iterable[list[Any]]) -
 
 
 def _harmless(value: Any) -> Any:
-    """A name that a spreadsheet would take for a formula is quoted."""
+    """Quote a text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
@@ -202,7 +212,7 @@ def _tag(row: Budget) -> str:
 
 
 def _budget_response(row: Budget, status: int = 200) -> Response:
-    """Its figures change by themselves: the tag is of what is said about it, and nobody is answered 304."""
+    """Return a budget with an ETag of its settings. Its usage changes all the time, so there is no 304."""
     return Response(_serialize_budgets([row])[0], status=status, headers={"ETag": _tag(row)})
 
 

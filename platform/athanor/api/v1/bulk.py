@@ -1,4 +1,4 @@
-"""POST /jobs:ACTION: the same wish for many jobs at once, each answered on its own."""
+"""POST /jobs:ACTION: the same action on several jobs, with a result for each."""
 
 from typing import Any, ClassVar
 
@@ -20,9 +20,12 @@ from athanor.jobs.states import FINAL, JobStatus
 
 
 class BulkView(APIView):
+    """Base of the actions on several jobs; `service` is the action on one."""
+
     service: ClassVar[services.Wish]
 
     def answer(self, request: Request) -> Response:
+        """Act on each job of the body. Return the result of each."""
         ids = parse_body(request, BulkSerializer)["ids"]
         who = principal(request)
         items = [self._one(who, job_id) for job_id in dict.fromkeys(ids)]
@@ -43,6 +46,8 @@ class BulkView(APIView):
 
 
 class BulkCancelView(BulkView):
+    """Requests to `/jobs:cancel`."""
+
     service = services.request_stop
 
     @extend_schema(
@@ -57,6 +62,8 @@ class BulkCancelView(BulkView):
 
 
 class BulkPauseView(BulkView):
+    """Requests to `/jobs:pause`."""
+
     service = services.request_pause
 
     @extend_schema(
@@ -71,6 +78,8 @@ class BulkPauseView(BulkView):
 
 
 class BulkResumeView(BulkView):
+    """Requests to `/jobs:resume`."""
+
     service = services.request_resume
 
     @extend_schema(

@@ -1,4 +1,4 @@
-"""What can be asked for: presets, the spec's schema."""
+"""/presets and /spec/schema: job specs to start from, and the schema of a spec."""
 
 from typing import Any
 
@@ -20,6 +20,8 @@ from athanor.specs.v1 import JobSpec
 
 
 class PresetsView(APIView):
+    """Requests to `/presets`."""
+
     @extend_schema(
         operation_id="presets_list",
         responses={
@@ -36,6 +38,8 @@ class PresetsView(APIView):
 
 
 class SpecSchemaView(APIView):
+    """Requests to `/spec/schema`."""
+
     authentication_classes = ()
     permission_classes = ()
 

@@ -1,4 +1,4 @@
-"""/clusters: where jobs run, for all; how that is set up and operated, for platform administrators."""
+"""/clusters: clusters and their capacity, for all users; their setup and operation, for platform administrators."""
 
 import hashlib
 import json
@@ -57,6 +57,8 @@ TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
 class ClustersView(APIView):
+    """Requests to `/clusters`."""
+
     @extend_schema(
         operation_id="clusters_list",
         responses={200: page_serializer("ClusterPage", ClusterSerializer), **PROBLEMS},
@@ -89,6 +91,8 @@ class ClustersView(APIView):
 
 
 class ClusterCheckView(APIView):
+    """Requests to `/clusters:check`."""
+
     @extend_schema(
         operation_id="clusters_check",
         request=ConfigSerializer,
@@ -117,6 +121,8 @@ class ClusterCheckView(APIView):
 
 
 class ClusterKindsView(APIView):
+    """Requests to `/clusters:kinds`."""
+
     @extend_schema(
         operation_id="clusters_kinds",
         responses={200: page_serializer("ClusterKindPage", KindSerializer), **PROBLEMS},
@@ -140,6 +146,8 @@ class ClusterKindsView(APIView):
 
 
 class ClusterView(APIView):
+    """Requests to `/clusters/{cluster_id}`."""
+
     @extend_schema(operation_id="clusters_show", responses={200: FullClusterSerializer, **PROBLEMS})
     def get(self, request: Request, cluster_id: str) -> Response:
         """Show a cluster.
@@ -183,6 +191,8 @@ class ClusterView(APIView):
 
 
 class ClusterProbeView(APIView):
+    """Requests to `/clusters/{cluster_id}:probe`."""
+
     @extend_schema(
         operation_id="clusters_probe",
         request=None,
@@ -198,6 +208,8 @@ class ClusterProbeView(APIView):
 
 
 class ClusterProbesView(APIView):
+    """Requests to `/clusters/{cluster_id}/probes`."""
+
     @extend_schema(
         operation_id="clusters_probes",
         parameters=PAGE_PARAMETERS,
@@ -214,6 +226,8 @@ class ClusterProbesView(APIView):
 
 
 class ClusterTeamsView(APIView):
+    """Requests to `/clusters/{cluster_id}:sync_teams`."""
+
     @extend_schema(
         operation_id="clusters_sync_teams",
         request=None,
@@ -229,6 +243,8 @@ class ClusterTeamsView(APIView):
 
 
 class ClusterQueueView(APIView):
+    """Requests to `/clusters/{cluster_id}/queue`."""
+
     @extend_schema(
         operation_id="clusters_queue",
         responses={200: page_serializer("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
@@ -246,6 +262,8 @@ class ClusterQueueView(APIView):
 
 
 class PoolView(APIView):
+    """Requests to `/clusters/{cluster_id}/pools/{pool_name}`."""
+
     @extend_schema(
         operation_id="pools_put",
         request=PoolChangeSerializer,
@@ -275,6 +293,8 @@ STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 
 class NodesView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes`."""
+
     @extend_schema(
         operation_id="nodes_list",
         parameters=[
@@ -300,6 +320,8 @@ class NodesView(APIView):
 
 
 class NodeIncidentsView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}/incidents`."""
+
     @extend_schema(
         operation_id="nodes_incidents",
         responses={200: page_serializer("IncidentPage", IncidentSerializer), **PROBLEMS},
@@ -315,6 +337,8 @@ class NodeIncidentsView(APIView):
 
 
 class NodeDrainView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:drain`."""
+
     @extend_schema(
         operation_id="nodes_drain",
         request=NodeReasonSerializer,
@@ -331,6 +355,8 @@ class NodeDrainView(APIView):
 
 
 class NodeUndrainView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:undrain`."""
+
     @extend_schema(operation_id="nodes_undrain", request=None, responses={200: ActedNodeSerializer, **PROBLEMS})
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
         """Return a drained node to service.
@@ -342,6 +368,8 @@ class NodeUndrainView(APIView):
 
 
 class NodeQuarantineView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:quarantine`."""
+
     @extend_schema(
         operation_id="nodes_quarantine",
         request=NodeReasonSerializer,
@@ -358,6 +386,8 @@ class NodeQuarantineView(APIView):
 
 
 class NodeReleaseView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:release`."""
+
     @extend_schema(
         operation_id="nodes_release",
         request=None,
@@ -373,6 +403,7 @@ class NodeReleaseView(APIView):
 
 
 def operates(request: Request) -> bool:
+    """Return whether the caller may operate clusters."""
     return Permission.OPERATE in principal(request).platform
 
 
@@ -383,7 +414,7 @@ def _cluster_response(request: Request, row: Cluster, *, status: int = 200) -> R
 
 
 def _settings_tag(row: Cluster) -> str:
-    """What an administrator decides upon; the rest of the tag is for what its nodes and jobs do all the time."""
+    """Return the part of an ETag that changes with the settings only, not with nodes and jobs: If-Match compares it."""
     text = json.dumps([row.enabled, row.config], sort_keys=True)
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:16]}-'
 

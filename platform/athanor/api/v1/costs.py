@@ -1,4 +1,4 @@
-"""/costs: what was used and what it cost, added up."""
+"""/costs: sums of usage, cost and carbon."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,6 +39,8 @@ ASKED = [
 
 
 class CostsView(APIView):
+    """Requests to `/costs`."""
+
     @extend_schema(
         operation_id="costs_report",
         parameters=ASKED,
@@ -54,6 +56,8 @@ class CostsView(APIView):
 
 
 class JobCostView(APIView):
+    """Requests to `/jobs/{job_id}/cost`."""
+
     @extend_schema(
         operation_id="jobs_cost",
         responses={200: JobCostSerializer, **PROBLEMS},
@@ -68,6 +72,8 @@ class JobCostView(APIView):
 
 
 class CostsExportView(APIView):
+    """Requests to `/costs:export`."""
+
     @extend_schema(operation_id="costs_export", parameters=ASKED, responses={**CSV, **PROBLEMS})
     def get(self, request: Request) -> StreamingHttpResponse:
         """Export costs.

@@ -37,6 +37,8 @@ READ_BYTES = 1024 * 1024
 
 
 class DatasetsView(APIView):
+    """Requests to `/datasets`."""
+
     parser_classes = (MultiPartParser, RawParser)
 
     @extend_schema(
@@ -108,6 +110,8 @@ class DatasetsView(APIView):
 
 
 class PreparationsView(APIView):
+    """Requests to `/datasets/{dataset_id}/preparations`."""
+
     @extend_schema(
         operation_id="datasets_forget_preparations",
         responses={200: ForgottenSerializer, **PROBLEMS},
@@ -140,7 +144,7 @@ class _Fingerprint:
             yield chunk
 
     def of_rest(self, files: Iterable[NewFile]) -> str:
-        """Read what is not read yet. Returns the digest of all."""
+        """Read the files that are not read yet. Return the digest of all."""
         for file in files:
             for _ in file.chunks:
                 pass
@@ -148,7 +152,7 @@ class _Fingerprint:
 
 
 def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str, files: Iterable[NewFile]) -> Response:
-    """Upload, or give the answer of the upload that this request repeats.
+    """Upload, or return the answer of the upload that this request repeats.
 
     An upload takes as long as its sender and the object store do, so it holds no transaction: its row and the record
     of its answer are written together at its end. Of two at a time the later finds the row of the first, deletes what
@@ -194,8 +198,8 @@ def _files(request: Request, asked: str) -> Iterator[NewFile]:
         named = uploaded.name or "data"
         yield NewFile(named, format_of(named) if asked == "auto" else asked, uploaded.chunks())
     else:
-        told = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
-        form = told if asked == "auto" else asked
+        found = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
+        form = found if asked == "auto" else asked
         yield NewFile(f"data{SUFFIXES[form][0]}", form, _body(request))
 
 
@@ -211,7 +215,7 @@ def _blocks(content: Any) -> Iterator[bytes]:
 
 
 def _members(request: Request, asked: str) -> Iterator[NewFile]:
-    """The files of a tar, read once from beginning to end; nothing is unpacked to disk."""
+    """Yield the files of a tar archive, read once from beginning to end. Nothing is unpacked to disk."""
     try:
         with tarfile.open(fileobj=open_body(request), mode="r|", bufsize=READ_BYTES) as archive:
             for member in archive:

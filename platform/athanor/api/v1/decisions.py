@@ -1,4 +1,4 @@
-"""/admin/decisions: what admission decided, from what, and whether the same would be decided again."""
+"""/admin/decisions: recorded admission cycles and their replay; how good the start estimates were."""
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -22,6 +22,8 @@ from athanor.scheduling import estimates, record
 
 
 class DecisionsView(APIView):
+    """Requests to `/admin/decisions`."""
+
     @extend_schema(
         operation_id="admin_decisions",
         parameters=NUMBERED_PAGE_PARAMETERS,
@@ -38,6 +40,8 @@ class DecisionsView(APIView):
 
 
 class DecisionView(APIView):
+    """Requests to `/admin/decisions/{decision_id}`."""
+
     @extend_schema(operation_id="admin_decision", responses={200: WholeDecisionSerializer, **PROBLEMS})
     def get(self, request: Request, decision_id: int) -> Response:
         """Show an admission decision.
@@ -49,6 +53,8 @@ class DecisionView(APIView):
 
 
 class DecisionReplayView(APIView):
+    """Requests to `/admin/decisions/{decision_id}:replay`."""
+
     @extend_schema(
         operation_id="admin_decision_replay",
         request=None,
@@ -69,6 +75,8 @@ class DecisionReplayView(APIView):
 
 
 class CalibrationView(APIView):
+    """Requests to `/queue/calibration`."""
+
     @extend_schema(
         operation_id="queue_calibration",
         responses={200: CalibrationSerializer, **PROBLEMS},

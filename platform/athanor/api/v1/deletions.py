@@ -1,4 +1,4 @@
-"""Deleting jobs, artifacts, checkpoints, data sets, projects and teams: the preview, the deletion, its undoing."""
+"""Deletions of jobs, artifacts, checkpoints, data sets, projects and teams: preview, delete, restore, purge."""
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -41,7 +41,7 @@ FIND = {
 
 
 def delete(request: Request, collection: str, identifier: str) -> Response:
-    """Answer DELETE of one thing of a collection."""
+    """Delete an object of a collection. Return the response."""
     who = principal(request)
     target = FIND[collection](who, identifier)
     team_id = target.team_id if hasattr(target, "team_id") else target.job.team_id
@@ -53,7 +53,7 @@ def delete(request: Request, collection: str, identifier: str) -> Response:
 
 
 def delete_team(request: Request, team_id: str) -> Response:
-    """Answer DELETE of a team: for platform administrators."""
+    """Delete a team. Return the response. Raises Forbidden unless a platform administrator asks."""
     who = principal(request)
     team = team_for(who, Permission.MANAGE, team_id)
     check_platform(who, Permission.MANAGE_TEAMS)
@@ -78,6 +78,8 @@ def _preview(request: Request, collection: str, identifier: str) -> Response:
 
 
 class JobDeletionView(APIView):
+    """Requests to `/jobs/{job_id}/deletion`."""
+
     @extend_schema(operation_id="jobs_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, job_id: str) -> Response:
         """Preview the deletion of what a job stored.
@@ -87,6 +89,8 @@ class JobDeletionView(APIView):
 
 
 class ArtifactDeletionView(APIView):
+    """Requests to `/artifacts/{artifact_id}/deletion`."""
+
     @extend_schema(operation_id="artifacts_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, artifact_id: str) -> Response:
         """Preview the deletion of an artifact.
@@ -96,6 +100,8 @@ class ArtifactDeletionView(APIView):
 
 
 class CheckpointDeletionView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}/deletion`."""
+
     @extend_schema(operation_id="checkpoints_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, checkpoint_id: str) -> Response:
         """Preview the deletion of a checkpoint.
@@ -105,6 +111,8 @@ class CheckpointDeletionView(APIView):
 
 
 class DatasetDeletionView(APIView):
+    """Requests to `/datasets/{dataset_id}/deletion`."""
+
     @extend_schema(operation_id="datasets_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, dataset_id: str) -> Response:
         """Preview the deletion of a data set.
@@ -114,6 +122,8 @@ class DatasetDeletionView(APIView):
 
 
 class ProjectDeletionView(APIView):
+    """Requests to `/projects/{project_id}/deletion`."""
+
     @extend_schema(operation_id="projects_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, project_id: str) -> Response:
         """Preview the deletion of a project.
@@ -124,6 +134,8 @@ class ProjectDeletionView(APIView):
 
 
 class TeamDeletionView(APIView):
+    """Requests to `/teams/{team_id}/deletion`."""
+
     @extend_schema(operation_id="teams_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, team_id: str) -> Response:
         """Preview the deletion of a team.
@@ -135,6 +147,8 @@ class TeamDeletionView(APIView):
 
 
 class CheckpointView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}`."""
+
     @extend_schema(
         operation_id="checkpoints_delete", parameters=[PERMANENTLY], responses={200: DeletionSerializer, **PROBLEMS}
     )
@@ -147,6 +161,8 @@ class CheckpointView(APIView):
 
 
 class DatasetView(APIView):
+    """Requests to `/datasets/{dataset_id}`."""
+
     @extend_schema(
         operation_id="datasets_delete", parameters=[PERMANENTLY], responses={200: DeletionSerializer, **PROBLEMS}
     )
@@ -160,6 +176,8 @@ class DatasetView(APIView):
 
 
 class DeletionsView(APIView):
+    """Requests to `/deletions`."""
+
     @extend_schema(
         operation_id="deletions_list",
         parameters=PAGE_PARAMETERS,
@@ -174,6 +192,8 @@ class DeletionsView(APIView):
 
 
 class DeletionRestoreView(APIView):
+    """Requests to `/deletions/{deletion_id}:restore`."""
+
     @extend_schema(operation_id="deletions_restore", request=None, responses={200: DeletionSerializer, **PROBLEMS})
     def post(self, request: Request, deletion_id: str) -> Response:
         """Undo a deletion.
@@ -190,6 +210,8 @@ class DeletionRestoreView(APIView):
 
 
 class DeletionPurgeView(APIView):
+    """Requests to `/deletions/{deletion_id}:purge`."""
+
     @extend_schema(
         operation_id="deletions_purge",
         request=None,
@@ -209,6 +231,8 @@ class DeletionPurgeView(APIView):
 
 
 class DeletionCertificateView(APIView):
+    """Requests to `/deletions/{deletion_id}/certificate`."""
+
     @extend_schema(
         operation_id="deletions_certificate",
         responses={200: CertificateSerializer, **PROBLEMS},

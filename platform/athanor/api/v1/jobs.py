@@ -33,10 +33,12 @@ from athanor.jobs.states import FINAL, JobStatus
 from athanor.operations import quotas
 from athanor.specs.v1 import JobSpec
 
-JOB_SERIALIZER = JobSerializer()  # making one costs more than using it
+JOB_SERIALIZER = JobSerializer()  # creating one takes longer than using it
 
 
 class JobsView(APIView):
+    """Requests to `/jobs`."""
+
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
     @extend_schema(
@@ -105,6 +107,8 @@ class JobsView(APIView):
 
 
 class JobView(APIView):
+    """Requests to `/jobs/{job_id}`."""
+
     @extend_schema(operation_id="jobs_show", parameters=[FIELDS], responses={200: JobSerializer, **PROBLEMS})
     def get(self, request: Request, job_id: str) -> Response:
         """Show a job.
@@ -128,7 +132,7 @@ class JobView(APIView):
 
 
 def _act(request: Request, job_id: str, service: services.Wish) -> Response:
-    """POST /jobs/{id}:ACTION: writes what is wanted; 202, or 200 for a job that is final already."""
+    """Write the desired state of a job. Return it with 202, or 200 if it has ended already."""
     who = principal(request)
     job = selectors.job_of(who, job_id)
     check_may_write(who, job.team_id)
@@ -141,6 +145,8 @@ ACTION_ANSWERS = {200: JobSerializer, 202: JobSerializer, **PROBLEMS}
 
 
 class CancelView(APIView):
+    """Requests to `/jobs/{job_id}:cancel`."""
+
     @extend_schema(operation_id="jobs_cancel", parameters=[IF_MATCH], request=None, responses=ACTION_ANSWERS)
     def post(self, request: Request, job_id: str) -> Response:
         """Cancel a job.
@@ -151,6 +157,8 @@ class CancelView(APIView):
 
 
 class PauseView(APIView):
+    """Requests to `/jobs/{job_id}:pause`."""
+
     @extend_schema(
         operation_id="jobs_pause",
         parameters=[IF_MATCH],
@@ -167,6 +175,8 @@ class PauseView(APIView):
 
 
 class ResumeView(APIView):
+    """Requests to `/jobs/{job_id}:resume`."""
+
     @extend_schema(
         operation_id="jobs_resume",
         parameters=[IF_MATCH],
@@ -183,6 +193,8 @@ class ResumeView(APIView):
 
 
 class ForkView(APIView):
+    """Requests to `/jobs/{job_id}:fork`."""
+
     @extend_schema(
         operation_id="jobs_fork",
         parameters=IDEMPOTENT_JOBS,
@@ -203,6 +215,8 @@ class ForkView(APIView):
 
 
 class RetryView(APIView):
+    """Requests to `/jobs/{job_id}:retry`."""
+
     @extend_schema(
         operation_id="jobs_retry",
         parameters=IDEMPOTENT_JOBS,
@@ -234,7 +248,7 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
             submission.validate_submission(principal(request), team, written, original), key, quotas.check
         )
     except (Invalid, Conflict):
-        # What was accepted once is answered again, whatever has become of the clusters and data it names.
+        # An accepted submission is answered again, even if its cluster or data no longer exist.
         before = services.replayed(team, key, written) if key else None
         if before is None:
             raise
@@ -255,12 +269,12 @@ def _created(job: Job, *, replayed: bool) -> Response:
 
 def _etag(job: Job) -> str:
     progress = getattr(job, "progress", None)
-    told = int(progress.updated_at.timestamp() * 1000) if progress else 0
-    return f'W/"{job.version}-{job.event_seq}-{told}"'
+    reported_at = int(progress.updated_at.timestamp() * 1000) if progress else 0
+    return f'W/"{job.version}-{job.event_seq}-{reported_at}"'
 
 
 def _is_unchanged(job: Job, tag: str) -> bool:
-    """A job that trains reports all the time; what somebody decided upon is its state and what is wanted of it."""
+    """Return whether status and desired state are those of the ETag. Progress and events do not count."""
     return tag.startswith(f'W/"{job.version}-')
 
 

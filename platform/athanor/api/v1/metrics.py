@@ -27,7 +27,7 @@ from athanor.jobs.models import Job
 from athanor.telemetry import curves, pyramid
 from athanor.telemetry.codec import Matrix
 
-MOST_NUMBERS = 500_000  # points of all curves of one answer, about ten megabytes
+MOST_NUMBERS = 500_000  # points of all curves of one response, about ten megabytes
 POINTS_HELP = "Most points of each series; as many as the chart is wide in pixels are enough."
 POINTS = WholeNumber("points", POINTS_HELP, lowest=LEAST_POINTS, highest=MOST_POINTS, default=500)
 AFTER_STEP = WholeNumber("after_step", "Only steps after this one.", lowest=-1, default=-1)
@@ -41,6 +41,8 @@ ATTEMPT = WholeNumber(
 
 
 class MetricsView(APIView):
+    """Requests to `/jobs/{job_id}/metrics`."""
+
     @extend_schema(
         operation_id="jobs_metrics",
         parameters=[
@@ -89,6 +91,8 @@ class MetricsView(APIView):
 
 
 class MetricsQueryView(APIView):
+    """Requests to `/metrics:query`."""
+
     @extend_schema(
         operation_id="metrics_query",
         request=QuerySerializer,
@@ -138,7 +142,7 @@ class MetricsQueryView(APIView):
 
 
 def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
-    """Those named, in that order, or the newest of those that match. Raises NotFound for one they may not see."""
+    """Return the named jobs in their order, or the newest that match. Raises NotFound for an invisible one."""
     if ("jobs" in sent) == ("filters" in sent):
         detail = "name either jobs or filters"
         raise Invalid("invalid", detail, remedy=detail, problems=(FieldProblem("/jobs", "choice", detail),))

@@ -1,4 +1,4 @@
-"""/admin: what platform administrators watch and fix. Shows ids of other teams' jobs, and nothing else of them."""
+"""/admin: background reconcilers and orphaned objects. Of other teams' jobs it contains ids only."""
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -23,6 +23,8 @@ from athanor.operations import orphans, sweepers
 
 
 class SweepersView(APIView):
+    """Requests to `/admin/sweepers`."""
+
     @extend_schema(
         operation_id="admin_sweepers",
         responses={200: page_serializer("SweeperPage", SweeperSerializer), **PROBLEMS},
@@ -38,6 +40,8 @@ class SweepersView(APIView):
 
 
 class OrphansView(APIView):
+    """Requests to `/admin/orphans`."""
+
     @extend_schema(
         operation_id="admin_orphans",
         responses={200: OrphansSerializer, **PROBLEMS},
@@ -53,6 +57,8 @@ class OrphansView(APIView):
 
 
 class OrphanCancelView(APIView):
+    """Requests to `/admin/orphans:cancel`."""
+
     @extend_schema(
         operation_id="admin_orphan_cancel",
         request=ObjectSerializer,
@@ -71,6 +77,8 @@ class OrphanCancelView(APIView):
 
 
 class OrphanObserveView(APIView):
+    """Requests to `/admin/orphans:observe`."""
+
     @extend_schema(
         operation_id="admin_orphan_observe",
         request=AttemptIdSerializer,
@@ -88,6 +96,7 @@ class OrphanObserveView(APIView):
 
 
 def operator(request: Request) -> Principal:
+    """Return the caller. Raises Forbidden without the permission to operate the platform."""
     who = principal(request)
     check_platform(who, Permission.OPERATE)
     return who

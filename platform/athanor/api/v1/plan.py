@@ -18,6 +18,8 @@ from athanor.specs.v1 import JobSpec
 
 
 class PlanView(APIView):
+    """Requests to `/jobs:plan`."""
+
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
     @extend_schema(

@@ -1,4 +1,4 @@
-"""/prices and /series: what slots cost and what carbon their grid has, for all to read and administrators to say."""
+"""/prices and /series: prices of slots and the carbon intensity of their grid. Administrators change them."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -48,13 +48,18 @@ DAYS = 7
 
 
 class CsvParser(BaseParser):
+    """CSV as text."""
+
     media_type = "text/csv"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """Return the first MOST_BYTES + 1 bytes of the body as text."""
         return stream.read(MOST_BYTES + 1).decode(errors="replace")
 
 
 class PricesView(APIView):
+    """Requests to `/prices`."""
+
     @extend_schema(
         operation_id="prices_list", responses={200: page_serializer("PricePage", PriceSerializer), **PROBLEMS}
     )
@@ -68,6 +73,8 @@ class PricesView(APIView):
 
 
 class PoolPriceView(APIView):
+    """Requests to `/prices/{pool_id}`."""
+
     @extend_schema(
         operation_id="prices_change",
         parameters=[IF_MATCH],
@@ -97,6 +104,8 @@ class PoolPriceView(APIView):
 
 
 class SeriesListView(APIView):
+    """Requests to `/series`."""
+
     @extend_schema(
         operation_id="series_list",
         responses={200: page_serializer("PriceSeriesPage", PriceSeriesSerializer), **PROBLEMS},
@@ -131,6 +140,8 @@ class SeriesListView(APIView):
 
 
 class SeriesView(APIView):
+    """Requests to `/series/{series_id}`."""
+
     @extend_schema(operation_id="series_show", responses={200: PriceSeriesSerializer, **PROBLEMS})
     def get(self, request: Request, series_id: str) -> Response:
         """Show a series.
@@ -149,6 +160,8 @@ class SeriesView(APIView):
 
 
 class SeriesFetchView(APIView):
+    """Requests to `/series/{series_id}:fetch`."""
+
     @extend_schema(
         operation_id="series_fetch",
         request=None,
@@ -165,6 +178,8 @@ class SeriesFetchView(APIView):
 
 
 class SeriesPointsView(APIView):
+    """Requests to `/series/{series_id}/points`."""
+
     parser_classes = (JSONParser, CsvParser)
 
     @extend_schema(

@@ -1,4 +1,4 @@
-"""Profiles of a job: ask for one while it runs, list them. Their traces are artifacts, downloaded as such."""
+"""Profiles of a job: request one while it runs, list them. Their traces are downloaded as artifacts."""
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -16,6 +16,8 @@ from athanor.jobs.selectors import job_of
 
 
 class ProfileView(APIView):
+    """Requests to `/jobs/{job_id}:profile`."""
+
     @extend_schema(
         operation_id="jobs_profile",
         parameters=IDEMPOTENT,
@@ -39,6 +41,8 @@ class ProfileView(APIView):
 
 
 class ProfilesView(APIView):
+    """Requests to `/jobs/{job_id}/profiles`."""
+
     @extend_schema(
         operation_id="jobs_profiles", responses={200: page_serializer("ProfilePage", ProfileSerializer), **PROBLEMS}
     )

@@ -1,4 +1,4 @@
-"""/projects: what a team's jobs are kept under."""
+"""/projects: groups of a team's jobs."""
 
 from typing import Any
 
@@ -23,6 +23,8 @@ from athanor.jobs.models import Project
 
 
 class ProjectsView(APIView):
+    """Requests to `/projects`."""
+
     @extend_schema(
         operation_id="projects_list",
         parameters=[
@@ -71,6 +73,8 @@ class ProjectsView(APIView):
 
 
 class ProjectView(APIView):
+    """Requests to `/projects/{project_id}`."""
+
     @extend_schema(operation_id="projects_show", responses={200: ProjectSerializer, **PROBLEMS})
     def get(self, request: Request, project_id: str) -> Response:
         """Show a project.

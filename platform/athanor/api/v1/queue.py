@@ -1,4 +1,4 @@
-"""/queue: who waits for which pool, why, and until about when. Of other teams' jobs members see only sums."""
+"""/queue: waiting jobs by pool, why they wait, and start estimates. Members see only sums of other teams' jobs."""
 
 from typing import Any
 
@@ -26,6 +26,8 @@ LIMIT = WholeNumber("limit", "Most jobs of each pool.", lowest=1, highest=MOST, 
 
 
 class QueueView(APIView):
+    """Requests to `/queue`."""
+
     @extend_schema(
         operation_id="queue_show",
         parameters=[

@@ -1,4 +1,4 @@
-"""/quotas: the tree, what is used of it, and what changes it. Members of a team see its path; of others only sums."""
+"""/quotas: the quota tree, its use, previews and changes. Members see the path of their teams, with sums of others."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import parse_body
+from athanor.api.bodies import parse_body, parse_document
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
 from athanor.api.parameters import WholeNumber
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
@@ -35,6 +35,8 @@ MOST_DAYS = 366
 
 
 class QuotasView(APIView):
+    """Requests to `/quotas`."""
+
     parser_classes = PARSERS
 
     @extend_schema(operation_id="quotas_show", responses={200: QuotasSerializer, **PROBLEMS})
@@ -57,7 +59,7 @@ class QuotasView(APIView):
         Applies the changes in order, all of them or none. They take effect immediately; running jobs above a new
         limit are not stopped. For platform administrators."""
         who = manager(request)
-        document = parse_body(request, ChangesDocument, code="invalid_quotas", name="changes")
+        document = parse_document(request, ChangesDocument, "invalid_quotas", "changes")
         services.change_tree(partial(changes.changed, changes=document.changes), who.user, _unchanged(request))
         return _tree_response(request)
 
@@ -73,12 +75,14 @@ class QuotasView(APIView):
         Makes the tree equal to the document. Groups that are left out are removed; teams that are left out stay as
         they are. For platform administrators."""
         who = manager(request)
-        document = parse_body(request, TreeDocument, code="invalid_quotas", name="tree")
+        document = parse_document(request, TreeDocument, "invalid_quotas", "tree")
         services.change_tree(partial(changes.declared, document=document), who.user, _unchanged(request))
         return _tree_response(request)
 
 
 class QuotaDocumentView(APIView):
+    """Requests to `/quotas/document`."""
+
     @extend_schema(
         operation_id="quotas_document",
         responses={200: TreeDocument, **PROBLEMS},
@@ -99,6 +103,8 @@ class QuotaDocumentView(APIView):
 
 
 class QuotaPreviewView(APIView):
+    """Requests to `/quotas:preview`."""
+
     parser_classes = PARSERS
 
     @extend_schema(
@@ -120,6 +126,8 @@ DAYS = WholeNumber("days", "Number of days, today included.", lowest=1, highest=
 
 
 class QuotaUsageView(APIView):
+    """Requests to `/quotas/usage`."""
+
     @extend_schema(
         operation_id="quotas_usage",
         parameters=[DAYS.documented],
@@ -137,6 +145,8 @@ class QuotaUsageView(APIView):
 
 
 class AdmissionSettingsView(APIView):
+    """Requests to `/quotas/settings`."""
+
     @extend_schema(operation_id="quotas_settings", responses={200: AdmissionSettingsSerializer, **PROBLEMS})
     def get(self, request: Request) -> Response:
         """Show the admission settings.
@@ -166,18 +176,20 @@ class AdmissionSettingsView(APIView):
 
 
 def manager(request: Request) -> Principal:
+    """Return the caller. Raises Forbidden without the permission to manage quotas."""
     who = principal(request)
     check_platform(who, Permission.MANAGE_QUOTAS)
     return who
 
 
 def sees_all(who: Principal) -> bool:
+    """Return whether the caller may see the complete tree."""
     return Permission.OVERSEE in who.platform
 
 
 def _proposed_tree(request: Request) -> Any:
     """Return the function that turns the current tree into the proposed one."""
-    document = parse_body(request, ProposalDocument, code="invalid_quotas", name="proposal")
+    document = parse_document(request, ProposalDocument, "invalid_quotas", "proposal")
     if (document.organisation is None) == (not document.changes):
         detail = "give either changes or organisation (a whole tree), not both and not neither"
         raise Invalid(
@@ -189,7 +201,7 @@ def _proposed_tree(request: Request) -> Any:
 
 
 def _serialize_node(row: quotas.Shown) -> dict[str, Any]:
-    """What QuotaNodeSerializer describes."""
+    """Return a node as QuotaNodeSerializer represents it."""
     node = row.node
     return {
         "id": node.id,
@@ -210,7 +222,7 @@ def _serialize_node(row: quotas.Shown) -> dict[str, Any]:
 
 
 def visible(who: Principal, tree: Tree) -> set[str]:
-    """Ids of the nodes that they see."""
+    """Return the ids of the nodes that the caller may see."""
     return {*tree} if sees_all(who) else quotas.seen_by(tree, who.team_ids)
 
 
@@ -230,7 +242,7 @@ def _tree_response(request: Request) -> Response:
 
 
 def _tag(version: int, data: Any = "") -> str:
-    """What somebody decided upon is the tree; the rest of the tag is for what jobs use of it."""
+    """Return an ETag whose first part changes with the tree only, not with its use: If-Match compares it."""
     return f'W/"{version}-{compute_etag(data)[3:]}'
 
 

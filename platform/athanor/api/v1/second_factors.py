@@ -25,6 +25,8 @@ from athanor.api.v1.serializers.session import PasskeyOptionsSerializer
 
 
 class SecondFactorsView(AccountView):
+    """Requests to `/second-factors`."""
+
     @extend_schema(operation_id="second_factors_show", responses={200: SecondFactorsSerializer, **PROBLEMS})
     def get(self, request: Request) -> Response:
         """Show your second factors.
@@ -44,6 +46,8 @@ class SecondFactorsView(AccountView):
 
 
 class AppBeginView(AccountView):
+    """Requests to `/second-factors/authenticator-app:begin`."""
+
     @extend_schema(
         operation_id="second_factors_app_begin",
         request=PasswordConfirmationSerializer,
@@ -59,6 +63,8 @@ class AppBeginView(AccountView):
 
 
 class AppConfirmView(AccountView):
+    """Requests to `/second-factors/authenticator-app:confirm`."""
+
     @extend_schema(
         operation_id="second_factors_app_confirm",
         request=AppCodeSerializer,
@@ -74,6 +80,8 @@ class AppConfirmView(AccountView):
 
 
 class AppRemoveView(AccountView):
+    """Requests to `/second-factors/authenticator-app:remove`."""
+
     @extend_schema(
         operation_id="second_factors_app_remove",
         request=PasswordConfirmationSerializer,
@@ -89,6 +97,8 @@ class AppRemoveView(AccountView):
 
 
 class RecoveryCodesView(AccountView):
+    """Requests to `/second-factors/recovery-codes:generate`."""
+
     @extend_schema(
         operation_id="second_factors_recovery_codes",
         request=PasswordConfirmationSerializer,
@@ -102,6 +112,8 @@ class RecoveryCodesView(AccountView):
 
 
 class PasskeyBeginView(AccountView):
+    """Requests to `/second-factors/passkeys:begin`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_begin",
         request=PasswordConfirmationSerializer,
@@ -115,6 +127,8 @@ class PasskeyBeginView(AccountView):
 
 
 class PasskeysView(AccountView):
+    """Requests to `/second-factors/passkeys`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_add",
         parameters=IDEMPOTENT,
@@ -138,6 +152,8 @@ class PasskeysView(AccountView):
 
 
 class PasskeyView(AccountView):
+    """Requests to `/second-factors/passkeys/{passkey_id}`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_rename",
         request=PasskeyNameSerializer,
@@ -152,6 +168,8 @@ class PasskeyView(AccountView):
 
 
 class PasskeyRemoveView(AccountView):
+    """Requests to `/second-factors/passkeys/{passkey_id}:remove`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_remove",
         request=PasswordConfirmationSerializer,

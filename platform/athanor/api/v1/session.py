@@ -1,4 +1,4 @@
-"""/session: the dashboard signs in and out."""
+"""/session: sign in and out of the dashboard."""
 
 from typing import Any
 
@@ -30,6 +30,8 @@ from athanor.core.errors import Unauthenticated
 
 
 class SessionView(APIView):
+    """Requests to `/session`."""
+
     authentication_classes = (DashboardSessionAuthentication,)
     answers_without_second_factor = True
     permission_classes = (AllowAny,)

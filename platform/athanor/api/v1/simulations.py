@@ -1,4 +1,4 @@
-"""/simulations: what quotas and settings would do to real or made-up jobs. For platform administrators and auditors."""
+"""/simulations: replays of real or generated jobs against proposed quotas and settings."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import parse_body
+from athanor.api.bodies import parse_document
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
@@ -22,6 +22,8 @@ from athanor.operations.simulations import SimulationRequest, SimulationResult
 
 
 class SimulationsView(APIView):
+    """Requests to `/simulations`."""
+
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
     @extend_schema(
@@ -49,13 +51,15 @@ class SimulationsView(APIView):
         background worker runs it: read it by its id until its state is `done` or `failed`. For platform
         administrators and auditors."""
         who = _overseer(request)
-        asked = parse_body(request, SimulationRequest, code="invalid_simulation", name="simulation")
+        asked = parse_document(request, SimulationRequest, "invalid_simulation", "simulation")
         return run_idempotently(
             request, lambda: Response(_serialize_simulation(simulations.ask(asked, who.user)), status=202)
         )
 
 
 class SimulationView(APIView):
+    """Requests to `/simulations/{simulation_id}`."""
+
     @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **PROBLEMS})
     def get(self, request: Request, simulation_id: str) -> Response:
         """Show a simulation.

@@ -1,4 +1,4 @@
-"""From the body of a request to a submission that is validated and authorised; shared by submit, plan and fork."""
+"""Validate and authorise a submission; for submit, plan, fork and retry."""
 
 from typing import Any
 
@@ -16,12 +16,13 @@ from athanor.specs.validation import parse_spec
 
 
 def team_of_spec(who: Principal, written: Any) -> Team:
+    """Return the team that a spec names, or the only team of the caller. Raises Invalid or Forbidden."""
     name = written.get("team") if isinstance(written, dict) else None
     return team_to_write(who, name if isinstance(name, str) else None)
 
 
 def validate_submission(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
-    """Raises Invalid with every problem that can be seen at once."""
+    """Return the validated submission. Raises Invalid with all problems that are found."""
     spec = parse_spec(written)
     problems = []
     pool = None
@@ -65,7 +66,7 @@ def validate_submission(who: Principal, team: Team, written: Any, forked_from: J
 
 
 def apply_merge_patch(original: Any, changes: Any) -> Any:
-    """RFC 7396 JSON merge patch."""
+    """Return `original` with the JSON merge patch applied (RFC 7396)."""
     if not isinstance(changes, dict):
         return changes
     result = dict(original) if isinstance(original, dict) else {}

@@ -1,4 +1,4 @@
-"""/teams/{id}/secrets: set and forgotten; no answer holds a value."""
+"""/teams/{id}/secrets: set and delete secrets. No response contains a value."""
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -16,6 +16,8 @@ from athanor.artifacts import team_secrets
 
 
 class SecretsView(APIView):
+    """Requests to `/teams/{team_id}/secrets`."""
+
     @extend_schema(
         operation_id="secrets_list", responses={200: page_serializer("SecretPage", SecretSerializer), **PROBLEMS}
     )
@@ -50,6 +52,8 @@ class SecretsView(APIView):
 
 
 class SecretView(APIView):
+    """Requests to `/secrets/{secret_id}`."""
+
     @extend_schema(
         operation_id="secrets_change", request=SecretChangesSerializer, responses={200: SecretSerializer, **PROBLEMS}
     )

@@ -56,6 +56,8 @@ from athanor.quotas.selectors import teams_with_leaves
 
 
 class TeamsView(APIView):
+    """Requests to `/teams`."""
+
     @extend_schema(operation_id="teams_list", responses={200: page_serializer("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
         """List your teams.
@@ -87,6 +89,8 @@ class TeamsView(APIView):
 
 
 class TeamView(APIView):
+    """Requests to `/teams/{team_id}`."""
+
     @extend_schema(operation_id="teams_show", responses={200: TeamSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
         """Show a team.
@@ -127,6 +131,8 @@ class TeamView(APIView):
 
 
 class MembersView(APIView):
+    """Requests to `/teams/{team_id}/members`."""
+
     @extend_schema(
         operation_id="members_list", responses={200: page_serializer("MemberPage", MemberSerializer), **PROBLEMS}
     )
@@ -161,6 +167,8 @@ class MembersView(APIView):
 
 
 class MemberView(APIView):
+    """Requests to `/teams/{team_id}/members/{user_id}`."""
+
     @extend_schema(operation_id="members_show", responses={200: MemberSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str, user_id: str) -> Response:
         """Show a member of a team.
@@ -204,6 +212,8 @@ class MemberView(APIView):
 
 
 class MemberTokensView(APIView):
+    """Requests to `/teams/{team_id}/members/{user_id}/tokens:revoke-all`."""
+
     @extend_schema(
         operation_id="members_revoke_tokens",
         request=None,
@@ -221,6 +231,8 @@ class MemberTokensView(APIView):
 
 
 class InvitationsView(APIView):
+    """Requests to `/teams/{team_id}/invitations`."""
+
     @extend_schema(
         operation_id="invitations_list",
         responses={200: page_serializer("InvitationPage", InvitationSerializer), **PROBLEMS},
@@ -262,6 +274,8 @@ class InvitationsView(APIView):
 
 
 class InvitationView(APIView):
+    """Requests to `/invitations/{invitation_id}`."""
+
     @extend_schema(operation_id="invitations_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, invitation_id: str) -> Response:
         """Revoke an invitation.
@@ -276,6 +290,8 @@ class InvitationView(APIView):
 
 
 class OffersView(APIView):
+    """Requests to `/invitations`."""
+
     @extend_schema(
         operation_id="offers_list", responses={200: page_serializer("OfferPage", OfferSerializer), **PROBLEMS}
     )
@@ -287,6 +303,8 @@ class OffersView(APIView):
 
 
 class OfferAcceptView(APIView):
+    """Requests to `/invitations/{invitation_id}:accept`."""
+
     @extend_schema(
         operation_id="offers_accept",
         parameters=IDEMPOTENT,
@@ -303,6 +321,8 @@ class OfferAcceptView(APIView):
 
 
 class OfferDeclineView(APIView):
+    """Requests to `/invitations/{invitation_id}:decline`."""
+
     @extend_schema(operation_id="offers_decline", request=None, responses={204: None, **PROBLEMS})
     def post(self, request: Request, invitation_id: str) -> Response:
         """Decline an invitation offered to you.
@@ -314,7 +334,7 @@ class OfferDeclineView(APIView):
 
 
 class AcceptView(APIView):
-    """Open to who has no account yet: the invitation's token is what lets them in."""
+    """Requests to `/invitations:accept`. The token of the invitation authenticates them."""
 
     permission_classes = (AllowAny,)
 
@@ -344,6 +364,8 @@ class AcceptView(APIView):
 
 
 class ServiceAccountsView(APIView):
+    """Requests to `/teams/{team_id}/service-accounts`."""
+
     @extend_schema(
         operation_id="service_accounts_list",
         responses={200: page_serializer("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
@@ -380,6 +402,8 @@ class ServiceAccountsView(APIView):
 
 
 class ServiceAccountView(APIView):
+    """Requests to `/service-accounts/{account_id}`."""
+
     @extend_schema(operation_id="service_accounts_retire", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, account_id: str) -> Response:
         """Retire a service account.
@@ -392,6 +416,8 @@ class ServiceAccountView(APIView):
 
 
 class ServiceAccountTokensView(APIView):
+    """Requests to `/service-accounts/{account_id}/tokens`."""
+
     @extend_schema(
         operation_id="service_accounts_token",
         parameters=IDEMPOTENT,
@@ -424,13 +450,13 @@ def _joined(row: Membership) -> Response:
 
 
 def _seen(who: Principal, team_id: str) -> Any:
-    """A team that they belong to, or manage."""
+    """Return a team that the caller belongs to or manages."""
     permission = Permission.MANAGE_TEAMS if Permission.MANAGE_TEAMS in who.platform else Permission.VIEW
     return team_for(who, permission, team_id)
 
 
 def _consenting(who: Principal) -> User:
-    """The user, if they ask themselves or by a token that may manage memberships."""
+    """Return the user of a session, or of a token that may manage memberships."""
     if who.scopes is not None and Scope.ADMIN not in who.scopes:
         raise Forbidden(
             "scope_missing",

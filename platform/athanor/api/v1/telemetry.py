@@ -25,6 +25,8 @@ RANK = WholeNumber("rank", "Only lines of this rank; -1 is the agent of a node."
 
 
 class LogsView(APIView):
+    """Requests to `/jobs/{job_id}/logs`."""
+
     @extend_schema(
         operation_id="jobs_logs",
         parameters=[
@@ -79,6 +81,8 @@ class LogsView(APIView):
 
 
 class OutputView(APIView):
+    """Requests to `/jobs/{job_id}/attempts/{attempt_number}/output`."""
+
     @extend_schema(
         operation_id="jobs_attempt_output",
         parameters=[

@@ -1,4 +1,4 @@
-"""/tokens: of the caller, for pipelines and the command line; and what service accounts' tokens share with them."""
+"""/tokens: the caller's tokens for pipelines and the command line; parts of those of service accounts."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,6 +30,8 @@ from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
 class TokensView(APIView):
+    """Requests to `/tokens`."""
+
     @extend_schema(
         operation_id="tokens_list",
         parameters=PAGE_PARAMETERS,
@@ -72,6 +74,8 @@ class TokensView(APIView):
 
 
 class TokensRevokeAllView(APIView):
+    """Requests to `/tokens:revoke-all`."""
+
     @extend_schema(
         operation_id="tokens_revoke_all",
         request=None,
@@ -86,6 +90,8 @@ class TokensRevokeAllView(APIView):
 
 
 class TokenView(APIView):
+    """Requests to `/tokens/{token_id}`."""
+
     @extend_schema(operation_id="tokens_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, token_id: str) -> Response:
         """Revoke a token.
@@ -98,6 +104,8 @@ class TokenView(APIView):
 
 
 class TokenRotateView(APIView):
+    """Requests to `/tokens/{token_id}:rotate`."""
+
     @extend_schema(
         operation_id="tokens_rotate",
         parameters=IDEMPOTENT,
@@ -144,6 +152,7 @@ def narrowed(who: Principal, asked: dict[str, Any]) -> tuple[list[Scope], dateti
 
 
 def issued(row: ApiToken, token: str) -> Response:
+    """Return the response that contains a new token."""
     return Response({**TokenSerializer(row).data, "token": token}, status=201)
 
 

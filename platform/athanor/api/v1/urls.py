@@ -1,3 +1,5 @@
+"""Addresses of the REST API."""
+
 from django.urls import path, register_converter
 
 from athanor.api.v1 import (
@@ -39,9 +41,11 @@ class PublicId:
     regex = r"[A-Za-z0-9_]{1,60}"
 
     def to_python(self, value: str) -> str:
+        """Return the id as it is."""
         return value
 
     def to_url(self, value: str) -> str:
+        """Return the id as it is."""
         return value
 
 

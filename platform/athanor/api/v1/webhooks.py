@@ -1,4 +1,4 @@
-"""/webhooks and /deliveries: addresses that are told of a team's events, and how that went."""
+"""/webhooks and /deliveries: addresses that a team's events are sent to, and the results."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,8 @@ TYPES_HELP = "themselves and what lies below them: job, job.status, job.status.f
 
 
 class WebhooksView(APIView):
+    """Requests to `/webhooks`."""
+
     @extend_schema(
         operation_id="webhooks_list", responses={200: page_serializer("WebhookPage", WebhookSerializer), **PROBLEMS}
     )
@@ -68,6 +70,8 @@ class WebhooksView(APIView):
 
 
 class WebhookView(APIView):
+    """Requests to `/webhooks/{webhook_id}`."""
+
     @extend_schema(operation_id="webhooks_show", responses={200: WebhookSerializer, **PROBLEMS})
     def get(self, request: Request, webhook_id: str) -> Response:
         """Show a webhook.
@@ -102,6 +106,8 @@ class WebhookView(APIView):
 
 
 class WebhookTestView(APIView):
+    """Requests to `/webhooks/{webhook_id}:test`."""
+
     @extend_schema(
         operation_id="webhooks_test",
         parameters=IDEMPOTENT,
@@ -121,6 +127,8 @@ class WebhookTestView(APIView):
 
 
 class WebhookSecretView(APIView):
+    """Requests to `/webhooks/{webhook_id}:rotate_secret`."""
+
     @extend_schema(
         operation_id="webhooks_rotate_secret",
         parameters=IDEMPOTENT,
@@ -144,6 +152,8 @@ class WebhookSecretView(APIView):
 
 
 class DeliveriesView(APIView):
+    """Requests to `/webhooks/{webhook_id}/deliveries`."""
+
     @extend_schema(
         parameters=PAGE_PARAMETERS,
         operation_id="deliveries_list",
@@ -159,6 +169,8 @@ class DeliveriesView(APIView):
 
 
 class DeliveryView(APIView):
+    """Requests to `/deliveries/{delivery_id}`."""
+
     @extend_schema(operation_id="deliveries_show", responses={200: FullDeliverySerializer, **PROBLEMS})
     def get(self, request: Request, delivery_id: str) -> Response:
         """Show a delivery.
@@ -168,6 +180,8 @@ class DeliveryView(APIView):
 
 
 class RedeliverView(APIView):
+    """Requests to `/deliveries/{delivery_id}:redeliver`."""
+
     @extend_schema(
         operation_id="deliveries_redeliver",
         parameters=IDEMPOTENT,

@@ -42,10 +42,12 @@ class StoredSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field(StoredFileSerializer(many=True))
     def get_files(self, row: Checkpoint | Artifact) -> list[dict[str, Any]]:
+        """Return the files of the manifest, none if it is not authentic."""
         manifest = self._manifest(row)
         return [{"path": file.path, "size": file.size} for file in manifest.files] if manifest else []
 
     def get_authentic(self, row: Checkpoint | Artifact) -> bool:
+        """Return whether the manifest is authentic."""
         return self._manifest(row) is not None
 
     def _manifest(self, row: Checkpoint | Artifact) -> Manifest | None:
@@ -81,6 +83,7 @@ class CheckpointSerializer(StoredSerializer):
     )
 
     def get_world_size(self, row: Checkpoint) -> int | None:
+        """Return the number of ranks that wrote the checkpoint, None if the manifest is not authentic."""
         manifest = self._manifest(row)
         return manifest.world_size if isinstance(manifest, CheckpointManifest) else None
 

@@ -1,4 +1,4 @@
-"""The shapes of clusters, their nodes and examinations on the wire."""
+"""Serializers of clusters, their pools, nodes and health checks."""
 
 from typing import Any
 
@@ -309,6 +309,7 @@ class NodeSerializer(serializers.Serializer[Node]):
     )
 
     def get_recent_jobs_hit(self, node: Node) -> int:
+        """Return the number of jobs with a recent incident on the node."""
         found: int = self.context["hit"].get(node.pk, 0)
         return found
 
@@ -321,6 +322,7 @@ class ActedNodeSerializer(NodeSerializer):
     )
 
     def get_notice(self, node: Node) -> str:
+        """Return why the cluster did not follow, empty if it did or was not asked."""
         return str(self.context["notice"])
 
 
@@ -381,7 +383,7 @@ def serialize_pools(pools: list[Pool]) -> list[Any]:
 
 
 def serialize_cluster(row: Cluster) -> dict[str, Any]:
-    """What everybody sees: a ClusterSerializer's."""
+    """Return a cluster as ClusterSerializer represents it, which every user may see."""
     groups = selectors.node_groups(row)
     counts = {state.value: sum(group.nodes for group in groups if group.state == state.value) for state in NodeState}
     probe = services.latest_probe(row)
@@ -402,6 +404,7 @@ def serialize_cluster(row: Cluster) -> dict[str, Any]:
 
 
 def serialize_full_cluster(row: Cluster, *, operates: bool) -> dict[str, Any]:
+    """Return a cluster as FullClusterSerializer represents it, with its setup for an operator."""
     shown = FullClusterSerializer(
         {
             **serialize_cluster(row),

@@ -7,6 +7,7 @@ from rest_framework import serializers
 
 
 def enum_values(members: Any) -> list[str]:
+    """Return the values of an enumeration."""
     return [member.value for member in members]
 
 

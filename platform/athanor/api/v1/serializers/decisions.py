@@ -31,9 +31,11 @@ class WholeDecisionSerializer(DecisionSerializer):
     decisions = serializers.SerializerMethodField(help_text="What was decided for each waiting job.")
 
     def get_snapshot(self, cycle: AdmissionCycle) -> dict[str, Any]:
+        """Return the stored snapshot as plain data."""
         return record.stored(cycle)[0]
 
     def get_decisions(self, cycle: AdmissionCycle) -> list[dict[str, Any]]:
+        """Return the stored decisions as plain data."""
         return record.stored(cycle)[1]
 
 

@@ -33,6 +33,7 @@ class DeletionSerializer(serializers.Serializer[Deletion]):
     )
 
     def get_deleted_by(self, row: Deletion) -> str:
+        """Return the username, empty if the account is gone."""
         return row.deleted_by.username if row.deleted_by else ""
 
 

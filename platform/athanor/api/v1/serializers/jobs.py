@@ -1,4 +1,4 @@
-"""The shapes of jobs on the wire."""
+"""Serializers of jobs, their attempts, events and progress."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -186,9 +186,11 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, attempt: Attempt) -> dict[str, str] | None:
+        """Return why the attempt ended, None while it has not."""
         return explain(attempt.reason, attempt.reason_detail, trains=attempt.job.resolved_spec["training"] is not None)
 
     def get_last_step(self, attempt: Attempt) -> int | None:
+        """Return the last step of the final report, None without one."""
         return attempt.end_report["last_step"] if attempt.end_report else None
 
 
@@ -253,17 +255,21 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, job: Job) -> dict[str, str] | None:
+        """Return why the job waits or ended, None without a reason."""
         return explain(job.reason, job.reason_detail, trains=job.resolved_spec["training"] is not None)
 
     def get_attempt_count(self, job: Job) -> int:
+        """Return the number of attempts."""
         return len(attempts_of(job))
 
     @extend_schema_field(ProgressSerializer(allow_null=True))
     def get_progress(self, job: Job) -> dict[str, Any] | None:
+        """Return the newest progress, None without one."""
         return serialize_progress(job)
 
     @extend_schema_field(BeforeAfterSerializer(allow_null=True))
     def get_validation_loss(self, job: Job) -> dict[str, float] | None:
+        """Return the first and the newest validation loss, None until there are both."""
         progress = _progress(job)
         if progress is None or progress.validation_first is None or progress.validation_last is None:
             return None
@@ -271,6 +277,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
     @extend_schema_field(LinksSerializer)
     def get_links(self, job: Job) -> dict[str, str]:
+        """Return the paths of the job and of what belongs to it."""
         base = f"/api/v1/jobs/{job.id}"
         parts = ("events", "metrics", "logs", "checkpoints", "artifacts")
         return {"self": base, **{part: f"{base}/{part}" for part in parts}}
@@ -343,17 +350,17 @@ class WaitSerializer(serializers.Serializer[Any]):
 
 
 def serialize_wait(job: Job) -> dict[str, Any] | None:
-    """What WaitSerializer describes; None for a job that does not wait, or that admission has not looked at."""
-    told = job.waiting
-    if job.status != JobStatus.QUEUED.value or not told:
+    """Return a job's wait as WaitSerializer describes it, None if it does not wait or no cycle has considered it."""
+    facts = job.waiting
+    if job.status != JobStatus.QUEUED.value or not facts:
         return None
-    blocker = told.get("blocker")
+    blocker = facts.get("blocker")
     return {
         "blocker": {"held_by": [], "own_jobs": [], **blocker} if blocker else None,
-        "unblocks": told.get("unblocks", ""),
-        "position": told.get("position") or None,
-        **{name: told.get(name) for name in ("of", "starts_in_seconds", "p50_seconds", "p90_seconds")},
-        **{name: _moment(told.get(name)) for name in ("at", "estimated_at")},
+        "unblocks": facts.get("unblocks", ""),
+        "position": facts.get("position") or None,
+        **{name: facts.get(name) for name in ("of", "starts_in_seconds", "p50_seconds", "p90_seconds")},
+        **{name: _moment(facts.get(name)) for name in ("at", "estimated_at")},
     }
 
 
@@ -381,10 +388,12 @@ class JobSerializer(JobSummarySerializer):
 
     @extend_schema_field(WaitSerializer(allow_null=True))
     def get_wait(self, job: Job) -> Any:
+        """Return what admission last found about a waiting job."""
         return serialize_wait(job)
 
     @extend_schema_field(TimingsSerializer)
     def get_timings(self, job: Job) -> dict[str, Any]:
+        """Return how long the parts of the run took, in seconds."""
         progress = _progress(job)
         measured = progress.timings if progress else {}
         return {
@@ -397,6 +406,7 @@ class JobSerializer(JobSummarySerializer):
         }
 
     def get_submission(self, job: Job) -> str | None:
+        """Return the script or manifest of the newest attempt that has one."""
         texts = [attempt.submission_text for attempt in attempts_of(job) if attempt.submission_text]
         return texts[-1] if texts else None
 
@@ -417,6 +427,7 @@ class ForkSerializer(RequestSerializer):
 
 
 def serialize_progress(job: Job) -> dict[str, Any] | None:
+    """Return the progress of a job, None without one or for a job that only prepares data."""
     progress = _progress(job)
     if progress is None:
         return None
@@ -429,7 +440,7 @@ def serialize_progress(job: Job) -> dict[str, Any] | None:
 
 
 def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
-    """What ProgressSerializer describes."""
+    """Return progress as ProgressSerializer describes it."""
     step = max(progress.step, 0)
     step_seconds = progress.values.get("time/step_seconds")
     return {

@@ -46,9 +46,11 @@ class ProfileSerializer(serializers.Serializer[Any]):
     )
 
     def get_artifact(self, row: Profile) -> str | None:
+        """Return the id of the artifact with the traces, None without one or if it was deleted."""
         return row.artifact.id if row.artifact and row.artifact.deletion_id is None else None
 
     def get_size_bytes(self, row: Profile) -> int | None:
+        """Return the size of the traces in bytes, None until they are stored."""
         return row.artifact.size_bytes if row.artifact else None
 
 

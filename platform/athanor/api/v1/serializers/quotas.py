@@ -85,7 +85,8 @@ class QuotaNodeSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field(NamedSerializer(allow_null=True))
     def get_team(self, node: dict[str, Any]) -> dict[str, str] | None:
-        return node["team"]  # type: ignore[no-any-return] # made by `node_data`
+        """Return the team of a leaf, None for other nodes."""
+        return node["team"]  # type: ignore[no-any-return] # made by `_serialize_node`
 
 
 class QuotasSerializer(serializers.Serializer[Any]):
@@ -121,6 +122,8 @@ class AdmissionSettingsSerializer(RequestSerializer, serializers.ModelSerializer
     )
 
     class Meta:
+        """The model and its fields."""
+
         model = AdmissionSettings
         fields = ("fair_share", "half_life_seconds", "age_step_seconds", "backfill", "preempt", "protected_seconds")
         extra_kwargs: ClassVar[dict[str, dict[str, str]]] = {

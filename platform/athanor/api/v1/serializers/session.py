@@ -82,6 +82,7 @@ class SecondFactorSerializer(serializers.Serializer[Any]):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Require exactly one of the fields."""
         if len(attrs) != 1:
             raise serializers.ValidationError("give either code or passkey")
         return attrs
