@@ -87,6 +87,30 @@ class DocumentedSchema(AutoSchema):
         return meta
 
 
+def describe_responses(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Describe successful responses by their components: a hook of drf-spectacular for the finished document.
+
+    A response of an operation that has a description of its own keeps it.
+    """
+    schemas = result["components"]["schemas"]
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if status == "204":
+                    response["description"] = "No response body."
+                elif status.startswith("2") and not response.get("description"):
+                    response["description"] = _description_of(response, schemas)
+    return result
+
+
+def _description_of(response: dict[str, Any], schemas: dict[str, Any]) -> str:
+    for content in response.get("content", {}).values():
+        component = content["schema"].get("$ref", "").rpartition("/")[2]
+        if component:
+            return str(schemas[component].get("description", ""))
+    return ""
+
+
 def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Give components their examples: a hook of drf-spectacular, which calls it with the finished document.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -18,7 +18,12 @@ from athanor.api.pagination import paginated_response
 from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import Download
 from athanor.api.v1 import deletions
-from athanor.api.v1.serializers.artifacts import DOWNLOAD, ArtifactSerializer, CheckpointSerializer
+from athanor.api.v1.serializers.artifacts import (
+    ARTIFACT_DOWNLOAD,
+    CHECKPOINT_DOWNLOAD,
+    ArtifactSerializer,
+    CheckpointSerializer,
+)
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.artifacts import keys, manifests, selectors, services, storage
@@ -99,9 +104,7 @@ class ArtifactDownloadView(APIView):
         operation_id="artifacts_download",
         request=None,
         responses={
-            200: inline_serializer(
-                "ArtifactDownload", {"artifact": ArtifactSerializer(help_text="The artifact."), **DOWNLOAD}
-            ),
+            200: ARTIFACT_DOWNLOAD,
             **PROBLEMS,
         },
     )
@@ -123,9 +126,7 @@ class CheckpointDownloadView(APIView):
         operation_id="checkpoints_download",
         request=None,
         responses={
-            200: inline_serializer(
-                "CheckpointDownload", {"checkpoint": CheckpointSerializer(help_text="The checkpoint."), **DOWNLOAD}
-            ),
+            200: CHECKPOINT_DOWNLOAD,
             **PROBLEMS,
         },
     )
@@ -145,7 +146,10 @@ class ArchiveView(APIView):
 
     @extend_schema(
         operation_id="artifacts_archive",
-        responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **PROBLEMS},
+        responses={
+            (200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, description="The decrypted files."),
+            **PROBLEMS,
+        },
     )
     def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
         """Download an artifact as a tar archive.

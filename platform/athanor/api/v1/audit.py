@@ -3,7 +3,7 @@
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -53,7 +53,10 @@ class AuditExportView(APIView):
     @extend_schema(
         operation_id="audit_export",
         parameters=FILTERS,
-        responses={(200, "application/x-ndjson"): OpenApiTypes.STR, **PROBLEMS},
+        responses={
+            (200, "application/x-ndjson"): OpenApiResponse(OpenApiTypes.STR, description="Records as JSON lines."),
+            **PROBLEMS,
+        },
     )
     def get(self, request: Request) -> StreamingHttpResponse:
         """Export the audit trail.

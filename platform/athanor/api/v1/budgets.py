@@ -14,7 +14,7 @@ from typing import Any
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -40,7 +40,7 @@ from athanor.core import tenancy
 
 MOST_LINES = 1000
 AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="A time within the period. Without it, now.")
-CSV = {(200, "text/csv"): OpenApiTypes.STR}
+CSV = {(200, "text/csv"): OpenApiResponse(OpenApiTypes.STR, description="Rows as CSV, after a line of names.")}
 
 
 class BudgetsView(APIView):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -43,7 +43,11 @@ class SpecSchemaView(APIView):
     authentication_classes = ()
     permission_classes = ()
 
-    @extend_schema(operation_id="spec_schema", responses={200: OpenApiTypes.OBJECT}, auth=[])
+    @extend_schema(
+        operation_id="spec_schema",
+        responses={200: OpenApiResponse(OpenApiTypes.OBJECT, description="A JSON Schema.")},
+        auth=[],
+    )
     def get(self, request: Request) -> Response:
         """Get the JSON Schema of the job spec.
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -267,7 +267,11 @@ class PoolView(APIView):
     @extend_schema(
         operation_id="pools_put",
         request=PoolChangeSerializer,
-        responses={200: PoolSerializer, 201: PoolSerializer, **PROBLEMS},
+        responses={
+            200: OpenApiResponse(PoolSerializer, description="The changed pool."),
+            201: OpenApiResponse(PoolSerializer, description="The new pool."),
+            **PROBLEMS,
+        },
     )
     def put(self, request: Request, cluster_id: str, pool_name: str) -> Response:
         """Create or change a pool.

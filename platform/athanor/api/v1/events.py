@@ -5,8 +5,7 @@ from typing import Any
 
 from django.http import HttpResponseBase, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,6 +20,7 @@ from athanor.api.streams import reads
 from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
 from athanor.api.streams.subscription import LONG_POLLING, STREAMING, Subscription, open_subscription
 from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.events import EVENT_PAGE, TEAM_EVENT_PAGE
 from athanor.api.v1.serializers.jobs import EventSerializer
 from athanor.jobs import feed, selectors
 from athanor.jobs.models import JobEvent
@@ -77,15 +77,7 @@ class JobEventsView(EventFeedView):
         operation_id="jobs_events",
         parameters=[AFTER.documented, *PAGED],
         responses={
-            (200, "application/json"): inline_serializer(
-                "EventPage",
-                {
-                    "items": EventSerializer(many=True, help_text="Events in order."),
-                    "next_after": serializers.IntegerField(
-                        help_text="Send it as `after` for the next page: the `seq` of the last event."
-                    ),
-                },
-            ),
+            (200, "application/json"): EVENT_PAGE,
             **STREAM,
             **PROBLEMS,
         },
@@ -121,13 +113,7 @@ class EventsView(EventFeedView):
             *PAGED,
         ],
         responses={
-            (200, "application/json"): inline_serializer(
-                "TeamEventPage",
-                {
-                    "items": EventSerializer(many=True, help_text="Events in order."),
-                    "next_after": serializers.CharField(help_text="Send it as `after` for the next page."),
-                },
-            ),
+            (200, "application/json"): TEAM_EVENT_PAGE,
             **STREAM,
             **PROBLEMS,
         },

@@ -6,6 +6,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
+    OpenApiResponse,
     extend_schema,
 )
 from rest_framework.request import Request
@@ -141,7 +142,11 @@ def _act(request: Request, job_id: str, service: services.Wish) -> Response:
     return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
 
 
-ACTION_ANSWERS = {200: JobSerializer, 202: JobSerializer, **PROBLEMS}
+ACTION_ANSWERS = {
+    200: OpenApiResponse(JobSerializer, description="The job, which has ended already."),
+    202: OpenApiResponse(JobSerializer, description="The job. Its status follows what was requested."),
+    **PROBLEMS,
+}
 
 
 class CancelView(APIView):

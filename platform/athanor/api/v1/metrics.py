@@ -4,8 +4,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -16,10 +15,10 @@ from athanor.api.parameters import LARGEST_32, WholeNumber
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.metrics import (
     LEAST_POINTS,
+    METRICS,
+    METRICS_ANSWER,
     MOST_POINTS,
-    JobCurvesSerializer,
     QuerySerializer,
-    SeriesSerializer,
 )
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import selectors
@@ -53,18 +52,7 @@ class MetricsView(APIView):
             ATTEMPT.documented,
         ],
         responses={
-            200: inline_serializer(
-                "Metrics",
-                {
-                    "series": serializers.DictField(child=SeriesSerializer(), help_text="Series by name."),
-                    "last_step": serializers.IntegerField(
-                        help_text="Last step of the returned series; -1 if there is none."
-                    ),
-                    "names": serializers.ListField(
-                        child=serializers.CharField(), help_text="Names of all series that the job has."
-                    ),
-                },
-            ),
+            200: METRICS,
             **PROBLEMS,
         },
     )
@@ -97,18 +85,7 @@ class MetricsQueryView(APIView):
         operation_id="metrics_query",
         request=QuerySerializer,
         responses={
-            200: inline_serializer(
-                "MetricsAnswer",
-                {
-                    "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
-                    "points": serializers.IntegerField(
-                        help_text=(
-                            "Most points of each series in this response: fewer than requested if there are very many "
-                            "series."
-                        )
-                    ),
-                },
-            ),
+            200: METRICS_ANSWER,
             **PROBLEMS,
         },
     )

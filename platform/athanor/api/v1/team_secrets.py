@@ -1,6 +1,6 @@
 """/teams/{id}/secrets: set and delete secrets. No response contains a value."""
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -32,7 +32,11 @@ class SecretsView(APIView):
         operation_id="secrets_put",
         parameters=IDEMPOTENT,
         request=NewSecretSerializer,
-        responses={200: SecretSerializer, 201: SecretSerializer, **PROBLEMS},
+        responses={
+            200: OpenApiResponse(SecretSerializer, description="The secret, which has a new value."),
+            201: OpenApiResponse(SecretSerializer, description="The new secret."),
+            **PROBLEMS,
+        },
     )
     def post(self, request: Request, team_id: str) -> Response:
         """Set a secret.

@@ -1,7 +1,6 @@
 """/jobs/{id}/logs. Metrics are in metrics.py, events in events.py."""
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -9,7 +8,7 @@ from rest_framework.views import APIView
 from athanor.api.access import principal
 from athanor.api.parameters import LARGEST_32, WholeNumber
 from athanor.api.v1.serializers.common import PROBLEMS
-from athanor.api.v1.serializers.telemetry import LogLineSerializer, OutputSerializer
+from athanor.api.v1.serializers.telemetry import LOG_PAGE, OutputSerializer
 from athanor.backends.base import BackendUnavailable
 from athanor.core.errors import Invalid, Unavailable
 from athanor.dispatch import output
@@ -38,15 +37,7 @@ class LogsView(APIView):
             LIMIT.documented,
         ],
         responses={
-            200: inline_serializer(
-                "LogPage",
-                {
-                    "items": LogLineSerializer(many=True, help_text="Lines in order."),
-                    "next_after": serializers.IntegerField(
-                        help_text="Position up to which the log was searched. Send it as `after` for the next page."
-                    ),
-                },
-            ),
+            200: LOG_PAGE,
             **PROBLEMS,
         },
     )

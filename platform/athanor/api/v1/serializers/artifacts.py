@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from athanor.api.v1.serializers.common import build_serializer
 from athanor.artifacts import manifests
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.core.errors import Conflict
@@ -114,3 +115,15 @@ DOWNLOAD = {
     ),
     "expires_at": serializers.DateTimeField(help_text="Time until which the URLs work, ISO 8601 in UTC."),
 }
+
+ARTIFACT_DOWNLOAD = build_serializer(
+    "ArtifactDownload",
+    "What is needed to download an artifact.",
+    {"artifact": ArtifactSerializer(help_text="The artifact."), **DOWNLOAD},
+)
+
+CHECKPOINT_DOWNLOAD = build_serializer(
+    "CheckpointDownload",
+    "What is needed to download a checkpoint.",
+    {"checkpoint": CheckpointSerializer(help_text="The checkpoint."), **DOWNLOAD},
+)

@@ -11,6 +11,13 @@ def enum_values(members: Any) -> list[str]:
     return [member.value for member in members]
 
 
+def build_serializer(name: str, description: str, fields: dict[str, Any], **options: Any) -> Any:
+    """Return a serializer of these fields: the component `name` of the OpenAPI document, with this description."""
+    serializer = inline_serializer(name, fields, **options)
+    type(serializer).__doc__ = description
+    return serializer
+
+
 def page_serializer(name: str, item: type[serializers.Serializer[Any]]) -> Any:
     """Return the serializer of one page of a list, as `pagination.paginated_response` builds it.
 
@@ -22,7 +29,8 @@ def page_serializer(name: str, item: type[serializers.Serializer[Any]]) -> Any:
             allow_null=True, help_text="Send it as `cursor` for the next page. Null on the last page."
         ),
     }
-    return inline_serializer(name, fields)
+    component = item.__name__.removesuffix("Serializer")
+    return build_serializer(name, f"One page of a list of {component} objects.", fields)
 
 
 class NamedSerializer(serializers.Serializer[Any]):

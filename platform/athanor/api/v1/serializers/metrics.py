@@ -5,6 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from athanor.api.bodies import RequestSerializer
+from athanor.api.v1.serializers.common import build_serializer
 from athanor.jobs.states import JobStatus
 from athanor.telemetry import curves
 
@@ -125,3 +126,29 @@ class QuerySerializer(RequestSerializer):
             "highest value of each interval."
         ),
     )
+
+
+METRICS = build_serializer(
+    "Metrics",
+    "Series of a job's metrics.",
+    {
+        "series": serializers.DictField(child=SeriesSerializer(), help_text="Series by name."),
+        "last_step": serializers.IntegerField(help_text="Last step of the returned series; -1 if there is none."),
+        "names": serializers.ListField(
+            child=serializers.CharField(), help_text="Names of all series that the job has."
+        ),
+    },
+)
+
+METRICS_ANSWER = build_serializer(
+    "MetricsAnswer",
+    "Series of several jobs.",
+    {
+        "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
+        "points": serializers.IntegerField(
+            help_text=(
+                "Most points of each series in this response: fewer than requested if there are very many series."
+            )
+        ),
+    },
+)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from drf_spectacular.utils import inline_serializer
 from rest_framework import serializers
 
-from athanor.api.v1.serializers.common import FieldProblemSerializer, ReasonSerializer
+from athanor.api.v1.serializers.common import FieldProblemSerializer, ReasonSerializer, build_serializer
 from athanor.api.v1.serializers.jobs import BlockerSerializer
 from athanor.budgets.tariff import MICRO
 from athanor.core.errors import FieldProblem
@@ -19,8 +18,9 @@ from athanor.scheduling.job_plan import JobPlan
 from athanor.scheduling.what_if import StartEstimate
 from athanor.specs import fit
 
-Start = inline_serializer(
+Start = build_serializer(
     "StartOutlook",
+    "When a job would start, and why not now.",
     {
         "starts_now": serializers.BooleanField(help_text="Whether the next admission cycle would start the job."),
         "reason": ReasonSerializer(allow_null=True, help_text="Why it would wait. Null if it would start now."),
@@ -51,8 +51,9 @@ Start = inline_serializer(
     },
     help_text="When the job would start.",
 )
-Cost = inline_serializer(
+Cost = build_serializer(
     "CostAtTimeLimit",
+    "What a job would cost if it ran until its time limit.",
     {
         "amount": serializers.FloatField(
             help_text="Cost if the job runs until its time limit, in `currency`, at the prices known now."
@@ -61,8 +62,9 @@ Cost = inline_serializer(
     },
     help_text="What the job would cost.",
 )
-BudgetEffect = inline_serializer(
+BudgetEffect = build_serializer(
     "BudgetEffect",
+    "What the start of a job would reserve of a budget.",
     {
         "name": serializers.CharField(help_text="Name of the budget."),
         "unit": serializers.CharField(help_text="`slot-hours`, or the ISO 4217 code of a currency."),
@@ -73,8 +75,9 @@ BudgetEffect = inline_serializer(
         "hard": serializers.BooleanField(help_text="Whether the job cannot start without enough of it."),
     },
 )
-Alternative = inline_serializer(
+Alternative = build_serializer(
     "Alternative",
+    "A change of a spec with which the job might start sooner.",
     {
         "label": serializers.CharField(help_text="The change, in words."),
         "changes": serializers.JSONField(help_text="The change as a JSON merge patch on the spec."),
@@ -90,8 +93,9 @@ PLAN: dict[str, Any] = {
         child=Alternative, help_text="Changes with which the job might start sooner. Empty if it would start now."
     ),
 }
-Plan = inline_serializer(
+Plan = build_serializer(
     "Plan",
+    "What a submission would do now.",
     {
         "resolved_spec": serializers.JSONField(help_text="The spec with every default filled in."),
         "warnings": FieldProblemSerializer(
@@ -101,8 +105,9 @@ Plan = inline_serializer(
                 "present only, such as a full queue."
             ),
         ),
-        "estimate": inline_serializer(
+        "estimate": build_serializer(
             "Estimate",
+            "Size, memory and cost of a job, computed from its spec.",
             {
                 "num_parameters": serializers.IntegerField(
                     help_text="Parameters of the model. 0 for a job that only prepares data."

@@ -4,6 +4,8 @@ from typing import Any
 
 from rest_framework import serializers
 
+from athanor.api.v1.serializers.common import build_serializer
+
 
 class LogLineSerializer(serializers.Serializer[Any]):
     """A line of a job's log."""
@@ -23,3 +25,15 @@ class OutputSerializer(serializers.Serializer[Any]):
 
     text = serializers.CharField(allow_blank=True, help_text="The output from the cursor on. May be empty.")
     cursor = serializers.CharField(allow_blank=True, help_text="Send it as `cursor` to read what follows.")
+
+
+LOG_PAGE = build_serializer(
+    "LogPage",
+    "Lines of a job's log.",
+    {
+        "items": LogLineSerializer(many=True, help_text="Lines in order."),
+        "next_after": serializers.IntegerField(
+            help_text="Position up to which the log was searched. Send it as `after` for the next page."
+        ),
+    },
+)
