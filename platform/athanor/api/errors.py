@@ -64,7 +64,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _is_of_nul(error: DataError) -> bool:
-    """psycopg refuses one in a text, PostgreSQL one that is escaped in JSON. Other data errors are bugs of ours."""
+    """Return whether a NUL character was refused: by psycopg in a text, by PostgreSQL escaped in JSON."""
     return isinstance(error.__cause__, psycopg.errors.UntranslatableCharacter) or "NUL (0x00)" in str(error)
 
 

@@ -24,7 +24,7 @@ def page_policy(nonce: str = "") -> str:
         "font-src 'self'",
         "connect-src 'self'",
     ]
-    if not settings.SIGN_ON:  # it is a form whose answer leads to the provider's own addresses
+    if not settings.SIGN_ON:  # its form redirects to the provider's addresses
         policy.append("form-action 'self'")
     return "; ".join(policy)
 

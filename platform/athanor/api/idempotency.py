@@ -1,7 +1,8 @@
-"""`Idempotency-Key`: a POST that makes something makes it once, however often it is sent.
+"""`Idempotency-Key`: a repeated POST creates its object once.
 
-Views parse and authorise a request as always, and then pass what makes the change to `once`. So a repeated request is
-authorised again before it gets the stored answer. `test_conventions.py` fails for a POST that answers 201 without it.
+Views parse and authorise a request, and then pass the function that makes the change to `run_idempotently`. So a
+repeated request is authorised again before it gets the stored answer. `test_conventions.py` fails for a POST that
+answers 201 without it.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ REPLAYED = OpenApiParameter(
     description="Set when nothing was made: this is the answer of the first request with the key.",
     response=[200, 201, 202],
 )
-# Of each POST that makes something.
+# Of each POST that creates something.
 IDEMPOTENT = [
     OpenApiParameter(
         HEADER,
@@ -108,7 +109,7 @@ def build_replay(answer: Answer) -> Response:
 
 
 def _credential(request: Request) -> str:
-    """Sessions of a user can do the same; each token has scopes of its own."""
+    """Return the owner of a key: a token, which has its own scopes, or a user with all their sessions."""
     who = request.auth
     assert isinstance(who, Principal), "a request without a principal names its credential"
     return f"token:{who.token_id}" if who.token_id else f"user:{who.user.id}"

@@ -36,7 +36,7 @@ class RequestLimits:
     body_bytes: int | None
 
 
-# Long transfers: their bodies and answers are streamed. The thread waits for the client, at a least rate.
+# Long transfers: bodies and responses are streamed. The thread waits for the client, which must reach a least rate.
 _TRANSFER = re.compile(r"^/api/v1/(datasets|audit:export|artifacts/[^/]+/archive)$")
 _OTHER_BODIES = (
     (re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),

@@ -1,4 +1,4 @@
-"""Keyset pages over ids, which sort by creation; a cursor is the last id that was seen."""
+"""Keyset pages over ids, which sort by creation. A cursor is the last id of the page before."""
 
 import re
 from collections.abc import Iterable

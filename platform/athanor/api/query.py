@@ -36,7 +36,7 @@ def _known() -> dict[tuple[str, str], dict[str, list[str]]]:
 
 
 class QueryParametersMiddleware:
-    """Answers 422 to a request of the API with a parameter that its operation does not have."""
+    """Refuses a request of the API with a query parameter that its operation does not have: 422."""
 
     def __init__(self, get_response: Any) -> None:
         self._get_response = get_response

@@ -1,4 +1,4 @@
-"""What is not the API: health, the dashboard's page, and answers to unknown addresses."""
+"""Addresses outside the API: health checks, the dashboard's page, and unknown addresses."""
 
 import logging
 import secrets
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 OK, UNAVAILABLE = "ok", "unavailable"
 FRESH_SECONDS = 1.0
-NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts puts it into the page
-# First segments of the routes of frontend/src/app/router.tsx; a test holds the two against each other.
+NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts writes it into the page
+# First segments of the routes of frontend/src/app/router.tsx; a test compares the two.
 DASHBOARD_PAGES = (
     "account", "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs", "operations",
     "prices", "queue", "quotas", "reset-password", "sign-in", "simulator", "team", "tokens", "webhooks",
@@ -78,7 +78,7 @@ def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) ->
 
 
 class _Readiness:
-    """One check for all who ask within FRESH_SECONDS. While one request checks, others get the answer before it."""
+    """One check for all requests within FRESH_SECONDS. While one request checks, others get the previous result."""
 
     def __init__(self) -> None:
         self._checking = threading.Lock()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 60
 TIMEOUT_SECONDS = 0.2
-PAUSE_SECONDS = 5.0  # after a failure, for which Valkey is not asked: requests must not wait for it one by one
+PAUSE_SECONDS = 5.0  # after a failure, without asking Valkey: each request would wait for its timeout
 
 
 class _Outage:
@@ -60,7 +60,7 @@ class CallerThrottle(BaseThrottle):
 
 
 class RateLimitHeadersMiddleware:
-    """RateLimit-Limit, -Remaining and -Reset on every answer that was counted, errors included."""
+    """Sets RateLimit-Limit, -Remaining and -Reset on every counted response, errors included."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
@@ -76,7 +76,7 @@ class RateLimitHeadersMiddleware:
 def _caller(request: Request) -> str:
     who = request.auth
     if isinstance(who, Principal):
-        return who.user.id  # not the token: a new one would have a budget of its own
+        return who.user.id  # not the token: a new one would have its own count
     return str(request.META.get("REMOTE_ADDR", ""))
 
 

@@ -32,7 +32,7 @@ def transfer(user: User) -> Iterator[None]:
 
 
 class Download(Generic[Part]):
-    """Content of an answer that counts as a transfer of the user until the answer is closed.
+    """Content of a response that counts as a transfer of the user until the response is closed.
 
     Raises TooManyRequests for one too many.
     """

@@ -128,7 +128,7 @@ class PreparationsView(APIView):
 
 
 class _Fingerprint:
-    """The digest of an upload's files, taken as they are read."""
+    """The digest of an upload's files, computed as they are read."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -171,7 +171,7 @@ def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str
             if not idempotency.has_answer(build_keyed_request(request, key, "")):
                 raise
     answer = idempotency.find(build_keyed_request(request, key, fingerprint.of_rest(hashed)))
-    if answer is None:  # it has expired meanwhile
+    if answer is None:  # it expired meanwhile
         raise Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")
     return build_replay(answer)
 

@@ -36,7 +36,7 @@ from athanor.api.v1 import (
 
 
 class PublicId:
-    """An id such as job_01J...; it leaves `:action` behind it alone."""
+    """An id such as job_01J..., without the `:action` that may follow it."""
 
     regex = r"[A-Za-z0-9_]{1,60}"
 
@@ -50,7 +50,7 @@ class PublicId:
 
 
 class Name(PublicId):
-    """A name that others give: of a node, of a pool."""
+    """A name of a node or a pool."""
 
     regex = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 

@@ -52,7 +52,7 @@ class StoredSerializer(serializers.Serializer[Any]):
         return self._manifest(row) is not None
 
     def _manifest(self, row: Checkpoint | Artifact) -> Manifest | None:
-        """Return the row's manifest, None when it is not authentic. Each is verified once in an answer."""
+        """Return the row's manifest, None if it is not authentic. Each is verified once per response."""
         context: Any = self.context  # the stubs know only that it can be read
         known: dict[str, Manifest | None] = context.setdefault("manifests", {})
         sealers = context.setdefault("sealers", {})
