@@ -2898,6 +2898,7 @@ export interface components {
             /** @description Minimum run time in seconds before a job can be preempted. It doubles with each preemption of the job. */
             protected_seconds: number;
         };
+        /** @description A change of a spec with which the job might start sooner. */
         Alternative: {
             /** @description When the job would start. */
             start: components["schemas"]["StartOutlook"];
@@ -2952,6 +2953,7 @@ export interface components {
             /** @description Name of the artifact. */
             name: string;
         };
+        /** @description What is needed to download an artifact. */
         ArtifactDownload: {
             /** @description Files with their encrypted parts. */
             files: components["schemas"]["DownloadFile"][];
@@ -2971,6 +2973,7 @@ export interface components {
         };
         /** @enum {string} */
         ArtifactKindEnum: "model" | "log" | "profile";
+        /** @description One page of a list of Artifact objects. */
         ArtifactPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Artifact"][];
@@ -3067,6 +3070,7 @@ export interface components {
             /** @description Digest of this record, which covers `previous`; hexadecimal. */
             digest: string;
         };
+        /** @description One page of a list of AuditEvent objects. */
         AuditPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["AuditEvent"][];
@@ -3161,6 +3165,7 @@ export interface components {
             /** @description Forecast of the current period. Null if it has none. */
             forecast: components["schemas"]["Forecast"] | null;
         };
+        /** @description What the start of a job would reserve of a budget. */
         BudgetEffect: {
             /** @description Name of the budget. */
             name: string;
@@ -3192,6 +3197,7 @@ export interface components {
             /** @description Refunded because the infrastructure failed, in the same unit. */
             refunded: number;
         };
+        /** @description One page of a list of Budget objects. */
         BudgetPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Budget"][];
@@ -3393,6 +3399,7 @@ export interface components {
             /** @description Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place. */
             generation: number;
         };
+        /** @description What is needed to download a checkpoint. */
         CheckpointDownload: {
             /** @description Files with their encrypted parts. */
             files: components["schemas"]["DownloadFile"][];
@@ -3410,6 +3417,7 @@ export interface components {
             /** @description The checkpoint. */
             checkpoint: components["schemas"]["Checkpoint"];
         };
+        /** @description One page of a list of Checkpoint objects. */
         CheckpointPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Checkpoint"][];
@@ -3453,24 +3461,28 @@ export interface components {
             /** @description Capacity of those nodes, by accelerator. */
             capacity: components["schemas"]["Capacity"][];
         };
+        /** @description One page of a list of Kind objects. */
         ClusterKindPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Kind"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description One page of a list of Cluster objects. */
         ClusterPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Cluster"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description One page of a list of Probe objects. */
         ClusterProbePage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Probe"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description One page of a list of Queued objects. */
         ClusterQueuePage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Queued"][];
@@ -3520,6 +3532,7 @@ export interface components {
         };
         /** @enum {string} */
         ContextAttentionEnum: "ring" | "ulysses";
+        /** @description What a job would cost if it ran until its time limit. */
         CostAtTimeLimit: {
             /**
              * Format: double
@@ -3703,6 +3716,7 @@ export interface components {
              */
             created_at: string;
         };
+        /** @description One page of a list of Dataset objects. */
         DatasetPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Dataset"][];
@@ -3734,6 +3748,7 @@ export interface components {
              */
             took_seconds: number;
         };
+        /** @description One page of a list of Decision objects. */
         DecisionPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Decision"][];
@@ -3771,6 +3786,7 @@ export interface components {
         };
         /** @enum {string} */
         DeletionKindEnum: "job" | "artifact" | "checkpoint" | "dataset" | "project" | "team";
+        /** @description One page of a list of Deletion objects. */
         DeletionPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Deletion"][];
@@ -3841,6 +3857,7 @@ export interface components {
             /** @description Newest tries, oldest first. */
             log: components["schemas"]["Try"][];
         };
+        /** @description One page of a list of Delivery objects. */
         DeliveryPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Delivery"][];
@@ -3893,6 +3910,7 @@ export interface components {
              */
             prefixes_empty_at: string;
         };
+        /** @description Size, memory and cost of a job, computed from its spec. */
         Estimate: {
             /** @description Parameters of the model. 0 for a job that only prepares data. */
             num_parameters: number;
@@ -3974,6 +3992,7 @@ export interface components {
             /** @description Number within the team, in the order of commits. Null for a moment after the commit. */
             team_seq: number | null;
         };
+        /** @description Events of a job, in order. */
         EventPage: {
             /** @description Events in order. */
             items: components["schemas"]["Event"][];
@@ -4273,6 +4292,7 @@ export interface components {
             /** @description Id of the attempt that was affected. Empty if none was. */
             attempt_id: string;
         };
+        /** @description One page of a list of Incident objects. */
         IncidentPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Incident"][];
@@ -4319,6 +4339,7 @@ export interface components {
             /** @description Username of the person that it is offered to. Empty for a link. */
             username: string;
         };
+        /** @description One page of a list of Invitation objects. */
         InvitationPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Invitation"][];
@@ -4720,6 +4741,7 @@ export interface components {
              */
             created_after?: string;
         };
+        /** @description One page of a list of JobSummary objects. */
         JobPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["JobSummary"][];
@@ -5037,6 +5059,7 @@ export interface components {
             /** @description The line, without its end. */
             text: string;
         };
+        /** @description Lines of a job's log. */
         LogPage: {
             /** @description Lines in order. */
             items: components["schemas"]["LogLine"][];
@@ -5261,12 +5284,14 @@ export interface components {
             /** @description Whether it is a service account instead of a person. */
             readonly is_service_account: boolean;
         };
+        /** @description One page of a list of Member objects. */
         MemberPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Member"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description Series of a job's metrics. */
         Metrics: {
             /** @description Series by name. */
             series: {
@@ -5277,6 +5302,7 @@ export interface components {
             /** @description Names of all series that the job has. */
             names: string[];
         };
+        /** @description Series of several jobs. */
         MetricsAnswer: {
             /** @description Jobs in the order of `jobs`, or newest first. */
             items: components["schemas"]["JobCurves"][];
@@ -5893,6 +5919,7 @@ export interface components {
             /** @description Number of nodes in quarantine, whatever their state. */
             quarantined: number;
         };
+        /** @description One page of a list of Node objects. */
         NodePage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Node"][];
@@ -5941,6 +5968,7 @@ export interface components {
              */
             expires_at: string;
         };
+        /** @description One page of a list of Offer objects. */
         OfferPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Offer"][];
@@ -6380,6 +6408,7 @@ export interface components {
         PeriodEnum: "day" | "month" | "quarter";
         /** @enum {string} */
         PipelineScheduleEnum: "gpipe" | "1f1b" | "interleaved_1f1b" | "interleaved_zero_bubble" | "zbv_zero_bubble" | "dualpipe_v" | "looped_bfs";
+        /** @description What a submission would do now. */
         Plan: {
             /** @description When the job would start. */
             start: components["schemas"]["StartOutlook"];
@@ -6526,6 +6555,7 @@ export interface components {
             /** @description The same spec as commented YAML. */
             spec_yaml: string;
         };
+        /** @description One page of a list of Preset objects. */
         PresetPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Preset"][];
@@ -6570,6 +6600,7 @@ export interface components {
              */
             grams_per_kwh_now: number | null;
         };
+        /** @description One page of a list of Price objects. */
         PricePage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Price"][];
@@ -6657,6 +6688,7 @@ export interface components {
             /** @description Field of a point with its value. `value` without it. */
             value?: string;
         };
+        /** @description One page of a list of PriceSeries objects. */
         PriceSeriesPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["PriceSeries"][];
@@ -6676,6 +6708,7 @@ export interface components {
              */
             value: number;
         };
+        /** @description One page of a list of PriceSeriesPoint objects. */
         PriceSeriesPointPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["PriceSeriesPoint"][];
@@ -6794,6 +6827,7 @@ export interface components {
              */
             finished_at: string | null;
         };
+        /** @description One page of a list of Profile objects. */
         ProfilePage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Profile"][];
@@ -6883,6 +6917,7 @@ export interface components {
              */
             last_submitted_at: string | null;
         };
+        /** @description One page of a list of Project objects. */
         ProjectPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Project"][];
@@ -6998,6 +7033,7 @@ export interface components {
              */
             draw: components["schemas"]["DrawEnum"];
         };
+        /** @description One page of a list of PoolQueue objects. */
         QueuePage: {
             /** @description Objects of this page. */
             items: components["schemas"]["PoolQueue"][];
@@ -7535,6 +7571,7 @@ export interface components {
              */
             updated_at: string;
         };
+        /** @description One page of a list of Secret objects. */
         SecretPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Secret"][];
@@ -7569,6 +7606,7 @@ export interface components {
              */
             created_at: string;
         };
+        /** @description One page of a list of ServiceAccount objects. */
         ServiceAccountPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["ServiceAccount"][];
@@ -7649,6 +7687,7 @@ export interface components {
              */
             created_at: string;
         };
+        /** @description One page of a list of SignIn objects. */
         SignInPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["SignIn"][];
@@ -7894,6 +7933,7 @@ export interface components {
              */
             error: string;
         };
+        /** @description When a job would start, and why not now. */
         StartOutlook: {
             /** @description Whether the next admission cycle would start the job. */
             starts_now: boolean;
@@ -7963,6 +8003,7 @@ export interface components {
             /** @description Number of rows given up within the last 7 days after 12 unexpected failures in a row each. A job among them has failed with `platform_error` and has a `job.abandon` record in the audit trail. */
             rows_given_up: number;
         };
+        /** @description One page of a list of Sweeper objects. */
         SweeperPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Sweeper"][];
@@ -8043,12 +8084,14 @@ export interface components {
                 [key: string]: components["schemas"]["Grant"];
             };
         };
+        /** @description Events of teams, in the order in which they were committed. */
         TeamEventPage: {
             /** @description Events in order. */
             items: components["schemas"]["Event"][];
             /** @description Send it as `after` for the next page. */
             next_after: string;
         };
+        /** @description One page of a list of Team objects. */
         TeamPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Team"][];
@@ -8143,6 +8186,7 @@ export interface components {
             /** @description Id of the token that created this one; revoking it revokes this one too. Null if a person created it. */
             parent: string | null;
         };
+        /** @description One page of a list of Token objects. */
         TokenPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Token"][];
@@ -8555,6 +8599,7 @@ export interface components {
              */
             created_at: string;
         };
+        /** @description One page of a list of Webhook objects. */
         WebhookPage: {
             /** @description Objects of this page. */
             items: components["schemas"]["Webhook"][];
@@ -8638,6 +8683,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Decision objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8777,6 +8823,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description An admission cycle with everything that it considered and decided. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8916,6 +8963,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Whether a recorded cycle would be decided the same way. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9052,6 +9100,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Objects without an attempt, and attempts without an object. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9192,6 +9241,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description An object on a cluster. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -9332,6 +9382,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What the cluster reported about an attempt. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9468,6 +9519,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Sweeper objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9607,6 +9659,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A model, log or profile that a job stored. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9749,6 +9802,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9888,6 +9942,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The decrypted files. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10027,6 +10082,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What a deletion would remove. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10166,6 +10222,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What is needed to download an artifact. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10319,6 +10376,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of AuditEvent objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10468,6 +10526,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Records as JSON lines. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10607,6 +10666,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Budget objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10750,6 +10810,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What the subtree of a quota node may spend in each calendar period. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -10891,6 +10952,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What the subtree of a quota node may spend in each calendar period. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11037,6 +11099,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What the subtree of a quota node may spend in each calendar period. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11181,6 +11244,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A period of a budget, job by job. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11323,6 +11387,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Rows as CSV, after a line of names. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11465,6 +11530,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11604,6 +11670,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What a deletion would remove. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11743,6 +11810,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What is needed to download a checkpoint. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11879,6 +11947,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Cluster objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12022,6 +12091,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A cluster with its setup. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -12163,6 +12233,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A cluster with its setup. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12302,7 +12373,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -12447,6 +12518,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A cluster with its setup. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12595,6 +12667,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Node objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12736,6 +12809,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Incident objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12881,6 +12955,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A node after an action on it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13026,6 +13101,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A node after an action on it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13167,6 +13243,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A node after an action on it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13308,6 +13385,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A node after an action on it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13453,6 +13531,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The changed pool. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13461,6 +13540,7 @@ export interface operations {
                     "application/json": components["schemas"]["Pool"];
                 };
             };
+            /** @description The new pool. */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -13602,7 +13682,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -13745,6 +13825,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Probe objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13884,6 +13965,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Queued objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14023,6 +14105,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The result of a health check of a cluster, for as long as it stayed the same. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14162,6 +14245,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What was changed on a cluster. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14302,6 +14386,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The result of checking a configuration. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14438,6 +14523,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Kind objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14581,6 +14667,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Usage and cost of a time range. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14724,6 +14811,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Rows as CSV, after a line of names. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14869,6 +14957,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Dataset objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15022,6 +15111,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Text of a team to train on. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -15166,6 +15256,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15305,6 +15396,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What a deletion would remove. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15444,6 +15536,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Result of discarding tokenised forms. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15585,6 +15678,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Deletion objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15724,6 +15818,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A certificate of erasure. `mac` covers all other fields as they are returned. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15863,6 +15958,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16002,6 +16098,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16141,6 +16238,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A delivery with the body that is sent. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16283,6 +16381,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description An event for a webhook, and its tries. */
             202: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -16433,6 +16532,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Events of teams, in the order in which they were committed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16570,6 +16670,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Offer objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16709,7 +16810,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -16850,6 +16951,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A person or service account in a team. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -16991,7 +17093,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -17133,6 +17235,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A person or service account in a team. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -17290,6 +17393,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of JobSummary objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -17434,6 +17538,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A job in its full form. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -17578,6 +17683,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A job in its full form. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -17720,6 +17826,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -17862,6 +17969,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Artifact objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18006,6 +18114,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A part of an attempt's output, as its cluster recorded it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18148,6 +18257,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Checkpoint objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18287,6 +18397,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Usage and cost of a job. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18426,6 +18537,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What a deletion would remove. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18575,6 +18687,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Events of a job, in order. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18728,6 +18841,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Lines of a job's log. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -18878,6 +18992,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Series of a job's metrics. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -19017,6 +19132,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Profile objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -19159,6 +19275,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The job, which has ended already. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -19167,6 +19284,7 @@ export interface operations {
                     "application/json": components["schemas"]["Job"];
                 };
             };
+            /** @description The job. Its status follows what was requested. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -19313,6 +19431,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A job in its full form. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -19457,6 +19576,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The job, which has ended already. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -19465,6 +19585,7 @@ export interface operations {
                     "application/json": components["schemas"]["Job"];
                 };
             };
+            /** @description The job. Its status follows what was requested. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -19611,6 +19732,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A request to trace steps of a job, and its result. */
             202: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -19755,6 +19877,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The job, which has ended already. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -19763,6 +19886,7 @@ export interface operations {
                     "application/json": components["schemas"]["Job"];
                 };
             };
+            /** @description The job. Its status follows what was requested. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -19905,6 +20029,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A job in its full form. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -20047,6 +20172,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Results of an action on several jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -20187,6 +20313,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Results of an action on several jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -20328,6 +20455,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What a submission would do now. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -20468,6 +20596,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Results of an action on several jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -20608,6 +20737,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Series of several jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -20744,6 +20874,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Preset objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -20880,6 +21011,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Price objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -21019,6 +21151,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The prices of a pool. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -21165,6 +21298,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The prices of a pool. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -21312,6 +21446,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Project objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -21455,6 +21590,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A group of a team's jobs. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -21596,6 +21732,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A group of a team's jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -21738,6 +21875,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -21881,6 +22019,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A group of a team's jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22020,6 +22159,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What a deletion would remove. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22161,6 +22301,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of PoolQueue objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22297,6 +22438,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description How good estimates of start times were. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22433,6 +22575,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The quota tree as the caller sees it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22577,6 +22720,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The quota tree as the caller sees it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22721,6 +22865,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The quota tree as the caller sees it. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22857,6 +23002,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The complete tree. A group that is left out is removed, a team that is left out stays as it is. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22993,6 +23139,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description How admission orders and preempts jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23136,6 +23283,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description How admission orders and preempts jobs. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23275,6 +23423,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Use of quotas by day. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23416,6 +23565,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What a change of the quota tree would do now. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23552,6 +23702,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description The second factors of the user. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23692,6 +23843,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What an authenticator app needs. It is shown only here. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23832,6 +23984,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description New recovery codes. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -23972,7 +24125,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -24114,6 +24267,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The new passkey, and recovery codes if there were none. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -24259,6 +24413,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A passkey of the user. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -24402,7 +24557,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -24541,6 +24696,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Options of WebAuthn. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -24681,6 +24837,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description New recovery codes. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -24820,7 +24977,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -24962,6 +25119,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A secret without its value. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -25098,6 +25256,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of PriceSeries objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -25241,6 +25400,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Prices of a pool, or carbon intensity of a cluster's grid, over time. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -25382,6 +25542,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Prices of a pool, or carbon intensity of a cluster's grid, over time. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -25521,7 +25682,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -25664,6 +25825,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of PriceSeriesPoint objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -25808,6 +25970,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Result of an upload. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -25947,6 +26110,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Prices of a pool, or carbon intensity of a cluster's grid, over time. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -26086,7 +26250,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -26231,6 +26395,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A new token with its metadata. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -26369,6 +26534,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Who is signed in, and what the dashboard needs to send requests. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -26392,6 +26558,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Who is signed in, and what the dashboard needs to send requests. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -26528,7 +26695,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -26550,7 +26717,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -26685,6 +26852,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Options of WebAuthn. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -26825,7 +26993,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -26964,6 +27132,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description Who is signed in, and what the dashboard needs to send requests. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -27100,6 +27269,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of SignIn objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -27239,7 +27409,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -27374,6 +27544,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Result of ending sessions. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -27515,6 +27686,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of the list of simulations. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -27659,6 +27831,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A simulation with its request and result. */
             202: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -27800,6 +27973,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A simulation with its request and result. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -27936,6 +28110,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A JSON Schema. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -27957,6 +28132,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Team objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -28100,6 +28276,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A team with its limits. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -28241,6 +28418,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A team with its limits. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -28383,6 +28561,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A deletion, which can be undone until its objects are removed. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -28529,6 +28708,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A team with its limits. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -28668,6 +28848,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description What a deletion would remove. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -28807,6 +28988,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Invitation objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -28953,6 +29135,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A new invitation with its link. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -29094,6 +29277,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Member objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -29240,6 +29424,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description An invitation to a team, by link or offered to a user. */
             202: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -29383,6 +29568,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A person or service account in a team. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -29524,7 +29710,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -29671,6 +29857,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A person or service account in a team. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -29812,6 +29999,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Result of revoking tokens. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -29951,6 +30139,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Secret objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -30097,6 +30286,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description The secret, which has a new value. */
             200: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -30107,6 +30297,7 @@ export interface operations {
                     "application/json": components["schemas"]["Secret"];
                 };
             };
+            /** @description The new secret. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -30248,6 +30439,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of ServiceAccount objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -30394,6 +30586,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description An account that programs of a team use. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -30537,6 +30730,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Token objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -30680,6 +30874,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A new token with its metadata. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -30821,7 +31016,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -30966,6 +31161,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A new token with its metadata. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -31104,6 +31300,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Result of revoking tokens. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -31240,6 +31437,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Webhook objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -31383,6 +31581,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A webhook with its new signing secret. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -31524,6 +31723,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description An address that events of a team are sent to. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -31663,7 +31863,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description No response body */
+            /** @description No response body. */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -31805,6 +32005,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description An address that events of a team are sent to. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -31949,6 +32150,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description One page of a list of Delivery objects. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -32095,6 +32297,7 @@ export interface operations {
             };
         };
         responses: {
+            /** @description A webhook with its new signing secret. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -32239,6 +32442,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description An event for a webhook, and its tries. */
             202: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from typing import TypeVar
 
 import psycopg
 from django.db import OperationalError, connection, transaction
@@ -26,6 +27,8 @@ from athanor.core.errors import Conflict, Invalid, Misconfigured
 STORED_FOR = timedelta(hours=24)
 LONGEST_WAIT_MILLISECONDS = 2000
 SWEPT_ROWS = 1000
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Answer:
     status: int
     body: str
     headers: dict[str, str] = field(default_factory=dict)
+
+
+def run_atomically(make: Callable[[], Result]) -> Result:
+    """Return what `make` returns, run in one transaction as `once` runs it. For a request without a key."""
+    with transaction.atomic():
+        return make()
 
 
 def once(request: KeyedRequest, make: Callable[[], Answer]) -> tuple[Answer, bool]:

@@ -1,6 +1,6 @@
 """Queries of users, tokens and teams, limited to what the caller may see."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from django.db.models import QuerySet
@@ -136,6 +136,12 @@ def invitation_of(principal: Principal, invitation_id: str) -> Invitation:
     return invitation
 
 
+def invitations_of(team: Team) -> QuerySet[Invitation]:
+    """Return all invitations to a team, newest first."""
+    rows = Invitation.objects.filter(team=team)
+    return rows.select_related("created_by", "accepted_by").order_by("-id")
+
+
 def open_invitations() -> QuerySet[Invitation]:
     """Return the invitations that can still be accepted."""
     unanswered = Invitation.objects.filter(accepted_at=None, revoked_at=None, declined_at=None, team__deleted_at=None)
@@ -148,10 +154,24 @@ def offers_to(user: User) -> QuerySet[Invitation]:
 
 
 def memberships_of(principal: Principal) -> QuerySet[Membership]:
-    """Return the caller's memberships in the teams they see."""
-    return Membership.objects.filter(user=principal.user, team_id__in=principal.team_ids).select_related("team")
+    """Return the caller's memberships in teams that were not deleted, by name of the team."""
+    rows = Membership.objects.filter(user=principal.user, team_id__in=principal.team_ids)
+    return rows.select_related("team").order_by("team__name")
 
 
 def tokens_of(principal: Principal) -> QuerySet[ApiToken]:
     """Return the caller's tokens for the teams they see."""
     return ApiToken.objects.filter(user=principal.user, team_id__in=principal.team_ids).select_related("team")
+
+
+def token_of(principal: Principal, token_id: str) -> ApiToken:
+    """Return a token of the caller. Raises NotFound."""
+    row = tokens_of(principal).filter(pk=token_id).first()
+    if row is None:
+        raise NotFound("token", token_id)
+    return row
+
+
+def team_names(team_ids: Collection[str]) -> dict[str, str]:
+    """Return the name of each team, by id. Names of teams are visible to everyone."""
+    return dict(Team.objects.filter(id__in=team_ids).values_list("id", "name"))

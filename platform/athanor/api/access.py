@@ -1,4 +1,4 @@
-"""From a request to who asks, for which team, and whether their role and token allow it."""
+"""Find the caller and the team of a request, and check whether role and token allow it."""
 
 from rest_framework.request import Request
 
@@ -10,13 +10,14 @@ from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
 def principal(request: Request) -> Principal:
+    """Return who makes the request."""
     found = request.auth
     assert isinstance(found, Principal), "every endpoint with a principal needs authentication"
     return found
 
 
 def check(who: Principal, permission: Permission, team_id: str) -> None:
-    """Raises Forbidden that names the role, or the token's scope, that is missing."""
+    """Raise Forbidden naming the role, or the token's scope, that is missing."""
     if who.may(permission, team_id):
         return
     roles = " or ".join(role.value for role, given in TEAM_PERMISSIONS.items() if permission in given)
@@ -28,7 +29,7 @@ def check(who: Principal, permission: Permission, team_id: str) -> None:
 
 
 def check_may_grant(who: Principal, role: Role) -> None:
-    """Raises Forbidden for a role that allows more than the token that would give it."""
+    """Raise Forbidden if the role allows more than the token that would give it."""
     missing = missing_for(role, who.scopes)
     if missing:
         names = ", ".join(permission.value for permission in missing)
@@ -40,7 +41,7 @@ def check_may_grant(who: Principal, role: Role) -> None:
 
 
 def team_for(who: Principal, permission: Permission, team_id: str) -> Team:
-    """The team of an address. Raises NotFound for one that is not theirs to see, Forbidden without the permission."""
+    """Return the team of an address. Raises NotFound if the caller cannot see it, Forbidden without the permission."""
     team = team_of(who, team_id)
     check(who, permission, team.id)
     if team.id not in who.team_ids:
@@ -49,7 +50,7 @@ def team_for(who: Principal, permission: Permission, team_id: str) -> Team:
 
 
 def team_named(who: Principal, permission: Permission, name: str | None) -> Team:
-    """The named team of theirs, or the only one. Raises Invalid for none or too many."""
+    """Return the caller's team with this name or id, or the only one. Raises Invalid for none or several."""
     teams = who.teams
     mine = ", ".join(team.name for team in teams) or "none"
     if name:
@@ -68,15 +69,17 @@ def team_named(who: Principal, permission: Permission, name: str | None) -> Team
 
 
 def team_to_write(who: Principal, name: str | None) -> Team:
-    """The named team, or the only one. Raises Invalid for none or too many, Forbidden for a viewer."""
+    """Return the caller's team with this name or id, or the only one. Raises Invalid, or Forbidden for a viewer."""
     return team_named(who, Permission.SUBMIT, name)
 
 
 def check_may_write(who: Principal, team_id: str) -> None:
+    """Raise Forbidden unless the caller may submit jobs in the team."""
     check(who, Permission.SUBMIT, team_id)
 
 
 def check_platform(who: Principal, permission: Permission) -> None:
+    """Raise Forbidden unless a platform role gives the caller the permission."""
     if permission not in who.platform:
         raise Forbidden(
             "role_missing",

@@ -1,4 +1,4 @@
-"""Who asks: a bearer token, or the dashboard's session."""
+"""Authentication by a bearer token or the dashboard's session."""
 
 from typing import Any
 
@@ -16,9 +16,10 @@ from athanor.core.logging import bind
 
 
 class ApiTokenAuthentication(BaseAuthentication):
-    """`Authorization: Bearer ath_...`. Another scheme is left to others; a bad token is refused here."""
+    """`Authorization: Bearer ath_...`. Another scheme is ignored; an invalid token is refused."""
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
+        """Return the user and the principal of a bearer token, None for another scheme. Raises Unauthenticated."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -31,23 +32,25 @@ class ApiTokenAuthentication(BaseAuthentication):
         return token.user, _let_in(principal_of_token(token))
 
     def authenticate_header(self, request: Request) -> str:
+        """Return the scheme for WWW-Authenticate."""
         return "Bearer"
 
 
 class DashboardSessionAuthentication(SessionAuthentication):
     """Django's session with its CSRF check; anonymous requests of the sign-in page are checked there.
 
-    Refuses users who lack a second factor that ATHANOR_REQUIRE_SECOND_FACTOR demands, except to views that say
-    `answers_without_second_factor`: those by which one signs in, and sets it up.
+    Refuses users who lack a second factor that ATHANOR_REQUIRE_SECOND_FACTOR demands, except for views with
+    `answers_without_second_factor`: those that sign in and set it up.
     """
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
+        """Return the user and the principal of a session, None without a valid one. Raises Forbidden."""
         found = super().authenticate(request)
         if found is None:
             return None
         user: Any = found[0]
         if sign_on_age.is_over(user):
-            return None  # as one whose session is over: the dashboard leads to the sign-in page
+            return None  # like an expired session: the dashboard shows the sign-in page
         bind(user=user.id)
         view = (request.parser_context or {}).get("view")
         if not getattr(view, "answers_without_second_factor", False) and second_factors.must_set_up(user):

@@ -9,14 +9,18 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from math import isclose
-from typing import Any
+from typing import Any, TypeVar
 
 from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
+from pydantic import BaseModel
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.fields import empty
 from rest_framework.request import Request
 
+from athanor.specs.validation import parsed
+
+Document = TypeVar("Document", bound=BaseModel)
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"  # as str.strip has it; JSON Schema's \s is smaller
 _LISTS = (serializers.ListField, serializers.ListSerializer)
 _TEXTS = (serializers.CharField, serializers.DateTimeField)
@@ -26,6 +30,7 @@ class RequestSerializer(serializers.Serializer[Any]):
     """The body of a request. It refuses unknown fields, and values of another JSON type than the document says."""
 
     def to_internal_value(self, data: Any) -> Any:
+        """Validate a body. Raises ValidationError naming each unknown field and each value of a wrong type."""
         if not isinstance(data, Mapping):
             return super().to_internal_value(data)
         fields = {name: field for name, field in self.fields.items() if not field.read_only}
@@ -54,6 +59,7 @@ class AmountField(serializers.DecimalField):
         self.places = decimal_places
 
     def to_internal_value(self, data: Any) -> Decimal:
+        """Return the amount, with a JSON number rounded to the decimal places of the field."""
         if isinstance(data, str) and not re.match(self.text_pattern, data):
             self.fail("invalid")
         if isinstance(data, float):
@@ -62,12 +68,47 @@ class AmountField(serializers.DecimalField):
         return super().to_internal_value(data)
 
 
-def read(shape: type[serializers.Serializer[Any]], request: Request, *, partial: bool = False) -> dict[str, Any]:
-    """Return the fields of a request's body. Raises ValidationError naming each that does not fit."""
-    asked = shape(data=request.data, partial=partial)
-    asked.is_valid(raise_exception=True)
-    found: dict[str, Any] = dict(asked.validated_data)
-    return found
+def parse_body(request: Request, form: type[serializers.Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
+    """Return the validated fields of a request's body.
+
+    Raises ValidationError naming each wrong field by JSON pointer, which becomes a 422.
+    """
+    serializer = form(data=decode_body(request), partial=partial)
+    serializer.is_valid(raise_exception=True)
+    fields: dict[str, Any] = dict(serializer.validated_data)
+    return fields
+
+
+def parse_document(request: Request, model: type[Document], code: str, name: str) -> Document:
+    """Return the body as a document that users write in files, validated by its pydantic model.
+
+    Raises Invalid with `code`, naming each wrong field by JSON pointer. `name` is that of the document in messages.
+    """
+    return parsed(model, decode_body(request), code, name)
+
+
+def decode_body(request: Request) -> Any:
+    """Return the body as the parser of its media type decoded it, for a service that validates it.
+
+    Raises ParseError for a body that is not what its Content-Type says.
+    """
+    return request.data
+
+
+def read_field(request: Request, name: str) -> Any:
+    """Return a field of the body before it is validated. None for a body without it, or that is no object."""
+    body = decode_body(request)
+    return body.get(name) if isinstance(body, dict) else None
+
+
+def read_upload(request: Request, name: str) -> Any:
+    """Return the UploadedFile of a multipart form's field, None without one."""
+    return request.FILES.get(name)
+
+
+def open_body(request: Request) -> Any:
+    """Return the body as a file to be read piece by piece, None for an empty one. Its view has a RawParser."""
+    return request.stream
 
 
 def _mismatch(field: Any, value: Any) -> str:

@@ -19,6 +19,7 @@ def _content() -> tuple[bytes, str]:
 
 
 def content() -> bytes:
+    """Return the OpenAPI document as JSON."""
     return _content()[0]
 
 

@@ -33,11 +33,12 @@ def problem_document(status: int, title: str, code: str, detail: str, **more: An
 
 
 def problem(status: int, title: str, code: str, detail: str, **more: Any) -> Response:
+    """Return the response of an error."""
     return Response(problem_document(status, title, code, detail, **more), status=status, content_type=CONTENT_TYPE)
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Django REST framework's exception handler. None (a bug of ours) becomes a 500 in `unexpected`."""
+    """Return the problem for an exception, as the exception handler of Django REST framework."""
     if isinstance(error, AthanorError):
         return _from_athanor(error)
     if isinstance(error, Http404):
@@ -49,7 +50,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(error, UnreadablePostError):
         return problem(400, "Bad request", "body_incomplete", "the body broke off", remedy="send it again")
     if isinstance(error, OperationalError):
-        log.warning("database away: %s", error)
+        log.warning("database unavailable: %s", error)
         response = problem(503, "Temporarily unavailable", "database_unavailable", "the database does not answer")
         response["Retry-After"] = "2"
         return response
@@ -63,7 +64,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _is_of_nul(error: DataError) -> bool:
-    """psycopg refuses one in a text, PostgreSQL one that is escaped in JSON. Other data errors are bugs of ours."""
+    """Return whether a NUL character was refused: by psycopg in a text, by PostgreSQL escaped in JSON."""
     return isinstance(error.__cause__, psycopg.errors.UntranslatableCharacter) or "NUL (0x00)" in str(error)
 
 

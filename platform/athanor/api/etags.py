@@ -22,15 +22,15 @@ IF_MATCH = OpenApiParameter(
 Row = TypeVar("Row")
 
 
-def tag_of(data: Any) -> str:
-    """Of an object as it is answered."""
+def compute_etag(data: Any) -> str:
+    """Return the ETag of a serialized object."""
     text = json.dumps(data, sort_keys=True, cls=DjangoJSONEncoder)
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
 
-def tagged(request: Request, data: Any, tag: str = "") -> Response:
-    """The object with its tag (made from `data` without one), or 304 for who has it."""
-    tag = tag or tag_of(data)
+def with_etag(request: Request, data: Any, tag: str = "") -> Response:
+    """Return the object with its ETag (of `data` without one), or 304 to a client that has it."""
+    tag = tag or compute_etag(data)
     if _matches(request.headers.get("If-None-Match"), tag):
         return Response(status=304, headers={"ETag": tag})
     return Response(data, headers={"ETag": tag})
@@ -44,10 +44,10 @@ def _matches(header: str | None, tag: str) -> bool:
     return known == ["*"] or tag.removeprefix("W/") in {each.removeprefix("W/") for each in known}
 
 
-def guard(request: Request, holds: Callable[[Row, str], bool]) -> Callable[[Row], None]:
-    """What a service calls with the row it has locked, before it changes it. Raises PreconditionFailed.
+def if_match_check(request: Request, holds: Callable[[Row, str], bool]) -> Callable[[Row], None]:
+    """Return a check that a service runs on the locked row before it changes it. It raises PreconditionFailed.
 
-    `holds`: whether the row is still what the tag was read of.
+    `holds` returns whether an ETag is still that of the row.
     """
 
     def check(row: Row) -> None:

@@ -1,4 +1,4 @@
-"""Headers that tell browsers and caches what an answer may do."""
+"""Security and caching headers of responses."""
 
 from collections.abc import Callable
 
@@ -24,18 +24,19 @@ def page_policy(nonce: str = "") -> str:
         "font-src 'self'",
         "connect-src 'self'",
     ]
-    if not settings.SIGN_ON:  # it is a form whose answer leads to the provider's own addresses
+    if not settings.SIGN_ON:  # its form redirects to the provider's addresses
         policy.append("form-action 'self'")
     return "; ".join(policy)
 
 
 class SecurityHeadersMiddleware:
-    """Sets what no view has set itself. Answers of the API are stored by nobody: some carry keys."""
+    """Sets the headers that the view did not set. Responses of the API are not cached: some contain keys."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Handle a request."""
         response = self._get_response(request)
         is_page = response.headers.get("Content-Type", "").startswith("text/html")
         response.headers.setdefault(CSP, page_policy() if is_page else _NOTHING)

@@ -1,7 +1,8 @@
-"""`Idempotency-Key`: a POST that makes something makes it once, however often it is sent.
+"""`Idempotency-Key`: a repeated POST creates its object once.
 
-Views parse and authorise a request as always, and then pass what makes the change to `once`. So a repeated request is
-authorised again before it gets the stored answer. `test_conventions.py` fails for a POST that answers 201 without it.
+Views parse and authorise a request, and then pass the function that makes the change to `run_idempotently`. So a
+repeated request is authorised again before it gets the stored answer. `test_conventions.py` fails for a POST that
+answers 201 without it.
 """
 
 import hashlib
@@ -9,7 +10,6 @@ import json
 import re
 from collections.abc import Callable
 
-from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from athanor.accounts import idempotency
 from athanor.accounts.idempotency import Answer, KeyedRequest
 from athanor.accounts.selectors import Principal
+from athanor.api.bodies import decode_body
 from athanor.api.renderers import FastJSONRenderer
 from athanor.core.documents import load_json
 from athanor.core.errors import FieldProblem, Invalid
@@ -35,7 +36,7 @@ REPLAYED = OpenApiParameter(
     description="Set when nothing was made: this is the answer of the first request with the key.",
     response=[200, 201, 202],
 )
-# Of each POST that makes something.
+# Of each POST that creates something.
 IDEMPOTENT = [
     OpenApiParameter(
         HEADER,
@@ -61,7 +62,7 @@ IDEMPOTENT_JOBS = [
 ]
 
 
-def key_of(request: Request) -> str | None:
+def read_key(request: Request) -> str | None:
     """Return the key of a request, None without one. Raises Invalid for one that is malformed."""
     key = request.headers.get(HEADER)
     if key is not None and not (len(key) <= LONGEST_KEY and _VISIBLE.match(key)):
@@ -71,43 +72,44 @@ def key_of(request: Request) -> str | None:
     return key
 
 
-def once(request: Request, make: Callable[[], Response], *, credential: str = "") -> Response:
+def run_idempotently(request: Request, make: Callable[[], Response], *, credential: str = "") -> Response:
     """Return what `make` returns, or the stored answer of this request. Call it with an authorised request.
 
     `credential` names what authorises a request that has no principal.
     """
-    key = key_of(request)
+    key = read_key(request)
     if key is None:
-        with transaction.atomic():
-            return make()
+        return idempotency.run_atomically(make)
     made: list[Response] = []
 
     def run() -> Answer:
         made.append(make())
-        return answer_of(made[0])
+        return build_answer(made[0])
 
-    digest = hashlib.sha256(json.dumps(request.data, sort_keys=True).encode()).hexdigest()
-    answer, is_replay = idempotency.once(keyed(request, key, digest, credential), run)
-    return replay_of(answer) if is_replay else made[0]
+    digest = hashlib.sha256(json.dumps(decode_body(request), sort_keys=True).encode()).hexdigest()
+    answer, is_replay = idempotency.once(build_keyed_request(request, key, digest, credential), run)
+    return build_replay(answer) if is_replay else made[0]
 
 
-def keyed(request: Request, key: str, digest: str, credential: str = "") -> KeyedRequest:
+def build_keyed_request(request: Request, key: str, digest: str, credential: str = "") -> KeyedRequest:
+    """Return the request as its answer is stored: by credential, key, address and digest of the body."""
     return KeyedRequest(credential or _credential(request), key, request.get_full_path(), digest)
 
 
-def answer_of(response: Response) -> Answer:
+def build_answer(response: Response) -> Answer:
     """Return what to store of a response."""
     headers = {name: response[name] for name in STORED_HEADERS if response.has_header(name)}
     return Answer(response.status_code, FastJSONRenderer().render(response.data).decode(), headers)
 
 
-def replay_of(answer: Answer) -> Response:
+def build_replay(answer: Answer) -> Response:
+    """Return a stored answer as a response."""
     headers = {**answer.headers, REPLAYED.name: "true"}
     return Response(load_json(answer.body.encode()), status=answer.status, headers=headers)
 
 
 def _credential(request: Request) -> str:
-    """Sessions of a user can do the same; each token has scopes of its own."""
+    """Return the owner of a key: a token, which has its own scopes, or a user with all their sessions."""
     who = request.auth
     assert isinstance(who, Principal), "a request without a principal names its credential"
     return f"token:{who.token_id}" if who.token_id else f"user:{who.user.id}"

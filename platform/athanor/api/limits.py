@@ -11,7 +11,7 @@ DEFAULT_BODY_BYTES = MIB
 # Manifests list every part of a checkpoint: 145,000 of them for 405 billion parameters.
 AGENT_BODY_BYTES = 64 * MIB
 SERIES_BODY_BYTES = 8 * MIB
-# Before anybody is known there is little to say.
+# Requests before authentication are small.
 SIGN_IN_BODY_BYTES = 16 * 1024
 
 # A body must arrive within GRACE_SECONDS plus the time that it takes at BYTES_PER_SECOND.
@@ -20,7 +20,7 @@ BYTES_PER_SECOND = 32 * 1024
 
 
 class Lane(StrEnum):
-    """Threads of its own for each kind of request, so that one kind cannot use up those of another."""
+    """A kind of request. Each has its own threads, so that one kind cannot use up those of another."""
 
     HEALTH = "health"
     AGENT = "agent"
@@ -36,7 +36,7 @@ class RequestLimits:
     body_bytes: int | None
 
 
-# Long transfers: their bodies and answers are streamed. The thread waits for the client, at a least rate.
+# Long transfers: bodies and responses are streamed. The thread waits for the client, which must reach a least rate.
 _TRANSFER = re.compile(r"^/api/v1/(datasets|audit:export|artifacts/[^/]+/archive)$")
 _OTHER_BODIES = (
     (re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),
@@ -45,6 +45,8 @@ _OTHER_BODIES = (
 
 
 class BodyTooLarge(TooLarge):
+    """A body larger than the limit of its address."""
+
     def __init__(self, limit: int) -> None:
         super().__init__(
             "body_too_large",

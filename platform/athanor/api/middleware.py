@@ -1,4 +1,4 @@
-"""A request id on every request, answer, log line and event."""
+"""Give every request an id, which its response, log lines and events contain."""
 
 import re
 from collections.abc import Callable
@@ -12,13 +12,17 @@ ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 
 class RequestIdMiddleware:
-    """Takes the caller's X-Request-ID when it is sane, else makes one. The address is the one that the server saw:
-    behind a proxy of ATHANOR_TRUSTED_PROXIES, the one that the proxy names."""
+    """Uses the caller's X-Request-ID if it is well-formed, else generates one.
+
+    The bound address is the one that the server saw; behind a proxy of ATHANOR_TRUSTED_PROXIES, the one that the proxy
+    names.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Handle a request."""
         asked = request.headers.get("X-Request-ID", "")
         request_id = asked if ACCEPTED.match(asked) else f"req_{ULID()}"
         with bound(request=request_id, address=str(request.META.get("REMOTE_ADDR", ""))):

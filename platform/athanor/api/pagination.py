@@ -1,4 +1,4 @@
-"""Keyset pages over ids, which sort by creation; a cursor is the last id that was seen."""
+"""Keyset pages over ids, which sort by creation. A cursor is the last id of the page before."""
 
 import re
 from collections.abc import Iterable
@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from athanor.api.parameters import WholeNumber, refusal
+from athanor.core.keyset import read_page
 
 LARGEST_LIMIT = 200
 DEFAULT_LIMIT = 50
@@ -18,12 +20,12 @@ POSITION = re.compile(r"[0-9]{1,18}")
 
 LIMIT = WholeNumber("limit", "Most items of a page.", lowest=1, highest=LARGEST_LIMIT, default=DEFAULT_LIMIT)
 CURSOR_HELP = "The `next_cursor` of the page before. Empty or absent for the first page."
-PAGED = [
+PAGE_PARAMETERS = [
     LIMIT.documented,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({CURSOR.pattern})?$"}, description=CURSOR_HELP),
 ]
 # Where rows are numbered.
-NUMBERED = [
+NUMBERED_PAGE_PARAMETERS = [
     LIMIT.documented,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({POSITION.pattern})?$"}, description=CURSOR_HELP),
 ]
@@ -32,24 +34,17 @@ Row = TypeVar("Row", bound=Model)
 Item = TypeVar("Item")
 
 
-def page(request: Request, rows: QuerySet[Row], whole: QuerySet[Row] | None = None) -> tuple[list[Row], str | None]:
-    """One page, newest first, and the cursor of the next.
+def paginate(
+    request: Request, rows: QuerySet[Row], details: QuerySet[Row] | None = None
+) -> tuple[list[Row], str | None]:
+    """Return one page, newest first, and the cursor of the next page.
 
-    With `whole` the page is found first, by ids alone, which an index may answer, and then read as `whole` reads it.
+    With `details` the page is found by ids alone, which an index may answer, and then read from `details`.
     """
-    limit = LIMIT.read(request)
-    if cursor := _cursor(request, CURSOR):
-        rows = rows.filter(pk__lt=cursor)
-    rows = rows.order_by("-pk")
-    if whole is None:
-        found = list(rows[: limit + 1])
-        return found[:limit], str(found[limit - 1].pk) if len(found) > limit else None
-    ids = [str(pk) for pk in rows.values_list("pk", flat=True)[: limit + 1]]
-    found = list(whole.filter(pk__in=ids[:limit]).order_by("-pk"))
-    return found, ids[limit - 1] if len(ids) > limit else None
+    return read_page(rows, LIMIT.read(request), _cursor(request, CURSOR), details=details)
 
 
-def position(request: Request) -> int | None:
+def read_position(request: Request) -> int | None:
     """Return the number after which a list of numbered rows continues, None for its first page."""
     cursor = _cursor(request, POSITION)
     return int(cursor) if cursor else None
@@ -72,5 +67,6 @@ def serialize_many(
     return items
 
 
-def listed(items: list[Any], next_cursor: str | None = None) -> dict[str, Any]:
-    return {"items": items, "next_cursor": next_cursor}
+def paginated_response(items: list[Any], next_cursor: str | None = None) -> Response:
+    """Return one page of a list. `next_cursor` is None on the last page."""
+    return Response({"items": items, "next_cursor": next_cursor})

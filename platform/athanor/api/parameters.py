@@ -33,6 +33,7 @@ class WholeNumber:
 
     @property
     def documented(self) -> OpenApiParameter:
+        """The parameter for the API document."""
         schema = {"type": "integer", "minimum": self.lowest, "maximum": self.highest}
         if self.default is not None:
             schema["default"] = self.default

@@ -11,11 +11,12 @@ from athanor.specs.validation import LARGEST_SPEC_BYTES, parse_yaml
 
 
 class JSONParser(BaseParser):
-    """JSON of bounded size and depth. The size is held against the limit here too: not every server has our gateway."""
+    """JSON of bounded size and depth. The size is checked here too: not every server has our gateway."""
 
     media_type = "application/json"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """Return the decoded JSON. Raises BodyTooLarge or ParseError."""
         limit = limits_of(parser_context["request"].path).body_bytes or 0
         body = stream.read(limit + 1)
         if len(body) > limit:
@@ -27,13 +28,18 @@ class JSONParser(BaseParser):
 
 
 class YamlParser(BaseParser):
+    """YAML within the limits of `parse_yaml`, for documents that users write in files."""
+
     media_type = "application/yaml"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """Return the decoded YAML. Raises Invalid."""
         return parse_yaml(stream.read(LARGEST_SPEC_BYTES + 1))
 
 
 class TextYamlParser(YamlParser):
+    """YAML by its older media type."""
+
     media_type = "text/yaml"
 
 
@@ -43,4 +49,5 @@ class RawParser(BaseParser):
     media_type = "*/*"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """Return the stream itself."""
         return stream

@@ -36,15 +36,17 @@ def _known() -> dict[tuple[str, str], dict[str, list[str]]]:
 
 
 class QueryParametersMiddleware:
-    """Answers 422 to a request of the API with a parameter that its operation does not have."""
+    """Refuses a request of the API with a query parameter that its operation does not have: 422."""
 
     def __init__(self, get_response: Any) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> Any:
+        """Handle a request."""
         return self._get_response(request)
 
     def process_view(self, request: HttpRequest, view: Any, arguments: Any, named: Any) -> JsonResponse | None:
+        """Return a problem for unknown query parameters or values, None if all are known."""
         if not request.GET or request.resolver_match is None:
             return None
         path = "/" + _CONVERTER.sub(r"{\1}", request.resolver_match.route)

@@ -1,4 +1,4 @@
-"""JSON by orjson: a page of jobs, or the numbers of fifty curves, take a tenth of the time that json takes."""
+"""JSON by orjson, ten times as fast as json for a page of jobs or the points of fifty curves."""
 
 import json
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ _other = JSONEncoder().default
 
 
 class FastJSONRenderer(BaseRenderer):
+    """JSON by orjson, with NumPy arrays as lists."""
+
     media_type = "application/json"
     format = "json"
     charset = None
@@ -20,10 +22,11 @@ class FastJSONRenderer(BaseRenderer):
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Mapping[str, Any] | None = None
     ) -> bytes:
+        """Return `data` as JSON, nothing for None."""
         if data is None:
             return b""
         try:
             return orjson.dumps(data, default=_other, option=_OPTIONS)
         except orjson.JSONEncodeError:
-            # What a sender wrote and an answer repeats: halves of surrogate pairs, whole numbers above 64 bits.
+            # Values of a request that a response repeats: unpaired surrogates, whole numbers above 64 bits.
             return json.dumps(data, cls=JSONEncoder).encode()

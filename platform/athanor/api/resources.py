@@ -22,7 +22,7 @@ def _resource(name: str, pattern: str, description: str) -> Resource:
 
 
 _JOB = r"jobs/\{job_id\}"
-# In the order in which the document shows them.
+# In the order of the document.
 RESOURCES = (
     _resource(
         "Jobs",

@@ -53,14 +53,17 @@ class DocumentedSchema(AutoSchema):
     """Takes summaries and descriptions from docstrings, and tags from the address."""
 
     def get_tags(self) -> list[str]:
+        """Return the resource of the address."""
         found = resource_of(self.path)
         return [found.name] if found else []
 
     def get_summary(self) -> str | None:
+        """Return the first line of the method's docstring without its full stop."""
         return self._docstring()[0].rstrip(".") or None
 
     def get_description(self) -> str:  # type: ignore[override] # drf-spectacular's AutoSchema takes no arguments, DRF's does
-        return self._docstring()[1] or inspect.getdoc(type(self.view)) or ""
+        """Return the rest of the method's docstring."""
+        return self._docstring()[1]
 
     def _docstring(self) -> tuple[str, str]:
         """Return the first paragraph of the method's docstring and the rest, each paragraph as one line."""
@@ -82,6 +85,30 @@ class DocumentedSchema(AutoSchema):
         if isinstance(field, serializers.Field) and field.field_name in COMMON_FIELDS:
             meta.setdefault("description", COMMON_FIELDS[field.field_name])
         return meta
+
+
+def describe_responses(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Describe successful responses by their components: a hook of drf-spectacular for the finished document.
+
+    A response of an operation that has a description of its own keeps it.
+    """
+    schemas = result["components"]["schemas"]
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if status == "204":
+                    response["description"] = "No response body."
+                elif status.startswith("2") and not response.get("description"):
+                    response["description"] = _description_of(response, schemas)
+    return result
+
+
+def _description_of(response: dict[str, Any], schemas: dict[str, Any]) -> str:
+    for content in response.get("content", {}).values():
+        component = content["schema"].get("$ref", "").rpartition("/")[2]
+        if component:
+            return str(schemas[component].get("description", ""))
+    return ""
 
 
 def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:

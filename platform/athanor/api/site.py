@@ -1,4 +1,4 @@
-"""What is not the API: health, the dashboard's page, and answers to unknown addresses."""
+"""Addresses outside the API: health checks, the dashboard's page, and unknown addresses."""
 
 import logging
 import secrets
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 OK, UNAVAILABLE = "ok", "unavailable"
 FRESH_SECONDS = 1.0
-NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts puts it into the page
-# First segments of the routes of frontend/src/app/router.tsx; a test holds the two against each other.
+NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts writes it into the page
+# First segments of the routes of frontend/src/app/router.tsx; a test compares the two.
 DASHBOARD_PAGES = (
     "account", "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs", "operations",
     "prices", "queue", "quotas", "reset-password", "sign-in", "simulator", "team", "tokens", "webhooks",
@@ -32,19 +32,19 @@ DASHBOARD_ROUTES = rf"^(?:(?:{'|'.join(DASHBOARD_PAGES)})(?:/.*)?)?$"
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
-    """This process answers."""
+    """Report that this process responds."""
     return JsonResponse({"status": "ok"})
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """What this process needs answers too. Without the broker jobs still run, later: it does not count."""
+    """Report whether the required services respond. The broker is not required: without it jobs run later."""
     checks = _readiness.checks()
     ready = all(answer == OK for name, answer in checks.items() if name != "broker")
     return JsonResponse({"status": OK if ready else UNAVAILABLE, "checks": checks}, status=200 if ready else 503)
 
 
 def dashboard(request: HttpRequest) -> HttpResponse:
-    """The dashboard's page, for each of its routes: it routes in the browser."""
+    """Return the dashboard's page, for each of its routes, which the browser resolves."""
     index = settings.ATHANOR.dashboard_dir / "index.html"
     if not index.is_file():
         return HttpResponse(
@@ -60,11 +60,13 @@ def dashboard(request: HttpRequest) -> HttpResponse:
 
 
 def unknown(request: HttpRequest) -> JsonResponse:
+    """Return the problem for an unknown address."""
     detail = f"there is no page or resource {request.path}"
     return _problem(404, "Not found", "not_found", detail, remedy="the API is described at /api/docs/")
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Return the problem for a failed CSRF check; Django's page outside the API."""
     if not request.path.startswith("/api/"):
         return default_csrf_failure(request, reason)
     return _problem(403, "Not allowed", "csrf_failed", reason, remedy="read GET /api/v1/session and send X-CSRFToken")
@@ -76,7 +78,7 @@ def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) ->
 
 
 class _Readiness:
-    """One check for all who ask within FRESH_SECONDS. While one request checks, others get the answer before it."""
+    """One check for all requests within FRESH_SECONDS. While one request checks, others get the previous result."""
 
     def __init__(self) -> None:
         self._checking = threading.Lock()

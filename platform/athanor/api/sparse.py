@@ -1,4 +1,4 @@
-"""`?fields=a,b`: an answer with only these fields; `?expand=a`: with what lists leave out."""
+"""`?fields=a,b` limits a response to these fields; `?expand=a` adds fields that lists leave out."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ EXPAND = OpenApiParameter("expand", str, description="Fields that lists leave ou
 Shape = type[serializers.Serializer[Any]]
 
 
-def shown(request: Request, shape: Shape, rows: Any, *, many: bool = False, usual: Shape | None = None) -> Any:
-    """`rows` in `shape`, or as much of it as was asked for. Without a wish those fields that `usual` has too.
+def serialize(request: Request, shape: Shape, rows: Any, *, many: bool = False, usual: Shape | None = None) -> Any:
+    """Serialize `rows` with the requested fields; without `fields`, with those of `usual` and the expanded ones.
 
     Raises Invalid naming an unknown field.
     """

@@ -1,6 +1,6 @@
 """Limits the requests per minute of one caller; counted in Valkey, reported by the RateLimit-* headers.
 
-It protects the platform from a loop gone wild, not secrets: while Valkey is away nothing is counted. Sign-in has a
+It protects the platform from runaway loops, not secrets: while Valkey is unavailable nothing is counted. Sign-in has a
 limit of its own, in the database (accounts/throttling.py). The trainer's API is not limited: it paces itself.
 """
 
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 60
 TIMEOUT_SECONDS = 0.2
-PAUSE_SECONDS = 5.0  # after a failure, for which Valkey is not asked: requests must not wait for it one by one
+PAUSE_SECONDS = 5.0  # after a failure, without asking Valkey: each request would wait for its timeout
 
 
-class _Away:
+class _Outage:
     until = 0.0
 
 
@@ -35,16 +35,17 @@ class CallerThrottle(BaseThrottle):
     """One count per user or service account and minute, over all their tokens and sessions; else by address."""
 
     def allow_request(self, request: Request, view: Any) -> bool:
+        """Count the request. Raises TooManyRequests above the limit."""
         limit = settings.ATHANOR.rate_limit_per_minute
-        if not limit or time.monotonic() < _Away.until:
+        if not limit or time.monotonic() < _Outage.until:
             return True
         now = time.time()
         reset = WINDOW_SECONDS - int(now) % WINDOW_SECONDS
         try:
             used = _count(f"athanor:rate:{_caller(request)}:{int(now) // WINDOW_SECONDS}")
         except (RedisError, OSError) as error:
-            _Away.until = time.monotonic() + PAUSE_SECONDS
-            log.warning("requests are not counted for %.0f s, Valkey is away: %s", PAUSE_SECONDS, error)
+            _Outage.until = time.monotonic() + PAUSE_SECONDS
+            log.warning("requests are not counted for %.0f s, Valkey is unavailable: %s", PAUSE_SECONDS, error)
             return True
         headers = {"Limit": limit, "Remaining": max(limit - used, 0), "Reset": reset}
         request._request.META["athanor.rate"] = headers
@@ -59,12 +60,13 @@ class CallerThrottle(BaseThrottle):
 
 
 class RateLimitHeadersMiddleware:
-    """RateLimit-Limit, -Remaining and -Reset on every answer that was counted, errors included."""
+    """Sets RateLimit-Limit, -Remaining and -Reset on every counted response, errors included."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Handle a request."""
         response = self._get_response(request)
         for name, value in request.META.get("athanor.rate", {}).items():
             response.headers[f"RateLimit-{name}"] = str(value)
@@ -74,7 +76,7 @@ class RateLimitHeadersMiddleware:
 def _caller(request: Request) -> str:
     who = request.auth
     if isinstance(who, Principal):
-        return who.user.id  # not the token: a new one would have a budget of its own
+        return who.user.id  # not the token: a new one would have its own count
     return str(request.META.get("REMOTE_ADDR", ""))
 
 

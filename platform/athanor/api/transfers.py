@@ -32,7 +32,7 @@ def transfer(user: User) -> Iterator[None]:
 
 
 class Download(Generic[Part]):
-    """Content of an answer that counts as a transfer of the user until the answer is closed.
+    """Content of a response that counts as a transfer of the user until the response is closed.
 
     Raises TooManyRequests for one too many.
     """
@@ -46,7 +46,7 @@ class Download(Generic[Part]):
         return iter(self._content)
 
     def close(self) -> None:
-        """Called by the server when the answer is complete or its client has gone."""
+        """End the transfer. The server calls it when the response is complete or its client has left."""
         if self._user_id is not None:
             _end(self._user_id)
             self._user_id = None

@@ -43,9 +43,11 @@ def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
     return row
 
 
-def datasets_of(principal: Principal) -> QuerySet[Dataset]:
-    """Return the data sets of the caller's teams, the newest first."""
+def datasets_of(principal: Principal, *, team: str = "") -> QuerySet[Dataset]:
+    """Return the data sets of the caller's teams, or of the one with this name, newest first."""
     rows = Dataset.objects.filter(team_id__in=principal.team_ids, deletion=None)
+    if team:
+        rows = rows.filter(team__name=team)
     return rows.select_related("team").order_by("-id")
 
 

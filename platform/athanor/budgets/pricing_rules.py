@@ -1,11 +1,12 @@
 """Changes of prices by administrators: base price, rules by weekday and hour, spot, watts, and series."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
@@ -139,3 +140,27 @@ def _check_rules(rules: list[dict[str, Any]]) -> None:
             problems.append(FieldProblem(f"/rules/{index}/zone", "zone", detail))
     if problems:
         raise Invalid("invalid_prices", problems[0].detail, remedy="fix the rules", problems=tuple(problems))
+
+
+def all_series() -> QuerySet[Series]:
+    """Return the series of prices and of carbon intensity, oldest first."""
+    return Series.objects.order_by("id")
+
+
+def series_ids() -> dict[str, str]:
+    """Return the id of each series by the id of its pool, or of its cluster for carbon intensity."""
+    return {str(row.pool_id or row.cluster_id): row.id for row in Series.objects.all()}
+
+
+def terms_of(pools: Sequence[Pool]) -> dict[str, PoolTerms]:
+    """Return the terms of each pool by its id. A pool that has none gets the defaults."""
+    stored = PoolTerms.objects.in_bulk([pool.id for pool in pools])
+    return {pool.id: stored.get(pool.id) or PoolTerms(pool=pool) for pool in pools}
+
+
+def rules_of(pools: Sequence[Pool]) -> dict[str, list[PriceRule]]:
+    """Return the price rules of each pool in order, by its id."""
+    rules: dict[str, list[PriceRule]] = {pool.id: [] for pool in pools}
+    for rule in PriceRule.objects.filter(pool__in=pools).order_by("pool", "position"):
+        rules[rule.pool_id].append(rule)
+    return rules

@@ -141,3 +141,11 @@ def _refuse(problems: list[FieldProblem]) -> None:
         raise Invalid(
             "invalid_series", problems[0].detail, remedy="fix the lines listed in errors", problems=tuple(problems)
         )
+
+
+def points_of(series: Series, after: datetime, before: datetime | None, limit: int) -> list[SeriesPoint]:
+    """Return up to `limit` points of a series at or after `after` and before `before`, oldest first."""
+    rows = SeriesPoint.objects.filter(series=series, time__gte=after).order_by("time")
+    if before is not None:
+        rows = rows.filter(time__lt=before)
+    return list(rows[:limit])

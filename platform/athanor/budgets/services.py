@@ -29,12 +29,11 @@ def sees_all(who: Principal) -> bool:
     return Permission.OVERSEE in who.platform
 
 
-def visible_to(who: Principal) -> QuerySet[Budget]:
-    """Return the budgets of the nodes from the user's teams up to the root.
-
-    Platform administrators and auditors see all.
-    """
+def visible_to(who: Principal, *, active_only: bool = False) -> QuerySet[Budget]:
+    """Of the nodes from their teams' leaves up to the organisation; all for who administers or audits the platform."""
     rows = Budget.objects.select_related("node").order_by("node__name", "name")
+    if active_only:
+        rows = rows.filter(active=True)
     return rows if sees_all(who) else rows.filter(node__in=_path_of(who.team_ids))
 
 

@@ -1,6 +1,6 @@
 """Statements: a period's ledger lines summed by team and job, and its forecast."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -95,3 +95,9 @@ def forecast_of(budget: Budget, period: BudgetPeriod, now: datetime) -> Forecast
 
 def _midnight_after(moment: datetime) -> datetime:
     return (moment + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def current_periods(budgets: Collection[Budget], now: datetime) -> dict[str, BudgetPeriod]:
+    """Return the period of each budget that contains `now`, by id of the budget."""
+    rows = BudgetPeriod.objects.filter(budget__in=budgets, start__lte=now, end__gt=now)
+    return {period.budget_id: period for period in rows}

@@ -59,7 +59,7 @@ def show(budget: BudgetName, as_json: AsJson = False) -> None:
         console.print("closed: nothing is charged to it")
         return
     names = {"spent": "spent", "reserved": "reserved", "available": "left", "lost": "paid back"}
-    figures = ", ".join(f"{_shown(found, now[name])} {told}" for name, told in names.items())
+    figures = ", ".join(f"{_shown(found, now[name])} {label}" for name, label in names.items())
     console.print(f"until {now['end'][:16]}: {figures}")
     upto = f", 90 %: up to {_shown(found, forecast['p90'])}" if forecast["p90"] is not None else ""
     console.print(f"forecast for its end: {_shown(found, forecast['p50'])}{upto}")
@@ -115,9 +115,9 @@ def set_budget(
     if as_json:
         print_json(changed)
         return
-    told = f"{_shown(changed, changed['amount'])} a {changed['period']}, {'hard' if changed['hard'] else 'soft'}"
+    amount = f"{_shown(changed, changed['amount'])} a {changed['period']}, {'hard' if changed['hard'] else 'soft'}"
     console.print(
-        f"{escape(changed['path'])}/{escape(changed['name'])}: {told}{'' if changed['active'] else ', closed'}"
+        f"{escape(changed['path'])}/{escape(changed['name'])}: {amount}{'' if changed['active'] else ', closed'}"
     )
 
 

@@ -58,9 +58,9 @@ def show(cluster: ClusterName, as_json: AsJson = False) -> None:
     if setup is None:
         return
     for each in setup["proposed_pools"]:
-        told = f"{each['nodes']} nodes of {each['slots_per_node']} {escape(each['accelerator'])}"
+        nodes = f"{each['nodes']} nodes of {each['slots_per_node']} {escape(each['accelerator'])}"
         console.print(
-            f"its nodes suggest pool {each['name']}, {told}: `athanor cluster pool {found['name']} {each['name']}`"
+            f"its nodes suggest pool {each['name']}, {nodes}: `athanor cluster pool {found['name']} {each['name']}`"
         )
     for node in setup["suspects"]:
         console.print(f"[yellow]look at[/yellow] {node}: several jobs failed on it recently")

@@ -47,8 +47,8 @@ def profile(
     if as_json:
         print_json({**found, "folder": str(folder), "files": [file["path"] for file in artifact["files"]]})
         return
-    told = f"steps {found['first_step']} to {found['last_step']} of {len(artifact['files'])} ranks"
-    console.print(f"{folder}: {told}, {size(artifact['size_bytes'])}; open them with https://ui.perfetto.dev")
+    traced = f"steps {found['first_step']} to {found['last_step']} of {len(artifact['files'])} ranks"
+    console.print(f"{folder}: {traced}, {size(artifact['size_bytes'])}; open them with https://ui.perfetto.dev")
 
 
 def _answered(client: Client, job: str, asked: Profile, changes: Changes) -> Profile:

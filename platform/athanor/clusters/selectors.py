@@ -11,11 +11,12 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from athanor.backends.facts import NodeState
-from athanor.clusters.models import Cluster, Node, Pool
-from athanor.core.errors import FieldProblem, Invalid
+from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
+from athanor.core.errors import FieldProblem, Invalid, NotFound
 
 SUSPECT_WINDOW = timedelta(hours=24)
 SUSPECT_JOBS = 3
+RECENT = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,73 @@ def enabled_clusters() -> QuerySet[Cluster]:
     return Cluster.objects.filter(enabled=True).prefetch_related("pools").order_by("name")
 
 
-def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
-    """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator.
+def all_clusters() -> QuerySet[Cluster]:
+    """Return all clusters with their pools, disabled ones included, by name."""
+    return Cluster.objects.prefetch_related("pools").order_by("name")
 
-    Raise Invalid, with the nearest name, if there is none.
-    """
-    usable = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
+
+def pools_of(cluster: Cluster) -> list[Pool]:
+    """Return the pools of a cluster by name, prefetched or not."""
+    return sorted(cluster.pools.all(), key=lambda pool: pool.name)
+
+
+def probes_of(cluster: Cluster) -> QuerySet[ClusterProbe]:
+    """Return the health check of a cluster, if there was one."""
+    return ClusterProbe.objects.filter(cluster=cluster)
+
+
+def nodes_of(cluster: Cluster, *, name_part: str = "", state: str = "") -> QuerySet[Node]:
+    """Return the nodes of a cluster by name. `state` is a state, or `quarantined`; empty values do not filter."""
+    rows = Node.objects.filter(cluster=cluster).order_by("name")
+    if name_part:
+        rows = rows.filter(name__icontains=name_part)
+    if state == "quarantined":
+        rows = rows.filter(quarantined_at__isnull=False)
+    elif state:
+        rows = rows.filter(state=state)
+    return rows
+
+
+def node_of(cluster: Cluster, name: str) -> Node:
+    """Return a node of a cluster by name. Raises NotFound."""
+    node = Node.objects.filter(cluster=cluster, name=name).first()
+    if node is None:
+        raise NotFound("node", name)
+    return node
+
+
+def listed_nodes(cluster: Cluster) -> list[Node]:
+    """Return the nodes that the last inventory of a cluster listed."""
+    return list(Node.objects.filter(cluster=cluster, listed=True))
+
+
+def survey_of(cluster: Cluster) -> Survey | None:
+    """Return the state of a cluster's health checks and inventories, None before the first."""
+    return Survey.objects.filter(cluster=cluster).first()
+
+
+def incidents_of(node: Node, limit: int) -> list[NodeIncident]:
+    """Return up to `limit` incidents of a node, newest first."""
+    return list(NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:limit])
+
+
+def recent_hits(cluster: Cluster) -> dict[int, int]:
+    """Return the number of jobs that had an incident on each node within RECENT, by id of the node."""
+    recent = NodeIncident.objects.filter(node__cluster=cluster, time__gte=timezone.now() - RECENT).exclude(job_id="")
+    jobs: dict[int, set[str]] = {}
+    for node_id, job_id in recent.values_list("node_id", "job_id"):
+        jobs.setdefault(node_id, set()).add(job_id)
+    return {node_id: len(job_ids) for node_id, job_ids in jobs.items()}
+
+
+def enabled_pools() -> QuerySet[Pool]:
+    """Return the pools of enabled clusters, by cluster and pool."""
+    return Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
+
+
+def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
+    """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator."""
+    usable = enabled_pools()
     named = usable.filter(cluster__name=cluster_name) if cluster_name is not None else usable
     found = named.filter(accelerator=accelerator).first()
     return found or _refuse(list(usable), cluster_name, accelerator)

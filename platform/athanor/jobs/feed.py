@@ -65,3 +65,8 @@ def after(positions: Mapping[str, int], limit: int) -> list[JobEvent]:
         rows = JobEvent.objects.filter(team_id=team_id, team_seq__gt=seq).order_by("team_seq")
         found.extend(rows[: limit - len(found)])
     return found
+
+
+def after_in_job(job_id: str, seq: int, limit: int) -> list[JobEvent]:
+    """Return the next events of one job after `seq`. Row-level security limits them to the session's teams."""
+    return list(JobEvent.objects.filter(job_id=job_id, seq__gt=seq).order_by("seq")[:limit])

@@ -100,8 +100,13 @@ def unhide(project_id: str, name: str) -> None:
     Job.objects.filter(team_id=row.team_id, project=row.name).update(project=name)
 
 
-def projects_of(principal: Principal) -> QuerySet[Project]:
+def projects_of(principal: Principal, *, team: str = "", archived: bool | None = None) -> QuerySet[Project]:
+    """Return the projects of the caller's teams, or of the one with this name, newest first."""
     rows = Project.objects.filter(team_id__in=principal.team_ids, deleted_at=None)
+    if team:
+        rows = rows.filter(team__name=team)
+    if archived is not None:
+        rows = rows.filter(archived_at__isnull=not archived)
     return rows.select_related("team", "created_by").order_by("-id")
 
 

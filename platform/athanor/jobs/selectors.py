@@ -1,14 +1,17 @@
 """Queries of jobs for the API, scoped by the teams of the caller."""
 
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Prefetch, Q, QuerySet, Sum, prefetch_related_objects
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
-from athanor.core import ids
+from athanor.clusters.models import Pool
+from athanor.core import ids, tenancy
 from athanor.core.errors import NotFound
 from athanor.jobs.models import Attempt, Job, JobEvent, Label
+from athanor.jobs.states import HOLDING
 
 # In order, and with what their answers show of their job.
 ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
@@ -32,6 +35,11 @@ def summaries_of(principal: Principal) -> QuerySet[Job]:
     """With what lists show of them, and without the rest."""
     jobs = plain_jobs_of(principal).select_related("team", "created_by", "pool__cluster", "progress")
     return jobs.defer("spec").prefetch_related(COUNTED_ATTEMPTS)
+
+
+def details_of(principal: Principal) -> QuerySet[Job]:
+    """Return the caller's jobs with everything that their full form contains."""
+    return jobs_of(principal).select_related("progress")
 
 
 def job_of(principal: Principal, job_id: str) -> Job:
@@ -76,3 +84,60 @@ def filtered(
 
 def events_of(job: Job, after: int, limit: int) -> list[JobEvent]:
     return list(JobEvent.objects.filter(job=job, seq__gt=after).order_by("seq")[:limit])
+
+
+def jobs_by_id(principal: Principal, job_ids: Sequence[str]) -> list[Job]:
+    """Return these jobs of the caller in this order, each once. Raises NotFound for the first that is missing."""
+    found = plain_jobs_of(principal).in_bulk(job_ids)
+    for job_id in job_ids:
+        if job_id not in found:
+            raise NotFound("job", job_id)
+    return [found[job_id] for job_id in dict.fromkeys(job_ids)]
+
+
+def newest(jobs: QuerySet[Job], limit: int) -> list[Job]:
+    return list(jobs.order_by("-pk")[:limit])
+
+
+def jobs_of_team(principal: Principal, team: Team, job_ids: Sequence[str]) -> dict[str, Job]:
+    """Return those of these jobs that the caller may see and that belong to the team, by id."""
+    if not job_ids:
+        return {}
+    return {job.id: job for job in jobs_of(principal).filter(id__in=job_ids, team=team)}
+
+
+def attempts_of(job: Job) -> list[Attempt]:
+    """Return the attempts of a job, prefetched or not."""
+    return list(job.attempts.all())
+
+
+def attempt_of(job: Job, number: int) -> Attempt:
+    """Return an attempt of a job by its number. Raises NotFound."""
+    rows = Attempt.objects.filter(job=job, job__team_id=job.team_id, number=number)
+    attempt = rows.select_related("job__pool__cluster").first()
+    if attempt is None:
+        raise NotFound("attempt", str(number))
+    return attempt
+
+
+def load_attempts(job: Job) -> None:
+    """Load the attempts of a job that was read without them."""
+    prefetch_related_objects([job], ATTEMPTS)
+
+
+_NO_ATTEMPTS = Attempt.objects.none()
+_NO_ATTEMPTS._result_cache = []  # evaluated already, so that no query is needed
+
+
+def mark_as_new(job: Job) -> None:
+    """Mark a job that was created just now as having no attempts and no progress, which saves their queries."""
+    job._prefetched_objects_cache = {"attempts": _NO_ATTEMPTS}  # type: ignore[attr-defined] # as prefetch_related fills it
+    job._meta.get_field("progress").set_cached_value(job, None)
+
+
+def slots_held(pools: Collection[Pool]) -> dict[str, int]:
+    """Return the slots that jobs of all teams hold, by id of the pool. A pool without such jobs is absent."""
+    with tenancy.unrestricted():
+        holding = Job.objects.filter(pool__in=pools, status__in=[status.value for status in HOLDING])
+        sums = holding.values("pool_id").annotate(held=Sum("slots")).order_by()
+        return {row["pool_id"]: row["held"] for row in sums}

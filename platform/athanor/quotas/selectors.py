@@ -6,10 +6,11 @@ Sums cover the jobs of all teams without naming any.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, QuerySet, Sum
 from django.db.models.functions import Least
 
 from athanor.accounts.models import Team
+from athanor.accounts.selectors import Principal, teams_of
 from athanor.core import tenancy
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING, JobStatus
@@ -138,3 +139,8 @@ def teams_below(node_id: str) -> list[str]:
         [node_id],
     )
     return [row.team_id for row in found if row.team_id]
+
+
+def teams_with_leaves(principal: Principal) -> QuerySet[Team]:
+    """Return the teams that the caller may see, each with its node of the quota tree."""
+    return teams_of(principal).select_related("quota_node")

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter
 from athanor.accounts.models import User
 from athanor.clusters.models import Pool
 from athanor.core import leases, task_triggers
-from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Attempt, Job
 from athanor.quotas import changes, selectors, services
 from athanor.quotas.tree import GroupDocument, NodeChange, Tree, TreeDocument
@@ -239,3 +239,16 @@ def _made_up(request: SimulationRequest, tree: Tree, pools: list[pure.Pool]) -> 
     submitters = [Submitter(team.id, ids, team.weight, made.median_minutes * 60) for team in teams]
     make = partial(generate, submitters, days=made.days, jobs_per_day=made.jobs_per_day)
     return make(largest=made.largest, seed=made.seed)
+
+
+def all_simulations() -> QuerySet[Simulation]:
+    """Return the simulations without their results."""
+    return Simulation.objects.select_related("created_by").defer("result")
+
+
+def find(simulation_id: str) -> Simulation:
+    """Return a simulation. Raises NotFound."""
+    row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
+    if row is None:
+        raise NotFound("simulation", simulation_id)
+    return row

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import zstandard
+from django.db.models import QuerySet
 from django.utils import timezone
 from pydantic import TypeAdapter
 
+from athanor.core.errors import NotFound
 from athanor.scheduling.models import AdmissionCycle
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Decision, Snapshot
@@ -63,3 +65,16 @@ def sweep() -> None:
     newest = AdmissionCycle.objects.order_by("-id").values_list("id", flat=True)[MAX_CYCLES : MAX_CYCLES + 1]
     for last in newest:
         AdmissionCycle.objects.filter(id__lte=last).delete()
+
+
+def cycles() -> QuerySet[AdmissionCycle]:
+    """Return the stored admission cycles without their snapshots and decisions."""
+    return AdmissionCycle.objects.defer("snapshot", "decisions")
+
+
+def cycle_of(cycle_id: int) -> AdmissionCycle:
+    """Return a stored admission cycle. Raises NotFound."""
+    cycle = AdmissionCycle.objects.filter(pk=cycle_id).first()
+    if cycle is None:
+        raise NotFound("decision", str(cycle_id))
+    return cycle

@@ -20,38 +20,42 @@ CONSIDERED = 500
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """`told` are the facts that a job which waits would be told (explain.py); `quotes` what its start would reserve."""
+class StartEstimate:
+    """When a job would start, and why not now.
+
+    `facts` are those that a waiting job stores (explain.py); `quotes` are what its start would reserve.
+    """
 
     decision: Decision
-    told: Mapping[str, Any]
+    facts: Mapping[str, Any]
     forecast: Forecast
     quotes: PlannedReservations
 
 
-class Outlooks:
-    """Predictions from one snapshot. The jobs need not be saved."""
+class StartEstimator:
+    """Start estimates from one snapshot. The jobs need not be saved."""
 
     def __init__(self) -> None:
         self._now = timezone.now()
         self._taken = snapshots.take(self._now, CONSIDERED)
         self._shares, self._factors = estimates.shares_of(self._taken.snapshot), estimates.learned_factors()
 
-    def of(self, job: Job) -> Outlook:
+    def estimate(self, job: Job) -> StartEstimate:
+        """Return the start estimate of a job, saved or not."""
         leaf = leaf_of(job.team).id
         candidate, quoted = snapshots.candidate(job, leaf, self._now)
         snapshot = _with(self._taken.snapshot, candidate, quoted)
         decision = next(found for found in decide(snapshot) if found.job_id == job.id)
-        told = explain.facts(decision, leaf, explain.holders(snapshot))
+        facts = explain.facts(decision, leaf, explain.holders(snapshot))
         if decision.admitted:
-            return Outlook(decision, told, Forecast(0, 0), quoted)
+            return StartEstimate(decision, facts, Forecast(0, 0), quoted)
         if candidate.hold is not None:
             opens = schedule_windows.opens_at(job, self._now)
             left = int((opens - self._now).total_seconds()) if opens else None
-            return Outlook(decision, told, Forecast(left, None), quoted)
+            return StartEstimate(decision, facts, Forecast(left, None), quoted)
         first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
         found = forecasts(first, [job.id], self._shares, samples=SAMPLES)
-        return Outlook(decision, told, self._factors.of(found[job.id]), quoted)
+        return StartEstimate(decision, facts, self._factors.of(found[job.id]), quoted)
 
 
 def _with(snapshot: Snapshot, candidate: Waiting, quoted: PlannedReservations) -> Snapshot:

@@ -36,3 +36,8 @@ def delivery_of(who: Principal, delivery_id: str) -> Delivery:
 
 def _with_all(rows: QuerySet[Webhook]) -> QuerySet[Webhook]:
     return rows.select_related("team", "created_by").prefetch_related("secrets")
+
+
+def deliveries_of(webhook: Webhook) -> QuerySet[Delivery]:
+    """Return the deliveries of a webhook without their bodies."""
+    return Delivery.objects.filter(webhook=webhook, team_id=webhook.team_id).defer("body")

@@ -229,11 +229,11 @@ def test_without_valkey_requests_go_through(api: Any, limit: None, monkeypatch: 
     def away(key: str) -> int:
         raise ValkeyAway("refused")
 
-    monkeypatch.setattr(throttling._Away, "until", 0.0)  # and it is what it was for the tests that follow
+    monkeypatch.setattr(throttling._Outage, "until", 0.0)  # and it is what it was for the tests that follow
     monkeypatch.setattr(throttling, "_count", away)
     assert [api.send("GET", "clusters").status_code for _ in range(5)] == [200] * 5
     assert [record.message for record in caplog.records].count(
-        "requests are not counted for 5 s, Valkey is away: refused"
+        "requests are not counted for 5 s, Valkey is unavailable: refused"
     ) == 1  # fmt: skip
 
 

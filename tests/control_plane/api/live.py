@@ -108,8 +108,8 @@ class LiveServer:
 
     def close(self) -> None:
         """Stop, and wait for the views that run. May be called twice."""
-        for follower in list(self.hub._everybody):
-            follower.end()
+        for subscriber in list(self.hub._all):
+            subscriber.end()
         self._server.should_exit = True
         self._thread.join()
         self._gateway.shutdown()

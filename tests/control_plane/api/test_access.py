@@ -23,7 +23,7 @@ MANAGED = ("teams/", "invitations/", "service-accounts/")
 OF_NO_TEAM = {"cluster_id", "pool_id", "series_id", "decision_id", "simulation_id", "session_id", "passkey_id"}
 # Of no team: what whom may see of them is in tests/control_plane/clusters, budgets and scheduling.
 SHARED = ("clusters/", "prices/", "series/", "simulations/")
-OVERSEEN = "budgets/"  # whoever has a role on the platform sees what teams may spend
+OVERSEEN = "budgets/"  # users with a role on the platform see what teams may spend
 OPEN = {"session", "spec/schema"}  # readable without signing in, and of no team
 
 

@@ -1,4 +1,4 @@
-"""Django's admin: every page opens for whoever may see it, shows no secret, and acts through the services."""
+"""Django's admin: every page opens for those who may see it, shows no secret, and acts through the services."""
 
 from collections.abc import Callable
 from typing import Any
@@ -192,9 +192,9 @@ def test_teams_and_members_are_made_and_changed_as_by_the_api(things: dict[str, 
     client.post(address(Membership, "delete", row.pk), {"post": "yes"})
     assert not Membership.objects.filter(pk=row.pk).exists()
     last = green.memberships.get()
-    told = client.post(address(Membership, "delete", last.pk), {"post": "yes"}, follow=True).content.decode()
+    content = client.post(address(Membership, "delete", last.pk), {"post": "yes"}, follow=True).content.decode()
     assert Membership.objects.filter(pk=last.pk).exists(), "a team keeps its last administrator"
-    assert "administrator" in told
+    assert "administrator" in content
     recorded = list(AuditEvent.objects.filter(team_id=green.id).values_list("action", flat=True))
     assert {"team.create", "member.add", "member.role", "member.remove"} <= set(recorded), recorded
 

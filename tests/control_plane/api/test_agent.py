@@ -233,8 +233,8 @@ def test_an_end_and_progress_that_carry_a_nul_are_taken(attempt: Attempt, agent:
     attempt.refresh_from_db()
     assert attempt.end_report is not None
     assert attempt.end_report["message"] == "bad \N{REPLACEMENT CHARACTER} byte"
-    told = {"time": NOW.isoformat(), "type": "step.skipped", "data": {"text": "\x00"}}
-    batch = {"writer": "node-0", "sequence": 0, "events": [told]}
+    skipped = {"time": NOW.isoformat(), "type": "step.skipped", "data": {"text": "\x00"}}
+    batch = {"writer": "node-0", "sequence": 0, "events": [skipped]}
     assert agent("POST", "progress", batch).status_code == 200
     assert JobEvent.objects.filter(job=attempt.job, data__text="\N{REPLACEMENT CHARACTER}").exists()
 
@@ -245,7 +245,7 @@ def test_a_notice_of_a_spot_machine_leads_to_a_checkpoint_and_the_queue(
     drive.beat(attempt, step=1)
     observe.observe_due()
     beat = {"node_rank": 0, "generation": 0, "phase": "training", "step": 1, "interruption": "TRUE"}
-    for _ in range(2):  # told by every node, and again
+    for _ in range(2):  # reported by every node, and again
         assert agent("POST", "heartbeat", beat).json()["stop"] == "pause"
     job = attempt.job
     assert drive.status_of(job) == ("pausing", "spot_notice")

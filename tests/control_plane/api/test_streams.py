@@ -15,7 +15,7 @@ from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.services import issue_token
 from athanor.accounts.stream_sessions import StreamSession
 from athanor.api.streams import asgi, hub, reads
-from athanor.api.streams.following import FOLLOWING, Following
+from athanor.api.streams.subscription import STREAMING, Subscription
 from athanor.jobs import events, feed, services
 from athanor.jobs.models import Job, JobEvent
 from athanor.telemetry import ingest
@@ -36,7 +36,7 @@ def live(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def token(user: User, team: Team) -> str:
-    return issue_token(user, team, "follower")[1]
+    return issue_token(user, team, "subscriber")[1]
 
 
 def points(attempt: Any, sequence: int, step: int) -> Batch:
@@ -79,7 +79,7 @@ def test_a_backlog_of_many_pages_comes_whole_while_more_is_written(
     live: LiveServer, token: str, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("athanor.api.streams.reads.PAGE", 3)
-    monkeypatch.setattr(hub, "LONGEST_QUEUE", 1)
+    monkeypatch.setattr(hub, "MAX_QUEUE", 1)
     for _ in range(10):
         submit()
     with live.stream("/events?after=0", token) as stream:
@@ -194,27 +194,29 @@ def test_a_page_of_the_past_is_not_read_with_a_right_that_is_gone(
 ) -> None:
     job = submit()
     row, _ = issue_token(user, team, "t")
-    following = Following(StreamSession(user.id, frozenset({team.id}), token_id=row.id), {team.id: 0}, {team.id: 0})
+    subscription = Subscription(
+        StreamSession(user.id, frozenset({team.id}), token_id=row.id), {team.id: 0}, {team.id: 0}
+    )
 
     def revoke() -> None:
         ApiToken.objects.update(revoked_at="2026-01-01T00:00:00Z")
 
     async def read() -> tuple[bytes, bytes, bool]:
         ours = hub.Hub()
-        follower = ours.add(following)
-        before = await ours.catch_up(follower)
-        follower.positions = {team.id: 0}
+        subscriber = ours.add(subscription)
+        before = await ours.catch_up(subscriber)
+        subscriber.positions = {team.id: 0}
         await ours._read((), revoke)
-        after = await ours.catch_up(follower)
-        ours.remove(follower)
-        return before, after, follower.ended
+        after = await ours.catch_up(subscriber)
+        ours.remove(subscriber)
+        return before, after, subscriber.ended
 
     before, after, ended = asyncio.run(read())
     assert job.id.encode() in before
     assert (after, ended) == (b"", True)
 
 
-def test_tickets_are_checked_within_a_second() -> None:
+def test_sessions_are_checked_within_a_second() -> None:
     assert hub.TICKET_TICKS * hub.TICK_SECONDS < 1
 
 
@@ -226,7 +228,7 @@ def test_one_user_cannot_take_all_places(
     make_user: Callable[..., User],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hub, "MOST_OF_ONE_USER", 1)
+    monkeypatch.setattr(hub, "MAX_PER_USER", 1)
     more = issue_token(user, team, "another token of the same user")[1]
     with live.stream("/events", token):
         with live.stream("/events", more) as second:
@@ -241,14 +243,14 @@ def test_one_user_cannot_take_all_places(
 
 
 def test_a_stream_that_passed_the_views_check_with_others_ends(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "MOST_OF_ONE_USER", 1)
+    monkeypatch.setattr(hub, "MAX_PER_USER", 1)
 
     async def add() -> list[bool]:
         ours = hub.Hub()
         both = [ours.add(nobodys(user)) for _ in range(2)]
-        for follower in both:
-            ours.remove(follower)
-        return [*(follower.ended for follower in both), bool(ours.crowded_users())]
+        for subscriber in both:
+            ours.remove(subscriber)
+        return [*(subscriber.ended for subscriber in both), bool(ours.users_at_limit())]
 
     assert asyncio.run(add()) == [False, True, False]
 
@@ -308,7 +310,7 @@ def test_a_question_for_the_headers_alone_is_answered_and_ends(live: LiveServer,
 def test_whoever_comes_when_all_places_are_taken_is_sent_away(
     live: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MOST_FOLLOWERS", 0)
+    monkeypatch.setattr(hub, "MAX_SUBSCRIBERS", 0)
     with live.stream("/events", token) as stream:
         assert stream.response.status_code == 503
         assert stream.response.headers["retry-after"]
@@ -332,13 +334,16 @@ def test_a_database_that_is_away_for_a_moment_costs_a_follower_nothing(
     live: LiveServer, token: str, submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "PAUSE_SECONDS", 0.05)
-    read, failures = {"news": reads.news, "page": reads.page}, {"news": 0, "page": 0}
+    read, failures = (
+        {"read_new_events": reads.read_new_events, "read_page": reads.read_page},
+        {"read_new_events": 0, "read_page": 0},
+    )
 
     def failing(name: str) -> Callable[..., Any]:
         def fails_twice(*arguments: Any) -> Any:
             failures[name] += 1
             if failures[name] <= 2:
-                raise OperationalError("the database is away")
+                raise OperationalError("the database is unavailable")
             return read[name](*arguments)
 
         return fails_twice
@@ -356,7 +361,7 @@ def test_a_database_that_is_away_for_a_moment_costs_a_follower_nothing(
 def test_a_stream_ends_after_a_while_so_that_followers_spread(
     live: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asgi, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(asgi, "MAX_SECONDS", 0.1)
     monkeypatch.setattr(asgi, "HEARTBEAT_SECONDS", 0.05)
     with live.stream("/events", token) as stream, pytest.raises(EOFError):
         while True:
@@ -364,8 +369,8 @@ def test_a_stream_ends_after_a_while_so_that_followers_spread(
     assert live.hub.count == 0
 
 
-def nobodys(user: User) -> Following:
-    return Following(StreamSession(user.id, frozenset()), {}, {})
+def nobodys(user: User) -> Subscription:
+    return Subscription(StreamSession(user.id, frozenset()), {}, {})
 
 
 def test_a_follower_without_a_team_ends_with_the_others_and_so_does_one_that_was_about_to_begin(user: User) -> None:
@@ -374,8 +379,8 @@ def test_a_follower_without_a_team_ends_with_the_others_and_so_does_one_that_was
         early = ours.add(nobodys(user))
         ours.close()
         late = ours.add(nobodys(user))
-        for follower in (early, late):
-            ours.remove(follower)
+        for subscriber in (early, late):
+            ours.remove(subscriber)
         return [early.ended, late.ended]
 
     assert asyncio.run(close()) == [True, True]
@@ -392,7 +397,7 @@ def test_a_client_that_reads_nothing_is_not_waited_for_once_more(user: User, mon
             await never.wait()
 
         async def view(scope: Any, receive: Any, send: Any) -> None:
-            scope[FOLLOWING] = nobodys(user)
+            scope[STREAMING] = nobodys(user)
 
         application = asgi.StreamingApplication(view, ours)
         async with asyncio.timeout(20):

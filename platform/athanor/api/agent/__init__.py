@@ -1,1 +1,1 @@
-"""What an attempt's agent and trainer may do, with the attempt's token: the wire types are in trainer.contract.run."""
+"""The API for compute nodes, authenticated by an attempt's token. Its types are in trainer.contract.run."""

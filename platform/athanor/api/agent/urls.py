@@ -1,3 +1,5 @@
+"""Addresses of the API for compute nodes."""
+
 from django.urls import path
 
 from athanor.api.agent import views

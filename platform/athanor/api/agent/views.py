@@ -1,19 +1,18 @@
-"""One endpoint an act. Parses the contract's types, calls one service, answers."""
+"""Views for compute nodes: parse a message of the contract, call one service, render."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from athanor.api.agent.messages import parse_message
 from athanor.artifacts import base_models, keys, profiles, services, storage, team_secrets
 from athanor.core import tenancy
-from athanor.core.errors import FieldProblem, Invalid, Unauthenticated
+from athanor.core.errors import Unauthenticated
 from athanor.core.logging import bound
 from athanor.dispatch import rendezvous, tokens
 from athanor.dispatch.services import interrupted, record_end, run_config_of, spec_of, stop_request_of
@@ -33,18 +32,16 @@ from trainer.contract.run import (
     PresignRequest,
 )
 
-Wire = TypeVar("Wire", bound=BaseModel)
-MOST_PROBLEMS = 20  # named in one answer
-
 
 class AttemptAuthentication(BaseAuthentication):
-    """`Authorization: Bearer att_...`, good while the attempt lives."""
+    """`Authorization: Bearer att_...`, valid until the attempt has ended."""
 
     def authenticate(self, request: Request) -> tuple[None, Attempt]:
+        """Return the attempt of the token, and limit the database session to its team. Raises Unauthenticated."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise Unauthenticated("token_missing", "an attempt's token is needed", remedy="send it as a bearer token")
-        tenancy.see_all()  # until it is known whose attempt it is
+        tenancy.see_all()  # until the team of the attempt is known
         theirs = []
         try:
             attempt = tokens.recognise(secret.strip())
@@ -54,37 +51,51 @@ class AttemptAuthentication(BaseAuthentication):
         return None, attempt
 
     def authenticate_header(self, request: Request) -> str:
+        """Return the scheme for WWW-Authenticate."""
         return "Bearer"
 
 
 class HasAttempt(BasePermission):
+    """Allows requests that an attempt's token authenticates."""
+
     def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether an attempt makes the request."""
         return isinstance(request.auth, Attempt)
 
 
 @extend_schema(exclude=True)
 class AgentView(APIView):
+    """Base of the views for compute nodes: authenticated by an attempt's token, without a rate limit."""
+
     authentication_classes = (AttemptAuthentication,)
     permission_classes = (HasAttempt,)
     throttle_classes = ()
 
     def attempt(self, request: Request) -> Attempt:
+        """Return the attempt that makes the request."""
         assert isinstance(request.auth, Attempt)
         return request.auth
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Handle the request with the id of the attempt bound to its log lines."""
         attempt_id = request.headers.get("Authorization", "").removeprefix("Bearer ").partition(".")[0]
         with bound(attempt=attempt_id[:40]):
             return super().dispatch(request, *args, **kwargs)
 
 
 class RunView(AgentView):
+    """Requests to `/run`."""
+
     def get(self, request: Request) -> Response:
+        """Return the configuration of the run."""
         return Response(run_config_of(self.attempt(request)).model_dump(mode="json"))
 
 
 class KeysView(AgentView):
+    """Requests to `/keys`."""
+
     def get(self, request: Request) -> Response:
+        """Return the data keys of the job, its data sets and its base model, and its secrets."""
         job = self.attempt(request).job
         first, *others = job.dataset_ids
         owner = base_models.owner_of(job.team, spec_of(job).training)
@@ -99,9 +110,12 @@ class KeysView(AgentView):
 
 
 class HeartbeatView(AgentView):
+    """Requests to `/heartbeat`."""
+
     def post(self, request: Request) -> Response:
+        """Record a heartbeat. Return a request to stop, a requested profile, and the rendezvous round."""
         attempt = self.attempt(request)
-        heartbeat = parse(Heartbeat, _without_nul(request.body))
+        heartbeat = parse_message(request, Heartbeat)
         ingest.heartbeat(attempt, heartbeat)
         if heartbeat.interruption:
             interrupted(attempt.id, heartbeat.interruption)
@@ -112,27 +126,33 @@ class HeartbeatView(AgentView):
 
 
 class RendezvousView(AgentView):
+    """Requests to `/rendezvous`."""
+
     def post(self, request: Request) -> Response:
-        place = rendezvous.join(self.attempt(request), parse(Join, _without_nul(request.body)))
+        """Join the rendezvous of the attempt's nodes. Return the node's place in it."""
+        place = rendezvous.join(self.attempt(request), parse_message(request, Join))
         return Response(place.model_dump(mode="json"))
 
 
 class BatchView(AgentView):
-    """/metrics, /logs and /progress; `kind` is set in the URLs."""
+    """Requests to `/metrics`, `/logs` and `/progress`. `kind` is set in the URLs."""
 
     kind = ""
 
     def post(self, request: Request) -> Response:
-        # From the bytes: to parse a thousand points and check them apart would take twice the time. Lines of logs are
-        # stored compressed and may hold a NUL; names of metrics and texts of events go into columns that cannot.
-        batch = parse(Batch, request.body if self.kind == "logs" else _without_nul(request.body))
+        """Store a batch of metrics, log lines or progress. Return the next expected sequence number."""
+        # Log lines are stored compressed and may contain NUL; names of metrics and texts of events go into columns.
+        batch = parse_message(request, Batch, may_contain_nul=self.kind == "logs")
         next_sequence = ingest.ingest(self.attempt(request), self.kind, batch)
         return Response(BatchReply(next_sequence=next_sequence).model_dump(mode="json"))
 
 
 class PresignView(AgentView):
+    """Requests to `/storage:presign`."""
+
     def post(self, request: Request) -> Response:
-        attempt, asked = self.attempt(request), parse(PresignRequest, _without_nul(request.body))
+        """Return presigned URLs for objects that the attempt may read or write."""
+        attempt, asked = self.attempt(request), parse_message(request, PresignRequest)
         check = services.check_may_write if asked.operation == "put" else services.check_may_read
         check(attempt, asked.keys)
         urls = []
@@ -143,60 +163,45 @@ class PresignView(AgentView):
 
 
 class CheckpointsView(AgentView):
+    """Requests to `/checkpoints`."""
+
     def post(self, request: Request) -> Response:
-        row = services.register_checkpoint(self.attempt(request), parse(CheckpointManifest, _without_nul(request.body)))
+        """Register a stored checkpoint by its manifest."""
+        row = services.register_checkpoint(self.attempt(request), parse_message(request, CheckpointManifest))
         return Response({"id": row.id}, status=201)
 
 
 class ArtifactsView(AgentView):
+    """Requests to `/artifacts`."""
+
     def post(self, request: Request) -> Response:
-        row = services.register_model(self.attempt(request), parse(ModelManifest, _without_nul(request.body)))
+        """Register a stored model by its manifest."""
+        row = services.register_model(self.attempt(request), parse_message(request, ModelManifest))
         return Response({"id": row.id}, status=201)
 
 
 class DatasetsView(AgentView):
+    """Requests to `/datasets`."""
+
     def post(self, request: Request) -> Response:
-        row = services.register_dataset(self.attempt(request), parse(DatasetManifest, _without_nul(request.body)))
+        """Register a tokenised data set by its manifest."""
+        row = services.register_dataset(self.attempt(request), parse_message(request, DatasetManifest))
         return Response({"recipe": row.recipe}, status=201)
 
 
 class ProfilesView(AgentView):
+    """Requests to `/profiles`."""
+
     def post(self, request: Request) -> Response:
-        row = profiles.register(self.attempt(request), parse(ProfileManifest, _without_nul(request.body)))
+        """Register a stored profile by its manifest."""
+        row = profiles.register(self.attempt(request), parse_message(request, ProfileManifest))
         return Response({"id": row.id}, status=201)
 
 
 class EndView(AgentView):
+    """Requests to `/end`."""
+
     def post(self, request: Request) -> Response:
-        record_end(self.attempt(request), parse(AttemptEnd, _without_nul(request.body)))
+        """Record the final report of the attempt."""
+        record_end(self.attempt(request), parse_message(request, AttemptEnd))
         return Response({}, status=201)
-
-
-def _without_nul(body: bytes) -> bytes:
-    """Replace NUL, which columns of text cannot hold. A message is not refused for one: an exception's text may carry
-    it."""
-    return body.replace(rb"\u0000", rb"\ufffd")
-
-
-def parse(type_: type[Wire], body: bytes) -> Wire:
-    """Return the message in `body`. Raises Invalid, which names each wrong field and its value."""
-    try:
-        return type_.model_validate_json(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)[:MOST_PROBLEMS]
-        problems = tuple(
-            FieldProblem("/" + "/".join(str(piece) for piece in item["loc"]), item["type"], _described(item))
-            for item in found
-        )
-        raise Invalid(
-            "invalid_message",
-            f"not a valid {type_.__name__}: {problems[0].pointer}: {problems[0].detail}",
-            remedy="correct the field; if a trainer sent it, use the trainer of this platform's version",
-            problems=problems,
-        ) from error
-
-
-def _described(item: ErrorDetails) -> str:
-    """What is wrong with a field, and with which value if that is short."""
-    value = item["input"]
-    return f"{item['msg']}, not {value}" if isinstance(value, int | float) else item["msg"]

@@ -13,14 +13,14 @@ from athanor.api.limits import DEFAULT_BODY_BYTES, Lane, limits_of
 from athanor.core.errors import AthanorError
 from athanor.dispatch import tokens
 
-# More threads for the many small requests would only take Python's lock from one another: measured with 32 clients,
+# More threads for small requests would compete for the interpreter lock: measured with 32 clients,
 # turns get unfair and the slowest wait twice as long. The database pool has a connection for each.
 THREADS = {Lane.HEALTH: 2, Lane.AGENT: 4, Lane.QUICK: 4}
 TRANSFER_THREADS = 12
 
 
 class Gateway:
-    """Reads the body, runs the view in the threads of its lane, sends the answer."""
+    """Reads the body, runs the view in the threads of its lane, and sends the response."""
 
     def __init__(self, application: Any) -> None:
         self._bodies = BodyReader()
@@ -28,6 +28,7 @@ class Gateway:
         self._transfers = WSGIMiddleware(application, workers=TRANSFER_THREADS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection of the ASGI server."""
         if scope["type"] != "http":
             await self._transfers(scope, receive, send)  # type: ignore[arg-type] # lifespan
             return

@@ -1,4 +1,4 @@
-"""Reading a request's body before a view gets it: bounded in size, in time, and over all requests of the process."""
+"""Read the body of a request before its view runs: bounded in size, in time, and over all requests of the process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -11,11 +11,13 @@ Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
-# Of all bodies that are being read. Above it the oldest unfinished one is given up: healthy clients take milliseconds.
+# Of all bodies that are being read. Above it the oldest unfinished one is refused: healthy clients take milliseconds.
 BUDGET_BYTES = 256 * MIB
 
 
 class BodyTooSlow(RequestTimeout):
+    """A body that arrived more slowly than the least rate."""
+
     def __init__(self) -> None:
         super().__init__(
             "body_too_slow", "the body did not arrive in time", remedy="send it again, over a faster connection"
@@ -37,7 +39,7 @@ class BodyReader:
     async def read(self, scope: Scope, receive: Receive, limit: int) -> bytes:
         """Return the complete body. Raises BodyTooLarge, BodyTooSlow and ClientGone."""
         length = declared_length(scope)
-        if length == 0 or scope["method"] in ("GET", "HEAD"):  # a body of these has no meaning: it is not waited for
+        if length == 0 or scope["method"] in ("GET", "HEAD"):  # their bodies have no meaning and are not read
             return b""
         if length is not None and length > limit:
             raise BodyTooLarge(limit)

@@ -1,4 +1,4 @@
-"""A WSGI application in threads that never wait for a client: a complete body goes in, a complete answer comes out."""
+"""Run a WSGI application in threads that never wait for a client: body and response are passed complete."""
 
 import asyncio
 import contextvars
@@ -20,7 +20,7 @@ PIECE_BYTES = 64 * 1024
 
 @dataclass
 class Answer:
-    """What a view returned. A file is not read before the client takes it, so a slow client costs one piece."""
+    """The response of a view. A file is read piece by piece as the client receives it."""
 
     code: int = 0  # the HTTP status
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -28,6 +28,7 @@ class Answer:
     file: Any = None
 
     def pieces(self) -> Iterator[bytes]:
+        """Yield the body in pieces of at most PIECE_BYTES."""
         if self.file is not None:
             while piece := self.file.filelike.read(PIECE_BYTES):
                 yield piece
@@ -36,7 +37,7 @@ class Answer:
             yield self.body[start : start + PIECE_BYTES]
 
     async def send(self, send: Send) -> None:
-        """Send it at the client's pace; `send` waits while the connection's buffer is full."""
+        """Send the response; `send` waits while the connection's buffer is full."""
         try:
             await send({"type": "http.response.start", "status": self.code, "headers": self.headers})
             for piece in self.pieces():
@@ -55,13 +56,15 @@ class ViewThreads:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=f"views-{name}")
 
     async def answer(self, scope: Scope, body: bytes) -> Answer:
+        """Run the application for one request in a thread. Return its response."""
         environ: Any = build_environ(scope, io.BytesIO(body))  # type: ignore[arg-type] # it is only stored
-        environ["CONTENT_LENGTH"] = str(len(body))  # of a chunked body too: Django reads nothing without it
+        environ["CONTENT_LENGTH"] = str(len(body))  # also of a chunked body: Django reads nothing without it
         environ["wsgi.file_wrapper"] = FileWrapper
         run = contextvars.copy_context().run
         return await asyncio.get_running_loop().run_in_executor(self._executor, run, self._run, environ)
 
     def shutdown(self) -> None:
+        """Stop the threads when their requests are done."""
         self._executor.shutdown()
 
     def _run(self, environ: dict[str, Any]) -> Answer:

@@ -1,6 +1,6 @@
-"""Answers that go on for hours: events as they happen, to many followers at once.
+"""Streams of events that stay open for hours, to many subscribers of one process.
 
-A view authenticates, authorises and counts the request like any other, in a thread. What it leaves behind is a
-`Following`; the thread and its database connection are free again, and from there on the answer is a coroutine of
-`asgi.py` that is fed by the process's one `Hub`. A follower costs a socket and some kilobytes, nothing else.
+A view authenticates, authorises and counts the request like any other, in a thread. It stores a
+`Subscription` in the ASGI scope; the thread and its database connection are then free, and a coroutine of `asgi.py`
+continues the response with updates from the process's one `Hub`. A subscriber costs a socket and some kilobytes.
 """

@@ -1,4 +1,4 @@
-"""The loop's side of a stream: goes on where the view, in its thread, has stopped."""
+"""The event loop's part of a stream: it continues the response that a view began in its thread."""
 
 import asyncio
 import logging
@@ -9,9 +9,16 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from athanor.api.streams.following import CROWDED, FOLLOWING, FULL, WAITED, WAITING, Following
 from athanor.api.streams.frames import HEARTBEAT
-from athanor.api.streams.hub import Follower, Hub
+from athanor.api.streams.hub import Hub, Subscriber
+from athanor.api.streams.subscription import (
+    AT_CAPACITY,
+    LONG_POLLED,
+    LONG_POLLING,
+    STREAMING,
+    USERS_AT_LIMIT,
+    Subscription,
+)
 
 log = logging.getLogger(__name__)
 
@@ -22,71 +29,72 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEARTBEAT_SECONDS = 15.0
-SEND_SECONDS = 60.0  # after which a client that reads nothing is given up
-LONGEST_SECONDS = 3600.0  # then the client comes back, perhaps to another process
+SEND_SECONDS = 60.0  # after which a client that reads nothing is disconnected
+MAX_SECONDS = 3600.0  # then the client reconnects, perhaps to another process
 
 
 class StreamingApplication:
-    """Passes everything on to `application`; answers that are to go on, it goes on with."""
+    """Passes requests to `application`, and continues the responses for which a view opened a subscription."""
 
     def __init__(self, application: Application, hub: Hub) -> None:
         self._application = application
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection of the ASGI server."""
         if scope["type"] == "lifespan":
             self._end_streams_on_signals()
         if scope["type"] != "http" or not scope["path"].endswith("/events"):
             await self._application(scope, receive, send)
             return
         if self._hub.is_full:
-            scope[FULL] = True
-        scope[CROWDED] = self._hub.crowded_users()
-        await self._application(scope, receive, _holding(scope, send))
-        if FOLLOWING in scope:
-            await self._follow(scope[FOLLOWING], receive, send)
-        elif WAITING in scope and await self._wait(scope.pop(WAITING), receive):
-            await self._application({**scope, WAITED: True}, receive, send)
+            scope[AT_CAPACITY] = True
+        scope[USERS_AT_LIMIT] = self._hub.users_at_limit()
+        await self._application(scope, receive, _hold_open(scope, send))
+        if STREAMING in scope:
+            await self._follow(scope[STREAMING], receive, send)
+        elif LONG_POLLING in scope and await self._wait(scope.pop(LONG_POLLING), receive):
+            await self._application({**scope, LONG_POLLED: True}, receive, send)
 
-    async def _follow(self, following: Following, receive: Receive, send: Send) -> None:
-        follower = self._hub.add(following)
-        watcher = asyncio.create_task(_end_with_client(follower, receive))
-        until = time.monotonic() + LONGEST_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads returns
+    async def _follow(self, subscription: Subscription, receive: Receive, send: Send) -> None:
+        subscriber = self._hub.add(subscription)
+        watcher = asyncio.create_task(_end_on_disconnect(subscriber, receive))
+        until = time.monotonic() + MAX_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads returns
         try:
-            while not follower.ended and time.monotonic() < until:
-                if follower.gap:
-                    piece = await self._hub.catch_up(follower)
+            while not subscriber.ended and time.monotonic() < until:
+                if subscriber.gap:
+                    piece = await self._hub.catch_up(subscriber)
                 else:
-                    piece = follower.take() if await follower.stirs(HEARTBEAT_SECONDS) else HEARTBEAT
+                    piece = subscriber.take() if await subscriber.wait(HEARTBEAT_SECONDS) else HEARTBEAT
                 if piece:
                     await _in_time(send, piece, more=True)
             await _in_time(send, b"", more=False)
         except TimeoutError:
-            # It would not read an end either: the server closes what is left open.
-            log.info("a client that read nothing for %.0f s was given up", SEND_SECONDS)
+            # The client would not read the end of the response either: the server closes the connection.
+            log.info("disconnected a client that read nothing for %.0f s", SEND_SECONDS)
         finally:
             watcher.cancel()
-            self._hub.remove(follower)
+            self._hub.remove(subscriber)
 
-    async def _wait(self, following: Following, receive: Receive) -> bool:
-        """Until there is something behind the position, or the time is over. False: the client has gone."""
-        follower = self._hub.add(following)
-        gone = asyncio.create_task(_end_with_client(follower, receive))
-        until = time.monotonic() + following.wait_seconds
+    async def _wait(self, subscription: Subscription, receive: Receive) -> bool:
+        """Wait until there is an event after the position, or the time is over. Return False if the client has left."""
+        subscriber = self._hub.add(subscription)
+        gone = asyncio.create_task(_end_on_disconnect(subscriber, receive))
+        until = time.monotonic() + subscription.wait_seconds
         try:
-            while not follower.ended and (left := until - time.monotonic()) > 0:
-                if follower.gap:
-                    if await self._hub.catch_up(follower):
+            while not subscriber.ended and (left := until - time.monotonic()) > 0:
+                if subscriber.gap:
+                    if await self._hub.catch_up(subscriber):
                         break
-                elif await follower.stirs(left) and follower.has_events():
+                elif await subscriber.wait(left) and subscriber.has_events():
                     break
             return not gone.done()
         finally:
             gone.cancel()
-            self._hub.remove(follower)
+            self._hub.remove(subscriber)
 
     def _end_streams_on_signals(self) -> None:
-        """A server waits for open answers before it stops; these would never end by themselves."""
+        """End all streams on a signal to stop: the server waits for open responses before it exits."""
         if threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
@@ -106,22 +114,22 @@ async def _in_time(send: Send, piece: bytes, *, more: bool) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
-def _holding(scope: Scope, send: Send) -> Send:
-    """Passes the view's answer on, without the end of one that goes on, and without one that was only a question."""
+def _hold_open(scope: Scope, send: Send) -> Send:
+    """Return a `send` for the view's response: without the end of a stream, and without an empty long poll."""
 
-    async def passing(message: Message) -> None:
-        if WAITING in scope:
+    async def pass_on(message: Message) -> None:
+        if LONG_POLLING in scope:
             return
-        if FOLLOWING in scope and message["type"] == "http.response.body" and not message.get("more_body"):
+        if STREAMING in scope and message["type"] == "http.response.body" and not message.get("more_body"):
             if not message.get("body"):
                 return
             message = {**message, "more_body": True}
         await send(message)
 
-    return passing
+    return pass_on
 
 
-async def _end_with_client(follower: Follower, receive: Receive) -> None:
+async def _end_on_disconnect(subscriber: Subscriber, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    follower.end()
+    subscriber.end()

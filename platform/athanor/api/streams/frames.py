@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from athanor.api.v1.shapes import EventSerializer
+from athanor.api.v1.serializers.jobs import EventSerializer
 from athanor.jobs.models import JobEvent
 
 MEDIA_TYPE = "text/event-stream"
@@ -14,33 +14,37 @@ LONGEST_NUMBER = 18  # digits that fit into a column
 
 
 def encode(data: Any) -> bytes:
-    """One line: JSON holds no line breaks of its own."""
+    """Return `data` as one line of JSON."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def event_data(event: JobEvent) -> bytes:
+    """Return an event as one line of JSON."""
     return encode(EventSerializer(event).data)
 
 
 def event_frame(identifier: str, data: bytes) -> bytes:
-    """Unnamed, so that a browser's `onmessage` sees every type; the type is in the data."""
+    """Return an event without a name, so that a browser's `onmessage` sees every type; the type is in the data."""
     return b"id: %b\ndata: %b\n\n" % (identifier.encode(), data)
 
 
 def progress_frame(progress: dict[str, Any]) -> bytes:
-    """Named and without an id: numbers that the next ones replace are not resumed."""
+    """Return a named event without an id: progress is replaced by the next one, so a client does not resume it."""
     return b"event: %b\ndata: %b\n\n" % (PROGRESS.encode(), encode(progress))
 
 
 def cursor_of(positions: dict[str, int]) -> str:
-    """Where a reader of feeds stands: one number, or one a team."""
+    """Return the cursor of a reader of feeds: one number, or one for each team."""
     if len(positions) == 1:
         return str(next(iter(positions.values())))
     return ",".join(f"{team_id}:{seq}" for team_id, seq in sorted(positions.items()))
 
 
 def positions_of(cursor: str, heads: dict[str, int]) -> dict[str, int] | None:
-    """None for what is no cursor of theirs. A team that the cursor does not know yet starts at its head."""
+    """Return the position in each team's feed, None for a malformed cursor.
+
+    A team that the cursor does not name starts at its head.
+    """
     if cursor.isdecimal() and len(cursor) <= LONGEST_NUMBER and (len(heads) == 1 or int(cursor) == 0):
         return dict.fromkeys(heads, int(cursor))
     positions = dict(heads)

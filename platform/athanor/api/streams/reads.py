@@ -1,4 +1,4 @@
-"""What the hub asks the database, in its own few threads."""
+"""Database reads of the hub, which run in its own threads."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ from typing import Any, TypeVar
 
 from django.db import connection
 
-from athanor.api.streams.following import Following
 from athanor.api.streams.frames import cursor_of, event_data, event_frame, progress_frame
-from athanor.api.v1.shapes import progress_body
+from athanor.api.streams.subscription import Subscription
+from athanor.api.v1.serializers.jobs import serialize_progress_values
 from athanor.core import tenancy
 from athanor.jobs import feed
-from athanor.jobs.models import JobEvent
 from athanor.telemetry.selectors import LiveProgress, newest_progress
 
 PAGE = 500
@@ -23,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(team_ids: Collection[str], read: Callable[..., Result], *arguments: object) -> Result:
-    """Run `read` where no request is: let in to these teams' rows only, and with the connection given back."""
+    """Run `read` outside a request, with access to the rows of these teams only, and close the connection."""
     try:
         tenancy.restrict(team_ids)
         return read(*arguments)
@@ -32,8 +31,8 @@ def in_thread(team_ids: Collection[str], read: Callable[..., Result], *arguments
 
 
 @dataclass(frozen=True)
-class New:
-    """One event for all who follow its team or its job."""
+class NewEvent:
+    """An event for all subscribers of its team or its job."""
 
     team_id: str
     team_seq: int
@@ -44,7 +43,7 @@ class New:
 
 @dataclass(frozen=True)
 class Page:
-    """What a follower had not seen yet, and where it stands then."""
+    """Events that a subscriber had not received, and its position after them."""
 
     frames: bytes
     positions: dict[str, int]
@@ -52,20 +51,21 @@ class Page:
     more: bool
 
 
-def news(heads: dict[str, int]) -> list[New]:
-    """Events behind `heads`, numbered just now."""
+def read_new_events(heads: dict[str, int]) -> list[NewEvent]:
+    """Assign numbers to committed events, and return those after `heads`."""
     feed.number()
     current = feed.heads(heads)
     behind = {team_id: seq for team_id, seq in heads.items() if current[team_id] > seq}
     return [
-        New(event.team_id, event.team_seq or 0, event.job_id, event.seq, event_data(event))
+        NewEvent(event.team_id, event.team_seq or 0, event.job_id, event.seq, event_data(event))
         for event in feed.after(behind, PAGE)
     ]
 
 
-def page(following: Following, positions: dict[str, int], job_after: int) -> Page:
-    if following.job_id:
-        rows = list(JobEvent.objects.filter(job_id=following.job_id, seq__gt=job_after).order_by("seq")[:PAGE])
+def read_page(subscription: Subscription, positions: dict[str, int], job_after: int) -> Page:
+    """Return the next events of a subscription, at most PAGE."""
+    if subscription.job_id:
+        rows = feed.after_in_job(subscription.job_id, job_after, PAGE)
         frames = [event_frame(str(event.seq), event_data(event)) for event in rows]
         return Page(b"".join(frames), positions, rows[-1].seq if rows else job_after, len(rows) == PAGE)
     feed.number()
@@ -79,33 +79,33 @@ def page(following: Following, positions: dict[str, int], job_after: int) -> Pag
 
 @dataclass
 class ProgressWatch:
-    """Which newest numbers were told already."""
+    """Finds progress that changed since the last call. `sent` has the time of the newest sent progress of each job."""
 
-    told: dict[str, datetime]
+    sent: dict[str, datetime]
     since: datetime | None = None
 
     def changes(self, job_ids: Collection[str], team_ids: Collection[str]) -> list[tuple[LiveProgress, bytes]]:
-        """The newest numbers of jobs, and of the teams' live jobs, that changed since the last call."""
+        """Return the progress of jobs, and of the teams' running jobs, that changed since the last call."""
         found = []
-        for told in newest_progress(job_ids, team_ids, self.since and self.since - OVERLAP):
-            if self.told.get(told.job_id) == told.progress.updated_at:
+        for live in newest_progress(job_ids, team_ids, self.since and self.since - OVERLAP):
+            if self.sent.get(live.job_id) == live.progress.updated_at:
                 continue
-            self.told[told.job_id] = told.progress.updated_at
-            self.since = max(self.since or told.progress.updated_at, told.progress.updated_at)
-            found.append((told, progress_frame(_progress_data(told))))
+            self.sent[live.job_id] = live.progress.updated_at
+            self.since = max(self.since or live.progress.updated_at, live.progress.updated_at)
+            found.append((live, progress_frame(_progress_data(live))))
         self._forget()
         return found
 
     def _forget(self) -> None:
-        """What lies behind the overlap is not read again."""
+        """Drop times older than OVERLAP, whose progress is not read again."""
         if self.since is not None:
-            self.told = {job_id: time for job_id, time in self.told.items() if time >= self.since - OVERLAP}
+            self.sent = {job_id: time for job_id, time in self.sent.items() if time >= self.since - OVERLAP}
 
 
-def _progress_data(told: LiveProgress) -> dict[str, Any]:
+def _progress_data(live: LiveProgress) -> dict[str, Any]:
     return {
         "type": "job.progress",
-        "job_id": told.job_id,
-        "progress": progress_body(told.progress, told.steps_total, told.tokens_seen),
-        "log_lines": told.progress.log_lines,
+        "job_id": live.job_id,
+        "progress": serialize_progress_values(live.progress, live.steps_total, live.tokens_seen),
+        "log_lines": live.progress.log_lines,
     }

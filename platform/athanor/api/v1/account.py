@@ -1,11 +1,8 @@
-"""/session and /sessions beyond signing in: the own password, and where one is signed in."""
-
-from typing import Any
+"""/session and /sessions: the caller's password and sessions. Signing in is in session.py."""
 
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_protect
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,62 +11,28 @@ from rest_framework.views import APIView
 from athanor.accounts import passwords, sessions
 from athanor.accounts.models import User
 from athanor.api.authentication import DashboardSessionAuthentication
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.pagination import listed, serialize_many
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.bodies import parse_body, read_field
+from athanor.api.pagination import paginated_response, serialize_many
+from athanor.api.v1.serializers.account import (
+    EndedSerializer,
+    PasswordChangeSerializer,
+    PasswordResetSerializer,
+    SignInSerializer,
+)
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.core.errors import Unauthenticated
-
-LONGEST_PASSWORD = 200
-
-
-class SignInSerializer(serializers.Serializer[Any]):
-    """A session: a browser in which the user is signed in."""
-
-    id = serializers.CharField()
-    current = serializers.BooleanField(help_text="Whether it is the session of this request.")
-    address = serializers.CharField(help_text="IP address from which it was started.")
-    browser = serializers.CharField(help_text="The browser's User-Agent. May be empty.", allow_blank=True)
-    created_at = serializers.DateTimeField()
-
-
-class EndedSerializer(serializers.Serializer[Any]):
-    """Result of ending sessions."""
-
-    ended = serializers.IntegerField(help_text="Number of sessions that were ended.")
-
-
-class PasswordChangeSerializer(RequestSerializer):
-    """The current and the new password."""
-
-    current_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
-    )
-    new_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD,
-        trim_whitespace=False,
-        help_text="New password. It must meet the platform's password rules.",
-    )
-
-
-class PasswordResetSerializer(RequestSerializer):
-    """The token of a link, and the new password."""
-
-    token = serializers.CharField(max_length=500, help_text="Token of the link: what follows the `#`.")
-    new_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD,
-        trim_whitespace=False,
-        help_text="New password. It must meet the platform's password rules.",
-    )
 
 
 class AccountView(APIView):
-    """For the dashboard's session alone: a token must not take over the account that it is of."""
+    """Base of the views for dashboard sessions only: a token must not take over the account that it belongs to."""
 
     authentication_classes = (DashboardSessionAuthentication,)
     answers_without_second_factor = True
 
 
 class PasswordView(AccountView):
+    """Requests to `/session:change-password`."""
+
     @extend_schema(
         operation_id="session_change_password",
         request=PasswordChangeSerializer,
@@ -79,13 +42,13 @@ class PasswordView(AccountView):
         """Change your password.
 
         Sets a new password. Your other sessions end. Only a dashboard session may call it, not a token."""
-        asked = read(PasswordChangeSerializer, request)
+        asked = parse_body(request, PasswordChangeSerializer)
         passwords.change(request._request, _user(request), asked["current_password"], asked["new_password"])
         return Response(status=204)
 
 
 class PasswordResetView(APIView):
-    """Open to whoever has the link: its token is what lets them in."""
+    """Requests to `/session:reset-password`. The token of the link authenticates them."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -101,18 +64,19 @@ class PasswordResetView(APIView):
 
         Sets a new password by the token of a link that an administrator created. All sessions of the user end. Needs
         no authentication."""
-        given = request.data if isinstance(request.data, dict) else {}
-        if not given.get("token"):
+        if not read_field(request, "token"):
             raise Unauthenticated("invalid_reset_link", "no token was given", remedy="send the token of the link")
-        asked = read(PasswordResetSerializer, request)
+        asked = parse_body(request, PasswordResetSerializer)
         passwords.reset(asked["token"], asked["new_password"])
         return Response(status=204)
 
 
 class SignInsView(AccountView):
+    """Requests to `/sessions`."""
+
     @extend_schema(
         operation_id="sessions_list",
-        responses={200: page_of("SignInPage", SignInSerializer), **PROBLEMS},
+        responses={200: page_serializer("SignInPage", SignInSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List your sessions.
@@ -130,10 +94,12 @@ class SignInsView(AccountView):
             }
             for session in sessions.sessions_of(_user(request))
         ]
-        return Response(listed(serialize_many(SignInSerializer, rows)))
+        return paginated_response(serialize_many(SignInSerializer, rows))
 
 
 class SignInView(AccountView):
+    """Requests to `/sessions/{session_id}`."""
+
     @extend_schema(
         operation_id="sessions_end",
         responses={204: None, **PROBLEMS},
@@ -147,6 +113,8 @@ class SignInView(AccountView):
 
 
 class OtherSignInsView(AccountView):
+    """Requests to `/sessions:end-others`."""
+
     @extend_schema(
         operation_id="sessions_end_others",
         request=None,

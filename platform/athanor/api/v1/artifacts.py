@@ -6,8 +6,7 @@ from typing import Any
 
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema, extend_schema_field, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -15,128 +14,34 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, principal
-from athanor.api.pagination import listed
-from athanor.api.sparse import FIELDS, shown
+from athanor.api.pagination import paginated_response
+from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import Download
 from athanor.api.v1 import deletions
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.serializers.artifacts import (
+    ARTIFACT_DOWNLOAD,
+    CHECKPOINT_DOWNLOAD,
+    ArtifactSerializer,
+    CheckpointSerializer,
+)
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.artifacts import keys, manifests, selectors, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint
-from athanor.core.errors import Conflict
 from athanor.jobs.selectors import job_of
-from trainer.contract.manifest import CheckpointManifest, Manifest, StoredFile
+from trainer.contract.manifest import StoredFile
 
 TAR_BLOCK = 512
 
 
-class StoredFileSerializer(serializers.Serializer[Any]):
-    """A file of a checkpoint or artifact."""
-
-    path = serializers.CharField(help_text="Path of the file, relative, with forward slashes.")
-    size = serializers.IntegerField(help_text="Size of the decrypted file in bytes.")
-
-
-class StoredSerializer(serializers.Serializer[Any]):
-    """What checkpoints and artifacts have in common."""
-
-    id = serializers.CharField()
-    job = serializers.CharField(source="job_id", help_text="Id of the job.")
-    attempt = serializers.CharField(source="attempt_id", help_text="Id of the attempt that stored it.")
-    step = serializers.IntegerField(help_text="Optimizer step at which it was stored.")
-    size_bytes = serializers.IntegerField(
-        help_text="Size of the encrypted content in bytes, as it counts towards the storage limit."
-    )
-    files = serializers.SerializerMethodField(help_text="Its files. Empty unless `authentic`.")
-    authentic = serializers.SerializerMethodField(
-        help_text=(
-            "Whether the list of files is the one that the job registered. Content whose list is not "
-            "authentic cannot be downloaded."
-        )
-    )
-    metrics = serializers.DictField(
-        child=serializers.FloatField(), help_text="Values by name, as the job reported them with it."
-    )
-    created_at = serializers.DateTimeField()
-
-    @extend_schema_field(StoredFileSerializer(many=True))
-    def get_files(self, row: Checkpoint | Artifact) -> list[dict[str, Any]]:
-        manifest = self._manifest(row)
-        return [{"path": file.path, "size": file.size} for file in manifest.files] if manifest else []
-
-    def get_authentic(self, row: Checkpoint | Artifact) -> bool:
-        return self._manifest(row) is not None
-
-    def _manifest(self, row: Checkpoint | Artifact) -> Manifest | None:
-        """Return the row's manifest, None when it is not authentic. Each is verified once in an answer."""
-        context: Any = self.context  # the stubs know only that it can be read
-        known: dict[str, Manifest | None] = context.setdefault("manifests", {})
-        sealers = context.setdefault("sealers", {})
-        if row.pk not in known:
-            if row.job_id not in sealers:
-                sealers[row.job_id] = manifests.sealer_of(row.job)
-            try:
-                known[row.pk] = manifests.of_stored(row, sealers[row.job_id])
-            except Conflict:
-                known[row.pk] = None
-        return known[row.pk]
-
-
-class ArtifactSerializer(StoredSerializer):
-    """A model, log or profile that a job stored."""
-
-    kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
-    name = serializers.CharField(help_text="Name of the artifact.")
-
-
-class CheckpointSerializer(StoredSerializer):
-    """A state that a job stored to resume from."""
-
-    world_size = serializers.SerializerMethodField(help_text="Number of ranks that wrote it. Null unless `authentic`.")
-    generation = serializers.IntegerField(
-        help_text=(
-            "Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place."
-        )
-    )
-
-    def get_world_size(self, row: Checkpoint) -> int | None:
-        manifest = self._manifest(row)
-        return manifest.world_size if isinstance(manifest, CheckpointManifest) else None
-
-
-class PartSerializer(serializers.Serializer[Any]):
-    """An encrypted part of a file, one object of the object store."""
-
-    key = serializers.CharField(help_text="Key of the object. Decryption needs it as associated data.")
-    url = serializers.CharField(help_text="Presigned URL to download the encrypted part with GET until `expires_at`.")
-    size = serializers.IntegerField(help_text="Size of the encrypted part in bytes.")
-    sha256 = serializers.CharField(help_text="SHA-256 of the encrypted part, hexadecimal.")
-    plaintext_size = serializers.IntegerField(help_text="Size of the decrypted part in bytes.")
-
-
-class DownloadFileSerializer(StoredFileSerializer):
-    """A file with its encrypted parts."""
-
-    parts = PartSerializer(many=True, help_text="Parts of the file in order.")
-
-
-DOWNLOAD = {
-    "files": DownloadFileSerializer(many=True, help_text="Files with their encrypted parts."),
-    "manifest": serializers.DictField(
-        help_text="Paths, parts, sizes and digests, authenticated under the data key. Check it before you use `files`."
-    ),
-    "data_key": serializers.CharField(
-        help_text="Key that decrypts the parts: a Tink streaming AEAD keyset as JSON, in base64."
-    ),
-    "expires_at": serializers.DateTimeField(help_text="Time until which the URLs work, ISO 8601 in UTC."),
-}
-
-
 class CheckpointsView(APIView):
+    """Requests to `/jobs/{job_id}/checkpoints`."""
+
     @extend_schema(
         operation_id="jobs_checkpoints",
         parameters=[FIELDS],
         responses={
-            200: page_of("CheckpointPage", CheckpointSerializer),
+            200: page_serializer("CheckpointPage", CheckpointSerializer),
             **PROBLEMS,
         },
     )
@@ -146,15 +51,17 @@ class CheckpointsView(APIView):
         Returns the checkpoints that can be resumed from or downloaded. Those that retention or a deletion removed
         are not listed."""
         rows = selectors.checkpoints_of(job_of(principal(request), job_id))
-        return Response(listed(shown(request, CheckpointSerializer, rows, many=True)))
+        return paginated_response(serialize(request, CheckpointSerializer, rows, many=True))
 
 
 class ArtifactsView(APIView):
+    """Requests to `/jobs/{job_id}/artifacts`."""
+
     @extend_schema(
         operation_id="jobs_artifacts",
         parameters=[FIELDS],
         responses={
-            200: page_of("ArtifactPage", ArtifactSerializer),
+            200: page_serializer("ArtifactPage", ArtifactSerializer),
             **PROBLEMS,
         },
     )
@@ -163,10 +70,12 @@ class ArtifactsView(APIView):
 
         Returns the models, logs and profiles that the job stored and that were not deleted."""
         rows = selectors.artifacts_of(job_of(principal(request), job_id))
-        return Response(listed(shown(request, ArtifactSerializer, rows, many=True)))
+        return paginated_response(serialize(request, ArtifactSerializer, rows, many=True))
 
 
 class ArtifactView(APIView):
+    """Requests to `/artifacts/{artifact_id}`."""
+
     @extend_schema(operation_id="artifacts_show", responses={200: ArtifactSerializer, **PROBLEMS})
     def get(self, request: Request, artifact_id: str) -> Response:
         """Show an artifact.
@@ -178,7 +87,7 @@ class ArtifactView(APIView):
     @extend_schema(
         operation_id="artifacts_delete",
         parameters=[deletions.PERMANENTLY],
-        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        responses={200: DeletionSerializer, **PROBLEMS},
     )
     def delete(self, request: Request, artifact_id: str) -> Response:
         """Delete an artifact.
@@ -189,13 +98,13 @@ class ArtifactView(APIView):
 
 
 class ArtifactDownloadView(APIView):
+    """Requests to `/artifacts/{artifact_id}:download`."""
+
     @extend_schema(
         operation_id="artifacts_download",
         request=None,
         responses={
-            200: inline_serializer(
-                "ArtifactDownload", {"artifact": ArtifactSerializer(help_text="The artifact."), **DOWNLOAD}
-            ),
+            200: ARTIFACT_DOWNLOAD,
             **PROBLEMS,
         },
     )
@@ -211,13 +120,13 @@ class ArtifactDownloadView(APIView):
 
 
 class CheckpointDownloadView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}:download`."""
+
     @extend_schema(
         operation_id="checkpoints_download",
         request=None,
         responses={
-            200: inline_serializer(
-                "CheckpointDownload", {"checkpoint": CheckpointSerializer(help_text="The checkpoint."), **DOWNLOAD}
-            ),
+            200: CHECKPOINT_DOWNLOAD,
             **PROBLEMS,
         },
     )
@@ -233,9 +142,14 @@ class CheckpointDownloadView(APIView):
 
 
 class ArchiveView(APIView):
+    """Requests to `/artifacts/{artifact_id}/archive`."""
+
     @extend_schema(
         operation_id="artifacts_archive",
-        responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **PROBLEMS},
+        responses={
+            (200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, description="The decrypted files."),
+            **PROBLEMS,
+        },
     )
     def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
         """Download an artifact as a tar archive.
@@ -279,7 +193,7 @@ def _download(who: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
 
 
 def _tar(row: Artifact, files: list[StoredFile]) -> Iterator[bytes]:
-    """A tar stream. A part that cannot be opened breaks the connection, so that a bad archive is never whole."""
+    """Yield a tar archive. A part that cannot be decrypted ends the connection: the archive is then incomplete."""
     for file in files:
         header = tarfile.TarInfo(f"{row.job.name}/{file.path}")
         header.size, header.mtime = file.size, int(row.created_at.timestamp())

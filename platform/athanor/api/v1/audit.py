@@ -1,10 +1,9 @@
-"""/audit: the trail, to search and to take away."""
+"""/audit: search and export the audit trail."""
 
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -13,10 +12,12 @@ from athanor.accounts import audit, audit_export
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
-from athanor.api.pagination import LIMIT, NUMBERED, listed, position, serialize_many
+from athanor.api.pagination import LIMIT, NUMBERED_PAGE_PARAMETERS, paginated_response, read_position, serialize_many
 from athanor.api.parameters import time
 from athanor.api.transfers import Download
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.serializers.audit import AuditEventSerializer
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.core.keyset import read_page
 
 FILTERS = [
     OpenApiParameter("action", str, description="Only this action and those below it: `job` includes `job.submit`."),
@@ -28,33 +29,13 @@ FILTERS = [
 ]
 
 
-class AuditEventSerializer(serializers.Serializer[AuditEvent]):
-    """A record of the audit trail."""
-
-    seq = serializers.IntegerField(help_text="Number of the record, from 1 without gaps.")
-    time = serializers.DateTimeField(help_text="Time of the record, ISO 8601 in UTC.")
-    action = serializers.CharField(help_text="What was done, such as `job.submit`.")
-    actor = serializers.CharField(
-        help_text="Username of the person or service account, or the part of the platform that acted."
-    )
-    actor_id = serializers.CharField(allow_blank=True, help_text="Id of the user. Empty if none acted.")
-    token_id = serializers.CharField(allow_blank=True, help_text="Id of the token of the request. Empty without one.")
-    team_id = serializers.CharField(allow_blank=True, help_text="Id of the team concerned. Empty if it concerns none.")
-    target_type = serializers.CharField(help_text="Kind of what was acted on, such as `job`.")
-    target_id = serializers.CharField(help_text="Id of what was acted on.")
-    address = serializers.CharField(allow_blank=True, help_text="IP address of the request. Empty without a request.")
-    request_id = serializers.CharField(allow_blank=True, help_text="Id of the request. Empty without one.")
-    before = serializers.JSONField(help_text="Facts before the change. Null if there were none.")
-    after = serializers.JSONField(help_text="Facts after the change. Null if there are none.")
-    previous = serializers.CharField(allow_blank=True, help_text="Digest of the record before. Empty for the first.")
-    digest = serializers.CharField(help_text="Digest of this record, which covers `previous`; hexadecimal.")
-
-
 class AuditView(APIView):
+    """Requests to `/audit`."""
+
     @extend_schema(
         operation_id="audit_list",
-        parameters=[*FILTERS, *NUMBERED],
-        responses={200: page_of("AuditPage", AuditEventSerializer), **PROBLEMS},
+        parameters=[*FILTERS, *NUMBERED_PAGE_PARAMETERS],
+        responses={200: page_serializer("AuditPage", AuditEventSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """Search the audit trail.
@@ -62,19 +43,20 @@ class AuditView(APIView):
         Returns records, newest first. Platform administrators and auditors see all of them, administrators of a team
         those of their team."""
         rows = _asked(request)
-        limit = LIMIT.read(request)
-        if cursor := position(request):
-            rows = rows.filter(seq__lt=cursor)
-        found = list(rows[: limit + 1])
-        next_cursor = str(found[limit - 1].seq) if len(found) > limit else None
-        return Response(listed(serialize_many(AuditEventSerializer, found[:limit]), next_cursor))
+        found, next_cursor = read_page(rows, LIMIT.read(request), read_position(request), key="seq")
+        return paginated_response(serialize_many(AuditEventSerializer, found), next_cursor)
 
 
 class AuditExportView(APIView):
+    """Requests to `/audit:export`."""
+
     @extend_schema(
         operation_id="audit_export",
         parameters=FILTERS,
-        responses={(200, "application/x-ndjson"): OpenApiTypes.STR, **PROBLEMS},
+        responses={
+            (200, "application/x-ndjson"): OpenApiResponse(OpenApiTypes.STR, description="Records as JSON lines."),
+            **PROBLEMS,
+        },
     )
     def get(self, request: Request) -> StreamingHttpResponse:
         """Export the audit trail.

@@ -14,223 +14,38 @@ from typing import Any
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.accounts.models import Team
 from athanor.accounts.roles import Permission
-from athanor.accounts.selectors import Principal
+from athanor.accounts.selectors import Principal, team_names
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.etags import IF_MATCH, guard
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed
+from athanor.api.bodies import parse_body
+from athanor.api.etags import IF_MATCH, if_match_check
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import paginated_response
 from athanor.api.parameters import time
-from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
+from athanor.api.v1.serializers.budgets import (
+    BudgetChangeSerializer,
+    BudgetSerializer,
+    BudgetStatementSerializer,
+    NewBudgetSerializer,
+)
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.budgets import services, statements
 from athanor.budgets.models import Budget, BudgetPeriod
 from athanor.core import tenancy
 
-LARGEST = 2**53 - 1
 MOST_LINES = 1000
 AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="A time within the period. Without it, now.")
-CSV = {(200, "text/csv"): OpenApiTypes.STR}
-
-
-class BudgetPeriodSerializer(serializers.Serializer[BudgetPeriod]):
-    """One calendar period of a budget."""
-
-    start = serializers.DateTimeField(help_text="First moment of the period, ISO 8601 in UTC.")
-    end = serializers.DateTimeField(help_text="First moment after the period, ISO 8601 in UTC.")
-    amount = serializers.IntegerField(
-        help_text=(
-            "What the period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
-        )
-    )
-    available = serializers.IntegerField(
-        source="allowance", help_text="What is neither spent nor reserved, in the same unit. May be below zero."
-    )
-    reserved = serializers.IntegerField(
-        help_text=("Reserved for jobs that hold slots, up to their time limit or the period's end, in the same unit.")
-    )
-    spent = serializers.IntegerField(help_text="Spent, in the same unit, without what was refunded.")
-    lost = serializers.IntegerField(help_text="Refunded because the infrastructure failed, in the same unit.")
-    warned_at = serializers.DateTimeField(
-        allow_null=True,
-        help_text=("Time at which `soft_percent` was spent and the event was recorded, ISO 8601 in UTC. Null before."),
-    )
-
-
-class ForecastSerializer(serializers.Serializer[Any]):
-    """Expected spending at a period's end."""
-
-    p50 = serializers.IntegerField(
-        help_text=(
-            "Likely spending at the period's end, in slot-seconds or, for a budget of money, in "
-            "millionths of the currency: what is spent, and for the remaining time the daily mean of the "
-            "last 28 days, or the present rate if fewer than three are known."
-        )
-    )
-    p90 = serializers.IntegerField(
-        allow_null=True,
-        help_text=(
-            "Spending that is exceeded in one of ten cases, in the same unit. Null with fewer than three "
-            "complete days to learn from."
-        ),
-    )
-    at_present_rate = serializers.IntegerField(
-        help_text=("Spending at the period's end if what runs now continues and nothing else starts, in the same unit.")
-    )
-    exhausted_at = serializers.DateTimeField(
-        allow_null=True,
-        help_text="Time at which `p50` reaches the amount, ISO 8601 in UTC. Null if it does not in this period.",
-    )
-
-
-class BudgetSerializer(serializers.Serializer[Any]):
-    """What the subtree of a quota node may spend in each calendar period."""
-
-    id = serializers.CharField()
-    node = NamedSerializer(help_text="Node of the quota tree whose subtree is charged.")
-    path = serializers.CharField(help_text="Names from below the organisation down to the node, joined by `/`.")
-    name = serializers.CharField(help_text="Name, unique within the node.")
-    unit = serializers.ChoiceField(
-        choices=Budget.Unit.values,
-        help_text="`slot_hours` (amounts are slot-seconds) or `money` (amounts are millionths of the currency).",
-    )
-    currency = serializers.CharField(
-        allow_blank=True, help_text="Currency of a budget of money, ISO 4217. Empty for `slot_hours`."
-    )
-    accelerator = serializers.CharField(allow_blank=True, help_text="Accelerator whose usage is charged. Empty: all.")
-    period = serializers.ChoiceField(
-        choices=Budget.Period.values, help_text="Calendar period, in UTC: `day`, `month` or `quarter`."
-    )
-    amount = serializers.IntegerField(
-        help_text=(
-            "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
-        )
-    )
-    soft_percent = serializers.IntegerField(help_text="Percentage of the amount at which a warning is recorded.")
-    hard = serializers.BooleanField(
-        help_text=("Whether jobs cannot start without enough of it, and runs checkpoint and wait when it is used up.")
-    )
-    active = serializers.BooleanField(help_text="Whether usage is charged to it.")
-    created_at = serializers.DateTimeField()
-    current = BudgetPeriodSerializer(allow_null=True, help_text="The current period. Null if it has none.")
-    forecast = ForecastSerializer(allow_null=True, help_text="Forecast of the current period. Null if it has none.")
-
-
-class NewBudgetSerializer(RequestSerializer):
-    """A budget to create."""
-
-    node_id = serializers.CharField(
-        max_length=40, help_text="Id of the node of the quota tree whose subtree is charged."
-    )
-    name = serializers.CharField(max_length=100, help_text="Name, unique within the node.")
-    unit = serializers.ChoiceField(
-        choices=Budget.Unit.values,
-        help_text="`slot_hours` (amounts are slot-seconds) or `money` (amounts are millionths of the currency).",
-    )
-    currency = serializers.RegexField(
-        r"^[A-Z]{3}$",
-        required=False,
-        default="",
-        help_text="Currency, ISO 4217. A budget of money needs one; for `slot_hours` it is ignored.",
-    )
-    accelerator = serializers.RegexField(
-        r"^[A-Za-z0-9][A-Za-z0-9:._/-]*$",
-        max_length=40,
-        required=False,
-        default="",
-        help_text="Accelerator whose usage is charged. Empty: all.",
-    )
-    period = serializers.ChoiceField(
-        choices=Budget.Period.values, help_text="Calendar period, in UTC: `day`, `month` or `quarter`."
-    )
-    amount = serializers.IntegerField(
-        min_value=0,
-        max_value=LARGEST,
-        help_text=(
-            "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
-        ),
-    )
-    soft_percent = serializers.IntegerField(
-        min_value=1,
-        max_value=100,
-        required=False,
-        default=80,
-        help_text="Percentage of the amount at which a warning is recorded.",
-    )
-    hard = serializers.BooleanField(
-        required=False,
-        default=False,
-        help_text=("Whether jobs cannot start without enough of it, and runs checkpoint and wait when it is used up."),
-    )
-
-
-class BudgetChangeSerializer(RequestSerializer):
-    """Changes of a budget."""
-
-    name = serializers.CharField(max_length=100, required=False, help_text="Name, unique within the node.")
-    amount = serializers.IntegerField(
-        min_value=0,
-        max_value=LARGEST,
-        required=False,
-        help_text=(
-            "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
-        ),
-    )
-    soft_percent = serializers.IntegerField(
-        min_value=1, max_value=100, required=False, help_text="Percentage of the amount at which a warning is recorded."
-    )
-    hard = serializers.BooleanField(
-        required=False,
-        help_text=("Whether jobs cannot start without enough of it, and runs checkpoint and wait when it is used up."),
-    )
-    active = serializers.BooleanField(required=False, help_text="Whether usage is charged to it.")
-
-
-class BurnPointSerializer(serializers.Serializer[Any]):
-    """Spending up to a time."""
-
-    time = serializers.DateTimeField(help_text="End of an hour, ISO 8601 in UTC.")
-    spent = serializers.IntegerField(help_text="Spent from the period's start to this time, in the budget's unit.")
-
-
-class BudgetLineSerializer(serializers.Serializer[Any]):
-    """What one job spent and reserved."""
-
-    team = NamedSerializer(help_text="Team of the job.")
-    job_id = serializers.CharField(help_text="Id of the job.")
-    spent = serializers.IntegerField(help_text="Spent, in the budget's unit, without what was refunded.")
-    reserved = serializers.IntegerField(help_text="Reserved, in the same unit.")
-    refunded = serializers.IntegerField(help_text="Refunded because the infrastructure failed, in the same unit.")
-
-
-class OthersSerializer(serializers.Serializer[Any]):
-    """What all other jobs spent and reserved."""
-
-    spent = serializers.IntegerField(help_text="Spent, in the budget's unit.")
-    reserved = serializers.IntegerField(help_text="Reserved, in the same unit.")
-
-
-class BudgetStatementSerializer(serializers.Serializer[Any]):
-    """A period of a budget, job by job."""
-
-    period = BudgetPeriodSerializer(help_text="The period.")
-    lines = BudgetLineSerializer(many=True, help_text="One line per job, most expensive first, at most 1000.")
-    others = OthersSerializer(
-        help_text="Sum of what `lines` does not contain: jobs of other teams, and jobs beyond the first 1000."
-    )
-    burn_down = BurnPointSerializer(
-        many=True, help_text="Spending over time, with a point for each hour in which something was spent."
-    )
+CSV = {(200, "text/csv"): OpenApiResponse(OpenApiTypes.STR, description="Rows as CSV, after a line of names.")}
 
 
 class BudgetsView(APIView):
+    """Requests to `/budgets`."""
+
     @extend_schema(
         operation_id="budgets_list",
         parameters=[
@@ -241,16 +56,15 @@ class BudgetsView(APIView):
                 description="`true` lists active budgets only, `all` lists all. Without it, `true`.",
             )
         ],
-        responses={200: page_of("BudgetPage", BudgetSerializer), **PROBLEMS},
+        responses={200: page_serializer("BudgetPage", BudgetSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List budgets.
 
         Returns the budgets of your teams and of the groups above them; platform administrators and auditors see all."""
-        rows = services.visible_to(principal(request))
-        if request.query_params.get("active") != "all":
-            rows = rows.filter(active=True)
-        return Response(listed(_shown(rows)))
+        active_only = request.query_params.get("active") != "all"
+        rows = services.visible_to(principal(request), active_only=active_only)
+        return paginated_response(_serialize_budgets(rows))
 
     @extend_schema(
         operation_id="budgets_create",
@@ -264,22 +78,24 @@ class BudgetsView(APIView):
         Creates a budget for a node of the quota tree. Usage from now on, of running jobs too, is charged to it. For
         platform administrators."""
         who = _operator(request)
-        asked = read(NewBudgetSerializer, request)
+        asked = parse_body(request, NewBudgetSerializer)
 
         def make() -> Response:
             row = services.create(**asked, actor=who.user)
-            return _one(services.find(who, row.id), status=201)
+            return _budget_response(services.find(who, row.id), status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class BudgetView(APIView):
+    """Requests to `/budgets/{budget_id}`."""
+
     @extend_schema(operation_id="budgets_show", responses={200: BudgetSerializer, **PROBLEMS})
     def get(self, request: Request, budget_id: str) -> Response:
         """Show a budget.
 
         Returns the budget with its current period and a forecast of the period's end. The response has an `ETag`."""
-        return _one(services.find(principal(request), budget_id))
+        return _budget_response(services.find(principal(request), budget_id))
 
     @extend_schema(
         operation_id="budgets_change",
@@ -295,12 +111,14 @@ class BudgetView(APIView):
         queue; what is spent stays spent. For platform administrators."""
         row = services.find(principal(request), budget_id)
         who = _operator(request)
-        unchanged: Callable[[Budget], None] = guard(request, lambda row, tag: tag == _tag(row))
-        services.change(row.id, who.user, unchanged, **read(BudgetChangeSerializer, request))
-        return _one(services.find(who, row.id))
+        unchanged: Callable[[Budget], None] = if_match_check(request, lambda row, tag: tag == _tag(row))
+        services.change(row.id, who.user, unchanged, **parse_body(request, BudgetChangeSerializer))
+        return _budget_response(services.find(who, row.id))
 
 
 class BudgetStatementView(APIView):
+    """Requests to `/budgets/{budget_id}/statement`."""
+
     @extend_schema(
         operation_id="budgets_statement",
         parameters=[AT, OpenApiParameter("team", str, description="Only lines of the team with this id.")],
@@ -316,7 +134,7 @@ class BudgetStatementView(APIView):
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())
         with _sight(who):
             lines = statements.lines(period, request.query_params.get("team", ""))[:MOST_LINES]
-            names = dict(Team.objects.filter(id__in={line.team_id for line in lines}).values_list("id", "name"))
+            names = team_names({line.team_id for line in lines})
         shown = [
             {
                 "team": {"id": line.team_id, "name": names.get(line.team_id, line.team_id)},
@@ -337,6 +155,8 @@ class BudgetStatementView(APIView):
 
 
 class BudgetExportView(APIView):
+    """Requests to `/budgets/{budget_id}/statement:export`."""
+
     @extend_schema(
         operation_id="budgets_export",
         parameters=[AT],
@@ -359,6 +179,8 @@ class BudgetExportView(APIView):
 
 
 def csv_response(name: str, heading: Iterable[str], rows: Iterable[list[Any]]) -> StreamingHttpResponse:
+    """Return a CSV download whose lines are sent as they are read."""
+
     def lines() -> Iterator[str]:
         for values in chain([list(heading)], rows):
             out = io.StringIO()
@@ -371,7 +193,7 @@ def csv_response(name: str, heading: Iterable[str], rows: Iterable[list[Any]]) -
 
 
 def _harmless(value: Any) -> Any:
-    """A name that a spreadsheet would take for a formula is quoted."""
+    """Quote a text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
@@ -389,18 +211,15 @@ def _tag(row: Budget) -> str:
     return f'W/"{row.id}-{row.version}"'
 
 
-def _one(row: Budget, status: int = 200) -> Response:
-    """Its figures change by themselves: the tag is of what is said about it, and nobody is answered 304."""
-    return Response(_shown([row])[0], status=status, headers={"ETag": _tag(row)})
+def _budget_response(row: Budget, status: int = 200) -> Response:
+    """Return a budget with an ETag of its settings. Its usage changes all the time, so there is no 304."""
+    return Response(_serialize_budgets([row])[0], status=status, headers={"ETag": _tag(row)})
 
 
-def _shown(rows: Iterable[Budget]) -> list[Any]:
+def _serialize_budgets(rows: Iterable[Budget]) -> list[Any]:
     now, found = timezone.now(), list(rows)
     paths = services.node_paths() if found else {}
-    periods = {
-        period.budget_id: period
-        for period in BudgetPeriod.objects.filter(budget__in=found, start__lte=now, end__gt=now)
-    }
+    periods = statements.current_periods(found, now)
     return [BudgetSerializer(_facts(row, paths[row.node_id], periods.get(row.id), now)).data for row in found]
 
 

@@ -1,56 +1,32 @@
-"""POST /jobs:ACTION: the same wish for many jobs at once, each answered on its own."""
+"""POST /jobs:ACTION: the same action on several jobs, with a result for each."""
 
 from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_may_write, principal
-from athanor.api.bodies import RequestSerializer, read
+from athanor.api.bodies import parse_body
 from athanor.api.errors import handle
-from athanor.api.v1.shapes import PROBLEMS, JobSummarySerializer, ProblemSerializer
+from athanor.api.v1.serializers.bulk import BulkResultSerializer, BulkSerializer
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.jobs import JobSummarySerializer
 from athanor.core.errors import AthanorError
 from athanor.jobs import selectors, services
 from athanor.jobs.states import FINAL, JobStatus
 
-MOST_AT_ONCE = 200
-
-
-class BulkSerializer(RequestSerializer):
-    """The jobs to act on."""
-
-    ids = serializers.ListField(
-        child=serializers.CharField(max_length=60),
-        min_length=1,
-        max_length=MOST_AT_ONCE,
-        help_text="Ids of 1 to 200 jobs. An id that is given twice is acted on once.",
-    )
-
-
-class BulkItemSerializer(serializers.Serializer[Any]):
-    """Result for one of several jobs."""
-
-    id = serializers.CharField(help_text="Id of the job, as it was sent.")
-    status = serializers.IntegerField(help_text="HTTP status that the same request for this job alone would have.")
-    job = JobSummarySerializer(allow_null=True, help_text="The job after the request. Null if it was refused.")
-    problem = ProblemSerializer(allow_null=True, help_text="Why it was refused. Null if it was not.")
-
-
-class BulkResultSerializer(serializers.Serializer[Any]):
-    """Results of an action on several jobs."""
-
-    items = BulkItemSerializer(many=True, help_text="Results in the order of `ids`, each id once.")
-
 
 class BulkView(APIView):
+    """Base of the actions on several jobs; `service` is the action on one."""
+
     service: ClassVar[services.Wish]
 
     def answer(self, request: Request) -> Response:
-        ids = read(BulkSerializer, request)["ids"]
+        """Act on each job of the body. Return the result of each."""
+        ids = parse_body(request, BulkSerializer)["ids"]
         who = principal(request)
         items = [self._one(who, job_id) for job_id in dict.fromkeys(ids)]
         return Response({"items": items})
@@ -70,6 +46,8 @@ class BulkView(APIView):
 
 
 class BulkCancelView(BulkView):
+    """Requests to `/jobs:cancel`."""
+
     service = services.request_stop
 
     @extend_schema(
@@ -84,6 +62,8 @@ class BulkCancelView(BulkView):
 
 
 class BulkPauseView(BulkView):
+    """Requests to `/jobs:pause`."""
+
     service = services.request_pause
 
     @extend_schema(
@@ -98,6 +78,8 @@ class BulkPauseView(BulkView):
 
 
 class BulkResumeView(BulkView):
+    """Requests to `/jobs:resume`."""
+
     service = services.request_resume
 
     @extend_schema(

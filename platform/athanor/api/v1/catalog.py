@@ -1,43 +1,31 @@
-"""What can be asked for: presets, the spec's schema."""
+"""/presets and /spec/schema: job specs to start from, and the schema of a spec."""
 
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.pagination import listed
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.pagination import paginated_response
+from athanor.api.v1.serializers.catalog import PresetSerializer
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.clusters.models import Cluster
-from athanor.clusters.selectors import enabled_clusters
+from athanor.clusters.selectors import enabled_clusters, pools_of
 from athanor.jobs.services import pool_facts
 from athanor.specs import fit
 from athanor.specs.presets import PRESETS, Preset
 from athanor.specs.v1 import JobSpec
 
 
-class PresetSerializer(serializers.Serializer[Any]):
-    """A complete job spec to start from."""
-
-    name = serializers.CharField(help_text="Name of the preset.")
-    title = serializers.CharField(help_text="Title for people.")
-    description = serializers.CharField(help_text="What the preset trains, in a sentence or two.")
-    num_parameters = serializers.IntegerField(help_text="Parameters of its model.")
-    fits = serializers.DictField(
-        child=serializers.BooleanField(), help_text="Whether the job could run, by name of each enabled cluster."
-    )
-    spec = serializers.JSONField(help_text="The spec as JSON.")
-    spec_yaml = serializers.CharField(help_text="The same spec as commented YAML.")
-
-
 class PresetsView(APIView):
+    """Requests to `/presets`."""
+
     @extend_schema(
         operation_id="presets_list",
         responses={
-            200: page_of("PresetPage", PresetSerializer),
+            200: page_serializer("PresetPage", PresetSerializer),
             **PROBLEMS,
         },
     )
@@ -46,14 +34,20 @@ class PresetsView(APIView):
 
         Returns complete job specs to start from, with the clusters that each fits."""
         clusters = list(enabled_clusters())
-        return Response(listed([_preset(preset, clusters) for preset in PRESETS.values()]))
+        return paginated_response([_preset(preset, clusters) for preset in PRESETS.values()])
 
 
 class SpecSchemaView(APIView):
+    """Requests to `/spec/schema`."""
+
     authentication_classes = ()
     permission_classes = ()
 
-    @extend_schema(operation_id="spec_schema", responses={200: OpenApiTypes.OBJECT}, auth=[])
+    @extend_schema(
+        operation_id="spec_schema",
+        responses={200: OpenApiResponse(OpenApiTypes.OBJECT, description="A JSON Schema.")},
+        auth=[],
+    )
     def get(self, request: Request) -> Response:
         """Get the JSON Schema of the job spec.
 
@@ -80,5 +74,5 @@ def _num_parameters(spec: JobSpec) -> int:
 
 
 def _fits(spec: JobSpec, cluster: Cluster) -> bool:
-    pools = [pool for pool in cluster.pools.all() if pool.accelerator == spec.resources.accelerator]
+    pools = [pool for pool in pools_of(cluster) if pool.accelerator == spec.resources.accelerator]
     return any(not fit.problems(spec, pool_facts(pool)) for pool in pools)

@@ -1,11 +1,11 @@
-"""/clusters: where jobs run, for all; how that is set up and operated, for platform administrators."""
+"""/clusters: clusters and their capacity, for all users; their setup and operation, for platform administrators."""
 
 import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,12 +13,13 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import principal
-from athanor.api.bodies import read
-from athanor.api.etags import IF_MATCH, guard, tag_of
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import CURSOR_HELP, PAGED, listed, page, serialize_many
+from athanor.api.bodies import parse_body
+from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import CURSOR_HELP, PAGE_PARAMETERS, paginate, paginated_response, serialize_many
 from athanor.api.parameters import WholeNumber
-from athanor.api.v1.cluster_shapes import (
+from athanor.api.v1.operations import operator
+from athanor.api.v1.serializers.clusters import (
     ActedNodeSerializer,
     ChangesSerializer,
     CheckSerializer,
@@ -35,19 +36,18 @@ from athanor.api.v1.cluster_shapes import (
     PoolSerializer,
     ProbeSerializer,
     QueuedSerializer,
-    cluster_data,
-    full_cluster_data,
-    pool_data,
-    recent_hits,
+    serialize_cluster,
+    serialize_full_cluster,
+    serialize_pools,
 )
-from athanor.api.v1.operations import operator
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.backends import registry
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
-from athanor.clusters.selectors import enabled_clusters
+from athanor.clusters import selectors
+from athanor.clusters.models import Cluster, Node
 from athanor.clusters.server_config import schema_for_http
 from athanor.core import tenancy
 from athanor.core.errors import NotFound
+from athanor.core.keyset import read_page
 from athanor.fleet import clusters
 
 MOST_NODES = 2000
@@ -57,17 +57,19 @@ TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
 class ClustersView(APIView):
+    """Requests to `/clusters`."""
+
     @extend_schema(
         operation_id="clusters_list",
-        responses={200: page_of("ClusterPage", ClusterSerializer), **PROBLEMS},
+        responses={200: page_serializer("ClusterPage", ClusterSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List clusters.
 
         Returns clusters with their pools and the capacity of their nodes, by name. Disabled clusters are listed for
         platform administrators only."""
-        rows = Cluster.objects.prefetch_related("pools").order_by("name") if operates(request) else enabled_clusters()
-        return Response(listed([ClusterSerializer(cluster_data(row)).data for row in rows]))
+        rows = selectors.all_clusters() if operates(request) else selectors.enabled_clusters()
+        return paginated_response([ClusterSerializer(serialize_cluster(row)).data for row in rows])
 
     @extend_schema(
         operation_id="clusters_create",
@@ -82,11 +84,15 @@ class ClustersView(APIView):
         contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands are set too,
         in NAME.cluster.json. For platform administrators."""
         who = operator(request)
-        asked = read(NewClusterSerializer, request)
-        return once(request, lambda: _full(request, clusters.register(**asked, actor=who.user), status=201))
+        asked = parse_body(request, NewClusterSerializer)
+        return run_idempotently(
+            request, lambda: _cluster_response(request, clusters.register(**asked, actor=who.user), status=201)
+        )
 
 
 class ClusterCheckView(APIView):
+    """Requests to `/clusters:check`."""
+
     @extend_schema(
         operation_id="clusters_check",
         request=ConfigSerializer,
@@ -99,7 +105,7 @@ class ClusterCheckView(APIView):
         except a record in the audit trail. With `name` the server's own settings for that cluster apply. Takes as
         long as the cluster needs to respond. For platform administrators."""
         who = operator(request)
-        found = clusters.check(**read(ConfigSerializer, request), actor=who.user)
+        found = clusters.check(**parse_body(request, ConfigSerializer), actor=who.user)
         if found is None:
             return Response({"usable": None, "version": "", "facts": {}, "findings": []})
         return Response(
@@ -115,9 +121,11 @@ class ClusterCheckView(APIView):
 
 
 class ClusterKindsView(APIView):
+    """Requests to `/clusters:kinds`."""
+
     @extend_schema(
         operation_id="clusters_kinds",
-        responses={200: page_of("ClusterKindPage", KindSerializer), **PROBLEMS},
+        responses={200: page_serializer("ClusterKindPage", KindSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List the kinds of clusters.
@@ -125,21 +133,21 @@ class ClusterKindsView(APIView):
         Returns the kinds that can be registered, with the JSON Schema of each kind's configuration. For platform
         administrators."""
         operator(request)
-        return Response(
-            listed(
-                [
-                    {
-                        "kind": kind,
-                        "title": TITLES.get(kind, kind),
-                        "configuration": schema_for_http(kind, registry.configuration(kind).model_json_schema()),
-                    }
-                    for kind in registry.KINDS
-                ]
-            )
+        return paginated_response(
+            [
+                {
+                    "kind": kind,
+                    "title": TITLES.get(kind, kind),
+                    "configuration": schema_for_http(kind, registry.configuration(kind).model_json_schema()),
+                }
+                for kind in registry.KINDS
+            ]
         )
 
 
 class ClusterView(APIView):
+    """Requests to `/clusters/{cluster_id}`."""
+
     @extend_schema(operation_id="clusters_show", responses={200: FullClusterSerializer, **PROBLEMS})
     def get(self, request: Request, cluster_id: str) -> Response:
         """Show a cluster.
@@ -149,7 +157,7 @@ class ClusterView(APIView):
         row = clusters.find(cluster_id)
         if not row.enabled and not operates(request):
             raise NotFound("cluster", cluster_id)
-        return _full(request, row)
+        return _cluster_response(request, row)
 
     @extend_schema(
         operation_id="clusters_change",
@@ -163,9 +171,11 @@ class ClusterView(APIView):
         Changes the fields that are sent; the others stay. A disabled cluster is drained: running jobs continue, and
         no job is admitted. For platform administrators."""
         who = operator(request)
-        unchanged: Callable[[Cluster], None] = guard(request, lambda row, tag: tag.startswith(_settings_tag(row)))
-        clusters.change(cluster_id, who.user, unchanged, **read(ClusterChangeSerializer, request))
-        return _full(request, clusters.find(cluster_id))
+        unchanged: Callable[[Cluster], None] = if_match_check(
+            request, lambda row, tag: tag.startswith(_settings_tag(row))
+        )
+        clusters.change(cluster_id, who.user, unchanged, **parse_body(request, ClusterChangeSerializer))
+        return _cluster_response(request, clusters.find(cluster_id))
 
     @extend_schema(
         operation_id="clusters_remove",
@@ -181,6 +191,8 @@ class ClusterView(APIView):
 
 
 class ClusterProbeView(APIView):
+    """Requests to `/clusters/{cluster_id}:probe`."""
+
     @extend_schema(
         operation_id="clusters_probe",
         request=None,
@@ -196,10 +208,12 @@ class ClusterProbeView(APIView):
 
 
 class ClusterProbesView(APIView):
+    """Requests to `/clusters/{cluster_id}/probes`."""
+
     @extend_schema(
         operation_id="clusters_probes",
-        parameters=PAGED,
-        responses={200: page_of("ClusterProbePage", ProbeSerializer), **PROBLEMS},
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_serializer("ClusterProbePage", ProbeSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str) -> Response:
         """List the health checks of a cluster.
@@ -207,11 +221,13 @@ class ClusterProbesView(APIView):
         Returns results, newest first. Consecutive checks with the same result are one entry. For platform
         administrators."""
         operator(request)
-        found, next_cursor = page(request, ClusterProbe.objects.filter(cluster=clusters.find(cluster_id)))
-        return Response(listed(serialize_many(ProbeSerializer, found), next_cursor))
+        found, next_cursor = paginate(request, selectors.probes_of(clusters.find(cluster_id)))
+        return paginated_response(serialize_many(ProbeSerializer, found), next_cursor)
 
 
 class ClusterTeamsView(APIView):
+    """Requests to `/clusters/{cluster_id}:sync_teams`."""
+
     @extend_schema(
         operation_id="clusters_sync_teams",
         request=None,
@@ -227,9 +243,11 @@ class ClusterTeamsView(APIView):
 
 
 class ClusterQueueView(APIView):
+    """Requests to `/clusters/{cluster_id}/queue`."""
+
     @extend_schema(
         operation_id="clusters_queue",
-        responses={200: page_of("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
+        responses={200: page_serializer("ClusterQueuePage", QueuedSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str) -> Response:
         """List the attempts on a cluster.
@@ -240,14 +258,20 @@ class ClusterQueueView(APIView):
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
             found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MOST_QUEUED])
-        return Response(listed(found))
+        return paginated_response(found)
 
 
 class PoolView(APIView):
+    """Requests to `/clusters/{cluster_id}/pools/{pool_name}`."""
+
     @extend_schema(
         operation_id="pools_put",
         request=PoolChangeSerializer,
-        responses={200: PoolSerializer, 201: PoolSerializer, **PROBLEMS},
+        responses={
+            200: OpenApiResponse(PoolSerializer, description="The changed pool."),
+            201: OpenApiResponse(PoolSerializer, description="The new pool."),
+            **PROBLEMS,
+        },
     )
     def put(self, request: Request, cluster_id: str, pool_name: str) -> Response:
         """Create or change a pool.
@@ -255,8 +279,8 @@ class PoolView(APIView):
         Creates the pool (201), which needs `slots_per_node` and `memory_bytes`, or changes the fields that are sent
         of an existing one (200). For platform administrators."""
         who = operator(request)
-        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, read(PoolChangeSerializer, request))
-        return Response(pool_data([pool])[0], status=201 if made else 200)
+        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, parse_body(request, PoolChangeSerializer))
+        return Response(serialize_pools([pool])[0], status=201 if made else 200)
 
     @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, cluster_id: str, pool_name: str) -> Response:
@@ -273,6 +297,8 @@ STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 
 class NodesView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes`."""
+
     @extend_schema(
         operation_id="nodes_list",
         parameters=[
@@ -281,7 +307,7 @@ class NodesView(APIView):
             NODE_LIMIT.documented,
             OpenApiParameter("cursor", str, description=CURSOR_HELP),
         ],
-        responses={200: page_of("NodePage", NodeSerializer), **PROBLEMS},
+        responses={200: page_serializer("NodePage", NodeSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str) -> Response:
         """List the nodes of a cluster.
@@ -289,41 +315,34 @@ class NodesView(APIView):
         Returns nodes by name, with their state and quarantine. For platform administrators."""
         operator(request)
         row = clusters.find(cluster_id)
-        rows = Node.objects.filter(cluster=row).order_by("name")
         asked = request.query_params
-        if asked.get("q"):
-            rows = rows.filter(name__icontains=asked["q"])
-        if asked.get("state") == "quarantined":
-            rows = rows.filter(quarantined_at__isnull=False)
-        elif asked.get("state"):
-            rows = rows.filter(state=asked["state"])
-        if asked.get("cursor"):
-            rows = rows.filter(name__gt=asked["cursor"])
-        limit = NODE_LIMIT.read(request)
-        found = list(rows[: limit + 1])
-        next_cursor = found[limit - 1].name if len(found) > limit else None
-        items = serialize_many(NodeSerializer, found[:limit], context={"hit": recent_hits(row)})
-        return Response(listed(items, next_cursor))
+        nodes = selectors.nodes_of(row, name_part=asked.get("q", ""), state=asked.get("state", ""))
+        limit, cursor = NODE_LIMIT.read(request), asked.get("cursor")
+        found, next_cursor = read_page(nodes, limit, cursor, key="name", descending=False)
+        items = serialize_many(NodeSerializer, found, context={"hit": selectors.recent_hits(row)})
+        return paginated_response(items, next_cursor)
 
 
 class NodeIncidentsView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}/incidents`."""
+
     @extend_schema(
         operation_id="nodes_incidents",
-        responses={200: page_of("IncidentPage", IncidentSerializer), **PROBLEMS},
+        responses={200: page_serializer("IncidentPage", IncidentSerializer), **PROBLEMS},
     )
     def get(self, request: Request, cluster_id: str, node_name: str) -> Response:
         """List the incidents of a node.
 
         Returns what happened to the node, newest first, at most 200 entries. For platform administrators."""
         operator(request)
-        node = Node.objects.filter(cluster=clusters.find(cluster_id), name=node_name).first()
-        if node is None:
-            raise NotFound("node", node_name)
-        rows = NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:MOST_INCIDENTS]
-        return Response(listed(serialize_many(IncidentSerializer, rows)))
+        node = selectors.node_of(clusters.find(cluster_id), node_name)
+        rows = selectors.incidents_of(node, MOST_INCIDENTS)
+        return paginated_response(serialize_many(IncidentSerializer, rows))
 
 
 class NodeDrainView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:drain`."""
+
     @extend_schema(
         operation_id="nodes_drain",
         request=NodeReasonSerializer,
@@ -335,11 +354,13 @@ class NodeDrainView(APIView):
         Asks the cluster to start nothing new on the node. What runs there continues. A cluster that cannot drain a
         node refuses with 409. For platform administrators."""
         who = operator(request)
-        reason = read(NodeReasonSerializer, request)["reason"]
-        return _acted(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
+        reason = parse_body(request, NodeReasonSerializer)["reason"]
+        return _node_response(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
 
 
 class NodeUndrainView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:undrain`."""
+
     @extend_schema(operation_id="nodes_undrain", request=None, responses={200: ActedNodeSerializer, **PROBLEMS})
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
         """Return a drained node to service.
@@ -347,10 +368,12 @@ class NodeUndrainView(APIView):
         Asks the cluster to start work on the node again. A node in quarantine is refused with 409: release it
         instead. For platform administrators."""
         who = operator(request)
-        return _acted(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
+        return _node_response(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
 
 
 class NodeQuarantineView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:quarantine`."""
+
     @extend_schema(
         operation_id="nodes_quarantine",
         request=NodeReasonSerializer,
@@ -362,11 +385,13 @@ class NodeQuarantineView(APIView):
         Keeps new attempts off the node until it is released, whatever state its cluster reports. The cluster is
         asked to drain the node too, if it can. What runs there continues. For platform administrators."""
         who = operator(request)
-        reason = read(NodeReasonSerializer, request)["reason"]
-        return _acted(*clusters.quarantine(cluster_id, node_name, reason, who.user))
+        reason = parse_body(request, NodeReasonSerializer)["reason"]
+        return _node_response(*clusters.quarantine(cluster_id, node_name, reason, who.user))
 
 
 class NodeReleaseView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:release`."""
+
     @extend_schema(
         operation_id="nodes_release",
         request=None,
@@ -378,26 +403,27 @@ class NodeReleaseView(APIView):
         Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform
         administrators."""
         who = operator(request)
-        return _acted(*clusters.release(cluster_id, node_name, who.user))
+        return _node_response(*clusters.release(cluster_id, node_name, who.user))
 
 
 def operates(request: Request) -> bool:
+    """Return whether the caller may operate clusters."""
     return Permission.OPERATE in principal(request).platform
 
 
-def _full(request: Request, row: Cluster, *, status: int = 200) -> Response:
-    data = full_cluster_data(row, operates=operates(request))
-    headers = {"ETag": f"{_settings_tag(row)}{tag_of(data)[3:]}"}
+def _cluster_response(request: Request, row: Cluster, *, status: int = 200) -> Response:
+    data = serialize_full_cluster(row, operates=operates(request))
+    headers = {"ETag": f"{_settings_tag(row)}{compute_etag(data)[3:]}"}
     return Response(data, status=status, headers=headers)
 
 
 def _settings_tag(row: Cluster) -> str:
-    """What an administrator decides upon; the rest of the tag is for what its nodes and jobs do all the time."""
+    """Return the part of an ETag that changes with the settings only, not with nodes and jobs: If-Match compares it."""
     text = json.dumps([row.enabled, row.config], sort_keys=True)
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:16]}-'
 
 
-def _acted(node: Node, notice: str = "") -> Response:
-    context: dict[str, Any] = {"hit": recent_hits(node.cluster), "notice": notice}
+def _node_response(node: Node, notice: str = "") -> Response:
+    context: dict[str, Any] = {"hit": selectors.recent_hits(node.cluster), "notice": notice}
     shown: serializers.Serializer[Any] = ActedNodeSerializer(node, context=context)
     return Response(shown.data)

@@ -1,4 +1,4 @@
-"""/costs: what was used and what it cost, added up."""
+"""/costs: sums of usage, cost and carbon."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -7,7 +7,6 @@ from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -15,7 +14,8 @@ from rest_framework.views import APIView
 from athanor.api.access import principal
 from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.v1.budgets import CSV, csv_response
-from athanor.api.v1.shapes import PROBLEMS
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.costs import CostsSerializer, JobCostSerializer
 from athanor.budgets import costs, services
 from athanor.budgets.schedule_windows import has_ceiling
 from athanor.budgets.usage import COUNTED
@@ -38,77 +38,9 @@ ASKED = [
 ]
 
 
-class CostRowSerializer(serializers.Serializer[Any]):
-    """Sums for one combination of the names in `by`. Names that were not requested are absent."""
-
-    team = serializers.CharField(required=False, help_text="Name of the team. Only with `by=team`.")
-    project = serializers.CharField(required=False, help_text="Name of the project. Only with `by=project`.")
-    accelerator = serializers.CharField(required=False, help_text="Accelerator. Only with `by=accelerator`.")
-    pool = serializers.CharField(required=False, help_text="Name of the pool. Only with `by=pool`.")
-    cluster = serializers.CharField(required=False, help_text="Name of the cluster. Only with `by=cluster`.")
-    day = serializers.DateField(required=False, help_text="Day in UTC. Only with `by=day`.")
-    currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
-    slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used.")
-    cost = serializers.IntegerField(
-        help_text="Cost in millionths of the currency, including what was lost to infrastructure faults."
-    )
-    charged = serializers.IntegerField(help_text="`cost` without `fault_cost`.")
-    fault_slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were lost to infrastructure faults.")
-    fault_cost = serializers.IntegerField(help_text="Cost of those, in millionths of the currency. It is not charged.")
-    saved_cost = serializers.IntegerField(
-        help_text=(
-            "What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more."
-        )
-    )
-    milligrams = serializers.IntegerField(
-        help_text="Carbon dioxide in milligrams, of pools whose power per slot is known."
-    )
-    saved_milligrams = serializers.IntegerField(
-        help_text="Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more."
-    )
-
-
-class JobCostSerializer(serializers.Serializer[Any]):
-    """Usage and cost of a job."""
-
-    currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
-    slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used.")
-    cost = serializers.IntegerField(
-        help_text="Cost in millionths of the currency, including what was lost to infrastructure faults."
-    )
-    charged = serializers.IntegerField(help_text="`cost` without `fault_cost`.")
-    fault_slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were lost to infrastructure faults.")
-    fault_cost = serializers.IntegerField(help_text="Cost of those, in millionths of the currency. It is not charged.")
-    milligrams = serializers.IntegerField(
-        help_text=(
-            "Carbon dioxide in milligrams. 0 as long as the pool's power per slot or the carbon intensity is not known."
-        )
-    )
-    has_ceiling = serializers.BooleanField(
-        help_text="Whether the job has a ceiling of price or carbon, without which nothing is saved."
-    )
-    saved_cost = serializers.IntegerField(
-        help_text=(
-            "What waiting for a price below the ceiling saved in ended attempts, in millionths of the "
-            "currency. Below zero if it cost more."
-        )
-    )
-    saved_milligrams = serializers.IntegerField(
-        help_text=("Carbon dioxide in milligrams that waiting saved in ended attempts. Below zero if it caused more.")
-    )
-
-
-class CostsSerializer(serializers.Serializer[Any]):
-    """Usage and cost of a time range."""
-
-    after = serializers.DateTimeField(help_text="Begin of the range, ISO 8601 in UTC.")
-    before = serializers.DateTimeField(help_text="End of the range, ISO 8601 in UTC.")
-    items = CostRowSerializer(
-        many=True, help_text="One row for each combination of the names in `by` and each currency."
-    )
-
-
 class CostsView(APIView):
+    """Requests to `/costs`."""
+
     @extend_schema(
         operation_id="costs_report",
         parameters=ASKED,
@@ -124,6 +56,8 @@ class CostsView(APIView):
 
 
 class JobCostView(APIView):
+    """Requests to `/jobs/{job_id}/cost`."""
+
     @extend_schema(
         operation_id="jobs_cost",
         responses={200: JobCostSerializer, **PROBLEMS},
@@ -138,6 +72,8 @@ class JobCostView(APIView):
 
 
 class CostsExportView(APIView):
+    """Requests to `/costs:export`."""
+
     @extend_schema(operation_id="costs_export", parameters=ASKED, responses={**CSV, **PROBLEMS})
     def get(self, request: Request) -> StreamingHttpResponse:
         """Export costs.

@@ -8,7 +8,6 @@ from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,12 +16,14 @@ from rest_framework.views import APIView
 from athanor.accounts import idempotency
 from athanor.accounts.models import Team, User
 from athanor.api.access import check_may_write, principal, team_to_write
-from athanor.api.idempotency import IDEMPOTENT, answer_of, key_of, keyed, replay_of
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.bodies import open_body, read_upload
+from athanor.api.idempotency import IDEMPOTENT, build_answer, build_keyed_request, build_replay, read_key
+from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
 from athanor.api.parsers import RawParser
-from athanor.api.sparse import FIELDS, shown
+from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import transfer
-from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.datasets import DatasetSerializer, ForgottenSerializer
 from athanor.artifacts import uploads
 from athanor.artifacts.datasets import forget_preparations
 from athanor.artifacts.models import Dataset
@@ -35,44 +36,20 @@ TAR = "application/x-tar"
 READ_BYTES = 1024 * 1024
 
 
-class DatasetSerializer(serializers.Serializer[Any]):
-    """Text of a team to train on."""
-
-    id = serializers.CharField()
-    team = NamedSerializer()
-    name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
-    origin = serializers.CharField(
-        help_text=(
-            "`sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in "
-            "place; `builtin` for text of the platform."
-        )
-    )
-    format = serializers.CharField(
-        help_text="`auto` if it is found out when the data set is read, or the format of the files."
-    )
-    size_bytes = serializers.IntegerField(help_text="Size in bytes; 0 if the data set is not an upload.")
-    documents = serializers.IntegerField(allow_null=True, help_text="Number of documents. Null if it is not known.")
-    created_at = serializers.DateTimeField()
-
-
-class ForgottenSerializer(serializers.Serializer[Any]):
-    """Result of discarding tokenised forms."""
-
-    forgotten = serializers.IntegerField(help_text="Number of tokenised forms that were discarded.")
-
-
 class DatasetsView(APIView):
+    """Requests to `/datasets`."""
+
     parser_classes = (MultiPartParser, RawParser)
 
     @extend_schema(
         operation_id="datasets_list",
         parameters=[
             OpenApiParameter("team", str, description="Only data sets of the team with this name."),
-            *PAGED,
+            *PAGE_PARAMETERS,
             FIELDS,
         ],
         responses={
-            200: page_of("DatasetPage", DatasetSerializer),
+            200: page_serializer("DatasetPage", DatasetSerializer),
             **PROBLEMS,
         },
     )
@@ -80,11 +57,9 @@ class DatasetsView(APIView):
         """List data sets.
 
         Returns the data sets of your teams that were not deleted, newest first."""
-        rows = datasets_of(principal(request))
-        if team := request.query_params.get("team"):
-            rows = rows.filter(team__name=team)
-        found, next_cursor = page(request, rows)
-        return Response(listed(shown(request, DatasetSerializer, found, many=True), next_cursor))
+        rows = datasets_of(principal(request), team=request.query_params.get("team", ""))
+        found, next_cursor = paginate(request, rows)
+        return paginated_response(serialize(request, DatasetSerializer, found, many=True), next_cursor)
 
     @extend_schema(
         operation_id="datasets_upload",
@@ -127,7 +102,7 @@ class DatasetsView(APIView):
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         files = _files(request, _format(request))
-        key = key_of(request)
+        key = read_key(request)
         with transfer(who.user):
             if key is None:
                 return _created(uploads.upload(team, who.user, name, files))
@@ -135,6 +110,8 @@ class DatasetsView(APIView):
 
 
 class PreparationsView(APIView):
+    """Requests to `/datasets/{dataset_id}/preparations`."""
+
     @extend_schema(
         operation_id="datasets_forget_preparations",
         responses={200: ForgottenSerializer, **PROBLEMS},
@@ -151,7 +128,7 @@ class PreparationsView(APIView):
 
 
 class _Fingerprint:
-    """The digest of an upload's files, taken as they are read."""
+    """The digest of an upload's files, computed as they are read."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -167,7 +144,7 @@ class _Fingerprint:
             yield chunk
 
     def of_rest(self, files: Iterable[NewFile]) -> str:
-        """Read what is not read yet. Returns the digest of all."""
+        """Read the files that are not read yet. Return the digest of all."""
         for file in files:
             for _ in file.chunks:
                 pass
@@ -175,7 +152,7 @@ class _Fingerprint:
 
 
 def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str, files: Iterable[NewFile]) -> Response:
-    """Upload, or give the answer of the upload that this request repeats.
+    """Upload, or return the answer of the upload that this request repeats.
 
     An upload takes as long as its sender and the object store do, so it holds no transaction: its row and the record
     of its answer are written together at its end. Of two at a time the later finds the row of the first, deletes what
@@ -185,18 +162,18 @@ def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str
     hashed = fingerprint.over(files)
 
     def record(row: Dataset) -> None:
-        idempotency.store(keyed(request, key, fingerprint.of_rest(hashed)), answer_of(_created(row)))
+        idempotency.store(build_keyed_request(request, key, fingerprint.of_rest(hashed)), build_answer(_created(row)))
 
-    if not idempotency.has_answer(keyed(request, key, "")):
+    if not idempotency.has_answer(build_keyed_request(request, key, "")):
         try:
             return _created(uploads.upload(team, user, name, hashed, record))
         except Conflict:
-            if not idempotency.has_answer(keyed(request, key, "")):
+            if not idempotency.has_answer(build_keyed_request(request, key, "")):
                 raise
-    answer = idempotency.find(keyed(request, key, fingerprint.of_rest(hashed)))
-    if answer is None:  # it has expired meanwhile
+    answer = idempotency.find(build_keyed_request(request, key, fingerprint.of_rest(hashed)))
+    if answer is None:  # it expired meanwhile
         raise Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")
-    return replay_of(answer)
+    return build_replay(answer)
 
 
 def _created(row: Dataset) -> Response:
@@ -215,20 +192,21 @@ def _files(request: Request, asked: str) -> Iterator[NewFile]:
     if content_type == TAR:
         yield from _members(request, asked)
     elif content_type == "multipart/form-data":
-        uploaded = request.FILES.get("file")
+        uploaded = read_upload(request, "file")
         if uploaded is None:
             raise _refused("/file", "the form has no field named file")
         named = uploaded.name or "data"
         yield NewFile(named, format_of(named) if asked == "auto" else asked, uploaded.chunks())
     else:
-        told = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
-        form = told if asked == "auto" else asked
+        found = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
+        form = found if asked == "auto" else asked
         yield NewFile(f"data{SUFFIXES[form][0]}", form, _body(request))
 
 
 def _body(request: Request) -> Iterator[bytes]:
-    if request.stream is not None:
-        yield from _blocks(request.stream)
+    body = open_body(request)
+    if body is not None:
+        yield from _blocks(body)
 
 
 def _blocks(content: Any) -> Iterator[bytes]:
@@ -237,9 +215,9 @@ def _blocks(content: Any) -> Iterator[bytes]:
 
 
 def _members(request: Request, asked: str) -> Iterator[NewFile]:
-    """The files of a tar, read once from beginning to end; nothing is unpacked to disk."""
+    """Yield the files of a tar archive, read once from beginning to end. Nothing is unpacked to disk."""
     try:
-        with tarfile.open(fileobj=request.stream, mode="r|", bufsize=READ_BYTES) as archive:
+        with tarfile.open(fileobj=open_body(request), mode="r|", bufsize=READ_BYTES) as archive:
             for member in archive:
                 if member.isdir():
                     continue

@@ -1,10 +1,7 @@
-"""Deleting jobs, artifacts, checkpoints, data sets, projects and teams: the preview, the deletion, its undoing."""
-
-from typing import Any
+"""Deletions of jobs, artifacts, checkpoints, data sets, projects and teams: preview, delete, restore, purge."""
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -12,8 +9,9 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, check_may_write, check_platform, principal, team_for
-from athanor.api.pagination import PAGED, listed, page, serialize_many
-from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
+from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.deletions import CertificateSerializer, DeletionPreviewSerializer, DeletionSerializer
 from athanor.artifacts import deletions, selectors
 from athanor.artifacts.deletions import Target
 from athanor.artifacts.models import Deletion
@@ -27,70 +25,6 @@ PERMANENTLY = OpenApiParameter(
     OpenApiTypes.BOOL,
     description="`true`: remove the objects at the next sweep, without an undo window. For administrators of the team.",
 )
-
-
-class DeletionSerializer(serializers.Serializer[Deletion]):
-    """A deletion, which can be undone until its objects are removed."""
-
-    id = serializers.CharField()
-    team = NamedSerializer()
-    kind = serializers.ChoiceField(choices=Deletion.Kind.choices, help_text="Kind of what was deleted.")
-    target = serializers.CharField(source="target_id", help_text="Id of what was deleted.")
-    name = serializers.CharField(help_text="Name of what was deleted.")
-    size_bytes = serializers.IntegerField(help_text="Bytes that the deletion releases when the objects are removed.")
-    state = serializers.ChoiceField(
-        choices=["pending", "purging", "purged", "restored"],
-        help_text=(
-            "`pending` until the undo window ends, `purging` while objects are removed, `purged` when "
-            "they are gone, `restored` if it was undone."
-        ),
-    )
-    deleted_by = serializers.SerializerMethodField(
-        help_text="Username of the person or service account that deleted it. Empty if the account is gone."
-    )
-    created_at = serializers.DateTimeField()
-    purge_after = serializers.DateTimeField(
-        help_text="End of the undo window, ISO 8601 in UTC. It can be restored until then."
-    )
-
-    def get_deleted_by(self, row: Deletion) -> str:
-        return row.deleted_by.username if row.deleted_by else ""
-
-
-class DependentSerializer(serializers.Serializer[Any]):
-    """A job that depends on what would be deleted."""
-
-    id = serializers.CharField(help_text="Id of the job.")
-    name = serializers.CharField(help_text="Name of the job.")
-    status = serializers.CharField(help_text="Status of the job.")
-
-
-class DeletionPreviewSerializer(serializers.Serializer[Any]):
-    """What a deletion would remove."""
-
-    kind = serializers.CharField(help_text="Kind of what would be deleted.")
-    target = serializers.CharField(source="target_id", help_text="Id of what would be deleted.")
-    name = serializers.CharField(help_text="Name of what would be deleted.")
-    size_bytes = serializers.IntegerField(help_text="Bytes that are released when the objects are removed.")
-    artifacts = serializers.IntegerField(source="num_artifacts", help_text="Number of artifacts.")
-    checkpoints = serializers.IntegerField(source="num_checkpoints", help_text="Number of checkpoints.")
-    preparations = serializers.IntegerField(
-        source="num_preparations", help_text="Number of tokenised forms of a data set."
-    )
-    blocked_by = DependentSerializer(
-        many=True,
-        help_text=("Unfinished jobs that need it. While there are any, it cannot be deleted. At most 20 are listed."),
-    )
-    used_by = DependentSerializer(
-        many=True, help_text="Finished jobs that refer to it. Their records stay. At most 20 are listed."
-    )
-    undo_days = serializers.IntegerField(help_text="Days during which the deletion can be undone.")
-    contents = serializers.DictField(
-        child=serializers.IntegerField(),
-        help_text=(
-            "What else a project or a team contains: a number by kind, such as jobs, members, secrets or budgets."
-        ),
-    )
 
 
 def _job(who: Principal, identifier: str) -> Target:
@@ -107,7 +41,7 @@ FIND = {
 
 
 def delete(request: Request, collection: str, identifier: str) -> Response:
-    """Answer DELETE of one thing of a collection."""
+    """Delete an object of a collection. Return the response."""
     who = principal(request)
     target = FIND[collection](who, identifier)
     team_id = target.team_id if hasattr(target, "team_id") else target.job.team_id
@@ -119,7 +53,7 @@ def delete(request: Request, collection: str, identifier: str) -> Response:
 
 
 def delete_team(request: Request, team_id: str) -> Response:
-    """Answer DELETE of a team: for platform administrators."""
+    """Delete a team. Return the response. Raises Forbidden unless a platform administrator asks."""
     who = principal(request)
     team = team_for(who, Permission.MANAGE, team_id)
     check_platform(who, Permission.MANAGE_TEAMS)
@@ -144,6 +78,8 @@ def _preview(request: Request, collection: str, identifier: str) -> Response:
 
 
 class JobDeletionView(APIView):
+    """Requests to `/jobs/{job_id}/deletion`."""
+
     @extend_schema(operation_id="jobs_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, job_id: str) -> Response:
         """Preview the deletion of what a job stored.
@@ -153,6 +89,8 @@ class JobDeletionView(APIView):
 
 
 class ArtifactDeletionView(APIView):
+    """Requests to `/artifacts/{artifact_id}/deletion`."""
+
     @extend_schema(operation_id="artifacts_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, artifact_id: str) -> Response:
         """Preview the deletion of an artifact.
@@ -162,6 +100,8 @@ class ArtifactDeletionView(APIView):
 
 
 class CheckpointDeletionView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}/deletion`."""
+
     @extend_schema(operation_id="checkpoints_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, checkpoint_id: str) -> Response:
         """Preview the deletion of a checkpoint.
@@ -171,6 +111,8 @@ class CheckpointDeletionView(APIView):
 
 
 class DatasetDeletionView(APIView):
+    """Requests to `/datasets/{dataset_id}/deletion`."""
+
     @extend_schema(operation_id="datasets_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, dataset_id: str) -> Response:
         """Preview the deletion of a data set.
@@ -180,6 +122,8 @@ class DatasetDeletionView(APIView):
 
 
 class ProjectDeletionView(APIView):
+    """Requests to `/projects/{project_id}/deletion`."""
+
     @extend_schema(operation_id="projects_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, project_id: str) -> Response:
         """Preview the deletion of a project.
@@ -190,6 +134,8 @@ class ProjectDeletionView(APIView):
 
 
 class TeamDeletionView(APIView):
+    """Requests to `/teams/{team_id}/deletion`."""
+
     @extend_schema(operation_id="teams_deletion_preview", responses=PREVIEW)
     def get(self, request: Request, team_id: str) -> Response:
         """Preview the deletion of a team.
@@ -201,6 +147,8 @@ class TeamDeletionView(APIView):
 
 
 class CheckpointView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}`."""
+
     @extend_schema(
         operation_id="checkpoints_delete", parameters=[PERMANENTLY], responses={200: DeletionSerializer, **PROBLEMS}
     )
@@ -213,6 +161,8 @@ class CheckpointView(APIView):
 
 
 class DatasetView(APIView):
+    """Requests to `/datasets/{dataset_id}`."""
+
     @extend_schema(
         operation_id="datasets_delete", parameters=[PERMANENTLY], responses={200: DeletionSerializer, **PROBLEMS}
     )
@@ -226,20 +176,24 @@ class DatasetView(APIView):
 
 
 class DeletionsView(APIView):
+    """Requests to `/deletions`."""
+
     @extend_schema(
         operation_id="deletions_list",
-        parameters=PAGED,
-        responses={200: page_of("DeletionPage", DeletionSerializer), **PROBLEMS},
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_serializer("DeletionPage", DeletionSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List deletions.
 
         Returns the deletions of your teams, newest first, including those that are complete or were undone."""
-        found, next_cursor = page(request, deletions.deletions_of(principal(request)))
-        return Response(listed(serialize_many(DeletionSerializer, found), next_cursor))
+        found, next_cursor = paginate(request, deletions.deletions_of(principal(request)))
+        return paginated_response(serialize_many(DeletionSerializer, found), next_cursor)
 
 
 class DeletionRestoreView(APIView):
+    """Requests to `/deletions/{deletion_id}:restore`."""
+
     @extend_schema(operation_id="deletions_restore", request=None, responses={200: DeletionSerializer, **PROBLEMS})
     def post(self, request: Request, deletion_id: str) -> Response:
         """Undo a deletion.
@@ -256,6 +210,8 @@ class DeletionRestoreView(APIView):
 
 
 class DeletionPurgeView(APIView):
+    """Requests to `/deletions/{deletion_id}:purge`."""
+
     @extend_schema(
         operation_id="deletions_purge",
         request=None,
@@ -274,63 +230,9 @@ class DeletionPurgeView(APIView):
         return Response(DeletionSerializer(deletions.expedite(row, who.user)).data)
 
 
-class ErasedKeysSerializer(serializers.Serializer[Any]):
-    """Keys of one kind that an erasure destroyed."""
-
-    count = serializers.IntegerField(help_text="Number of keys of this kind.")
-    sha256_of_wrapped = serializers.ListField(
-        child=serializers.CharField(), help_text="SHA-256 of each key as it was stored, encrypted; hexadecimal, sorted."
-    )
-
-
-class ErasedObjectsSerializer(serializers.Serializer[Any]):
-    """Objects that an erasure removed."""
-
-    count = serializers.IntegerField(help_text="Number of objects that were removed.")
-    bytes = serializers.IntegerField(help_text="Their size in bytes.")
-    prefixes_empty_at = serializers.DateTimeField(
-        help_text=("Time at which nothing was left below the team's prefixes of the object store, ISO 8601 in UTC.")
-    )
-
-
-class AuditPlaceSerializer(serializers.Serializer[Any]):
-    """A record of the audit trail."""
-
-    seq = serializers.IntegerField(help_text="Number of the record in the audit trail.")
-    digest = serializers.CharField(help_text="Digest of the record, hexadecimal.")
-
-
-class CertificateSerializer(serializers.Serializer[Any]):
-    """A certificate of erasure. `mac` covers all other fields as they are returned."""
-
-    kind = serializers.CharField(help_text='Kind of the document: "athanor certificate of erasure".')
-    version = serializers.IntegerField(help_text="Version of the document's format.")
-    team = NamedSerializer(help_text="The erased team.")
-    deletion = serializers.CharField(help_text="Id of the deletion.")
-    deleted_by = serializers.CharField(
-        allow_blank=True, help_text="Username of the person who deleted the team. Empty if the account is gone."
-    )
-    deleted_at = serializers.DateTimeField(help_text="Time of the deletion, ISO 8601 in UTC.")
-    keys_destroyed_at = serializers.DateTimeField(
-        help_text=(
-            "Time at which the keys were destroyed, ISO 8601 in UTC. From then on the content could not be decrypted."
-        )
-    )
-    keys = serializers.DictField(child=ErasedKeysSerializer(), help_text="The destroyed keys, by kind.")
-    objects = ErasedObjectsSerializer(help_text="The removed objects.")
-    records = serializers.DictField(child=serializers.IntegerField(), help_text="Number of removed records, by kind.")
-    remains = serializers.ListField(
-        child=serializers.CharField(), help_text="What the erasure does not reach, a sentence each."
-    )
-    completed_at = serializers.DateTimeField(help_text="Time at which the erasure was complete, ISO 8601 in UTC.")
-    audit = AuditPlaceSerializer(help_text="The record `team.erased` of the audit trail.")
-    key = serializers.CharField(help_text="Key of the audit trail, encrypted with the master key; hexadecimal.")
-    mac = serializers.CharField(
-        help_text="Message authentication code of all other fields under that key, hexadecimal."
-    )
-
-
 class DeletionCertificateView(APIView):
+    """Requests to `/deletions/{deletion_id}/certificate`."""
+
     @extend_schema(
         operation_id="deletions_certificate",
         responses={200: CertificateSerializer, **PROBLEMS},

@@ -1,12 +1,11 @@
-"""/jobs/{id}/events and /events: pages, long polls, and streams of what happened."""
+"""/jobs/{id}/events and /events: pages, long polls and streams of events."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from django.http import HttpResponseBase, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,9 +17,11 @@ from athanor.api.access import principal, team_named
 from athanor.api.pagination import serialize_many
 from athanor.api.parameters import WholeNumber, refusal
 from athanor.api.streams import reads
-from athanor.api.streams.following import FOLLOWING, WAITING, Following, hand_over
 from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
-from athanor.api.v1.shapes import PROBLEMS, EventSerializer
+from athanor.api.streams.subscription import LONG_POLLING, STREAMING, Subscription, open_subscription
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.events import EVENT_PAGE, TEAM_EVENT_PAGE
+from athanor.api.v1.serializers.jobs import EventSerializer
 from athanor.jobs import feed, selectors
 from athanor.jobs.models import JobEvent
 
@@ -46,38 +47,37 @@ PAGED = [
 
 
 class EventStreamRenderer(JSONRenderer):
-    """Lets a stream be asked for. What is refused is answered in JSON all the same."""
+    """Accepts the media type of streams. Errors are JSON."""
 
     media_type = MEDIA_TYPE
     format = "events"
 
 
-class FollowedView(APIView):
+class EventFeedView(APIView):
+    """Base of the views of events: a page, a long poll or a stream."""
+
     renderer_classes = (JSONRenderer, EventStreamRenderer)
 
-    def answer(self, request: Request, following: Following, rows: list[JobEvent], next_after: Any) -> HttpResponseBase:
+    def answer(
+        self, request: Request, subscription: Subscription, rows: list[JobEvent], next_after: Any
+    ) -> HttpResponseBase:
+        """Return the page, or pass a stream or an empty long poll to the event loop."""
         if isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer):
-            handed = hand_over(request, FOLLOWING, following)
-            return _stream(following, once=not handed)
-        if not rows and following.wait_seconds:
-            hand_over(request, WAITING, following)
+            handed = open_subscription(request, STREAMING, subscription)
+            return _stream(subscription, once=not handed)
+        if not rows and subscription.wait_seconds:
+            open_subscription(request, LONG_POLLING, subscription)
         return Response({"items": serialize_many(EventSerializer, rows), "next_after": next_after})
 
 
-class JobEventsView(FollowedView):
+class JobEventsView(EventFeedView):
+    """Requests to `/jobs/{job_id}/events`."""
+
     @extend_schema(
         operation_id="jobs_events",
         parameters=[AFTER.documented, *PAGED],
         responses={
-            (200, "application/json"): inline_serializer(
-                "EventPage",
-                {
-                    "items": EventSerializer(many=True, help_text="Events in order."),
-                    "next_after": serializers.IntegerField(
-                        help_text="Send it as `after` for the next page: the `seq` of the last event."
-                    ),
-                },
-            ),
+            (200, "application/json"): EVENT_PAGE,
             **STREAM,
             **PROBLEMS,
         },
@@ -95,12 +95,14 @@ class JobEventsView(FollowedView):
         after = int(given) if given.isdecimal() and len(given) < 18 else AFTER.read(request)
         heads = feed.heads([job.team_id])
         wait = WAIT.read(request)
-        following = Following(_stream_session(request, heads), heads, {}, job.id, after, wait)
+        subscription = Subscription(_stream_session(request, heads), heads, {}, job.id, after, wait)
         rows = selectors.events_of(job, after, LIMIT.read(request))
-        return self.answer(request, following, rows, rows[-1].seq if rows else after)
+        return self.answer(request, subscription, rows, rows[-1].seq if rows else after)
 
 
-class EventsView(FollowedView):
+class EventsView(EventFeedView):
+    """Requests to `/events`."""
+
     @extend_schema(
         operation_id="events_list",
         parameters=[
@@ -111,13 +113,7 @@ class EventsView(FollowedView):
             *PAGED,
         ],
         responses={
-            (200, "application/json"): inline_serializer(
-                "TeamEventPage",
-                {
-                    "items": EventSerializer(many=True, help_text="Events in order."),
-                    "next_after": serializers.CharField(help_text="Send it as `after` for the next page."),
-                },
-            ),
+            (200, "application/json"): TEAM_EVENT_PAGE,
             **STREAM,
             **PROBLEMS,
         },
@@ -145,24 +141,24 @@ class EventsView(FollowedView):
         wait = WAIT.read(request)
         limit = LIMIT.read(request)
         rows = [] if streams else feed.after(positions, limit)
-        following = Following(_stream_session(request, heads), heads, positions, wait_seconds=wait)
+        subscription = Subscription(_stream_session(request, heads), heads, positions, wait_seconds=wait)
         reached = {**positions, **{row.team_id: row.team_seq or 0 for row in rows}}
-        return self.answer(request, following, rows, cursor_of(reached))
+        return self.answer(request, subscription, rows, cursor_of(reached))
 
 
 def _stream_session(request: Request, heads: dict[str, int]) -> StreamSession:
     return stream_session_for(principal(request), heads, getattr(request._request, "session", None))
 
 
-def _stream(following: Following, *, once: bool) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(_opening(following, once), content_type=MEDIA_TYPE)
+def _stream(subscription: Subscription, *, once: bool) -> StreamingHttpResponse:
+    response = StreamingHttpResponse(_opening(subscription, once), content_type=MEDIA_TYPE)
     response["Cache-Control"] = "no-cache"
-    response["X-Accel-Buffering"] = "no"  # proxies must pass on what they get
+    response["X-Accel-Buffering"] = "no"  # proxies must not buffer
     return response
 
 
-def _opening(following: Following, once: bool) -> Iterator[bytes]:
-    """Without a loop to go on in: one page, after which a client comes back with its Last-Event-ID."""
+def _opening(subscription: Subscription, once: bool) -> Iterator[bytes]:
+    """Yield the start of a stream; without an event loop, one page, after which a client reconnects."""
     yield RETRY
     if once:
-        yield reads.page(following, following.positions, following.job_after).frames
+        yield reads.read_page(subscription, subscription.positions, subscription.job_after).frames

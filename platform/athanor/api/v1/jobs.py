@@ -2,102 +2,44 @@
 
 from typing import Any
 
-from django.db.models import prefetch_related_objects
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
+    OpenApiResponse,
     extend_schema,
-    inline_serializer,
 )
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
 from athanor.api.access import check_may_write, principal
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.etags import IF_MATCH, guard, tagged
+from athanor.api.bodies import decode_body, parse_body
+from athanor.api.etags import IF_MATCH, if_match_check, with_etag
 from athanor.api.examples import SUBMISSION
-from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, key_of
-from athanor.api.pagination import PAGED, listed, page
+from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, read_key
+from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
 from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
-from athanor.api.sparse import EXPAND, FIELDS, shown
-from athanor.api.v1 import deletions, outlook, submission
-from athanor.api.v1.shapes import (
-    PROBLEMS,
-    FieldProblemSerializer,
-    JobSerializer,
-    JobSummarySerializer,
-    mark_as_new,
-    page_of,
-)
-from athanor.core import tenancy
+from athanor.api.sparse import EXPAND, FIELDS, serialize
+from athanor.api.v1 import deletions, submission
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.deletions import DeletionSerializer
+from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import selectors, services
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
 from athanor.scheduling import quota_checks
-from athanor.specs import fit
 from athanor.specs.v1 import JobSpec
 
-SHOWN = JobSerializer()  # making one costs more than using it
-JobPage = page_of("JobPage", JobSummarySerializer)
-Plan = inline_serializer(
-    "Plan",
-    {
-        "resolved_spec": serializers.JSONField(help_text="The spec with every default filled in."),
-        "warnings": FieldProblemSerializer(
-            many=True,
-            help_text=(
-                "What a submission would accept but is probably not intended, or what would refuse it at "
-                "present only, such as a full queue."
-            ),
-        ),
-        "estimate": inline_serializer(
-            "Estimate",
-            {
-                "num_parameters": serializers.IntegerField(
-                    help_text="Parameters of the model. 0 for a job that only prepares data."
-                ),
-                "memory_bytes_per_process": serializers.IntegerField(
-                    help_text="Estimated memory of the fullest process, in bytes."
-                ),
-                "pool_memory_bytes_per_process": serializers.IntegerField(
-                    help_text="Memory of a node of the pool divided by the processes per node, in bytes."
-                ),
-                "processes": serializers.IntegerField(help_text="Number of training processes (ranks)."),
-                "slots": serializers.IntegerField(help_text="Slots of the whole pool."),
-                "tokens_total": serializers.IntegerField(
-                    help_text="Tokens that the run trains on. 0 for a job that only prepares data."
-                ),
-                "cost_currency": serializers.CharField(help_text="Currency of the pool, ISO 4217."),
-                "cost_at_time_limit": serializers.FloatField(
-                    help_text="Cost if the job runs until its time limit, in that currency."
-                ),
-            },
-            help_text="Size of the job, computed from the spec.",
-        ),
-        **outlook.PLAN,
-    },
-)
-
-
-class ForkSerializer(RequestSerializer):
-    """How a fork differs from the original job."""
-
-    changes = serializers.DictField(
-        required=False,
-        allow_null=True,
-        help_text=(
-            "JSON merge patch (RFC 7396) on the spec as it was written. Without it, or null, the spec is unchanged."
-        ),
-    )
+JOB_SERIALIZER = JobSerializer()  # creating one takes longer than using it
 
 
 class JobsView(APIView):
+    """Requests to `/jobs`."""
+
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
     @extend_schema(
@@ -116,7 +58,7 @@ class JobsView(APIView):
             OpenApiParameter(
                 "created_after", OpenApiTypes.DATETIME, description="Only jobs submitted after this time."
             ),
-            *PAGED,
+            *PAGE_PARAMETERS,
             FIELDS,
             EXPAND,
         ],
@@ -143,10 +85,10 @@ class JobsView(APIView):
             created_after=time(request, "created_after"),
         )
         more = parameters.get("fields") or parameters.get("expand")
-        whole = selectors.jobs_of(who).select_related("progress") if more else selectors.summaries_of(who)
-        rows, next_cursor = page(request, jobs, whole)
-        items = shown(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
-        return Response(listed(items, next_cursor))
+        details = selectors.details_of(who) if more else selectors.summaries_of(who)
+        rows, next_cursor = paginate(request, jobs, details)
+        items = serialize(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
+        return paginated_response(items, next_cursor)
 
     @extend_schema(
         operation_id="jobs_submit",
@@ -161,45 +103,13 @@ class JobsView(APIView):
         Validates the spec, checks that it fits the pool and the team's quotas, and queues the job. Send the spec as
         JSON or YAML. The team may be left out if you belong to one team only. A spec that cannot run is refused with
         422, and every problem found is listed in `errors`. Needs the role member in the team."""
-        return _submit(request, submission.team_of(principal(request), request.data), request.data)
-
-
-class PlanView(APIView):
-    parser_classes = (JSONParser, YamlParser, TextYamlParser)
-
-    @extend_schema(
-        operation_id="jobs_plan",
-        request={"application/json": JobSpec, "application/yaml": JobSpec},
-        responses={200: Plan, **PROBLEMS},
-    )
-    def post(self, request: Request) -> Response:
-        """Plan a submission without making it.
-
-        Resolves the spec and returns what a submission of it would do now: warnings, memory, cost, the estimated
-        start and, if the job would have to wait, alternatives that might start sooner. Nothing is stored. Needs the
-        role member in the team."""
-        who = principal(request)
-        asked = submission.read(who, submission.team_of(who, request.data), request.data)
-        warnings = services.check_fits(asked.spec, asked.pool) + quota_checks.check_plan(asked)
-        need = fit.estimate(asked.spec, services.pool_facts(asked.pool))
-        with tenancy.unrestricted():  # others hold what it would wait for; of them only sums are told
-            prospects = outlook.plan_of(asked)
-        return Response(
-            {
-                "resolved_spec": asked.spec.model_dump(mode="json"),
-                "warnings": [vars(warning) for warning in warnings],
-                "estimate": {
-                    **vars(need),
-                    "slots": asked.pool.slots,
-                    "cost_currency": asked.pool.currency,
-                    "cost_at_time_limit": prospects["cost"]["amount"],
-                },
-                **prospects,
-            }
-        )
+        written = decode_body(request)
+        return _submit(request, submission.team_of_spec(principal(request), written), written)
 
 
 class JobView(APIView):
+    """Requests to `/jobs/{job_id}`."""
+
     @extend_schema(operation_id="jobs_show", parameters=[FIELDS], responses={200: JobSerializer, **PROBLEMS})
     def get(self, request: Request, job_id: str) -> Response:
         """Show a job.
@@ -207,12 +117,12 @@ class JobView(APIView):
         Returns the job with its attempts, timings and specs. The response has an `ETag`; with `If-None-Match` an
         unchanged job is answered with 304."""
         job = selectors.job_of(principal(request), job_id)
-        return tagged(request, shown(request, JobSerializer, job), _etag(job))
+        return with_etag(request, serialize(request, JobSerializer, job), _etag(job))
 
     @extend_schema(
         operation_id="jobs_delete",
         parameters=[deletions.PERMANENTLY],
-        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        responses={200: DeletionSerializer, **PROBLEMS},
     )
     def delete(self, request: Request, job_id: str) -> Response:
         """Delete what a job stored.
@@ -223,19 +133,25 @@ class JobView(APIView):
 
 
 def _act(request: Request, job_id: str, service: services.Wish) -> Response:
-    """POST /jobs/{id}:ACTION: writes what is wanted; 202, or 200 for a job that is final already."""
+    """Write the desired state of a job. Return it with 202, or 200 if it has ended already."""
     who = principal(request)
     job = selectors.job_of(who, job_id)
     check_may_write(who, job.team_id)
     was_final = JobStatus(job.status) in FINAL
-    service(job_id, who.user.username, guard(request, _is_unchanged))
+    service(job_id, who.user.username, if_match_check(request, _is_unchanged))
     return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
 
 
-ACTION_ANSWERS = {200: JobSerializer, 202: JobSerializer, **PROBLEMS}
+ACTION_ANSWERS = {
+    200: OpenApiResponse(JobSerializer, description="The job, which has ended already."),
+    202: OpenApiResponse(JobSerializer, description="The job. Its status follows what was requested."),
+    **PROBLEMS,
+}
 
 
 class CancelView(APIView):
+    """Requests to `/jobs/{job_id}:cancel`."""
+
     @extend_schema(operation_id="jobs_cancel", parameters=[IF_MATCH], request=None, responses=ACTION_ANSWERS)
     def post(self, request: Request, job_id: str) -> Response:
         """Cancel a job.
@@ -246,6 +162,8 @@ class CancelView(APIView):
 
 
 class PauseView(APIView):
+    """Requests to `/jobs/{job_id}:pause`."""
+
     @extend_schema(
         operation_id="jobs_pause",
         parameters=[IF_MATCH],
@@ -262,6 +180,8 @@ class PauseView(APIView):
 
 
 class ResumeView(APIView):
+    """Requests to `/jobs/{job_id}:resume`."""
+
     @extend_schema(
         operation_id="jobs_resume",
         parameters=[IF_MATCH],
@@ -278,6 +198,8 @@ class ResumeView(APIView):
 
 
 class ForkView(APIView):
+    """Requests to `/jobs/{job_id}:fork`."""
+
     @extend_schema(
         operation_id="jobs_fork",
         parameters=IDEMPOTENT_JOBS,
@@ -292,12 +214,14 @@ class ForkView(APIView):
         who = principal(request)
         original = selectors.job_of(who, job_id)
         check_may_write(who, original.team_id)
-        changes = read(ForkSerializer, request).get("changes")
-        written = submission.merged(_written(original), changes or {})
-        return _submit(request, submission.team_of(who, written), written, original)
+        changes = parse_body(request, ForkSerializer).get("changes")
+        written = submission.apply_merge_patch(_written(original), changes or {})
+        return _submit(request, submission.team_of_spec(who, written), written, original)
 
 
 class RetryView(APIView):
+    """Requests to `/jobs/{job_id}:retry`."""
+
     @extend_schema(
         operation_id="jobs_retry",
         parameters=IDEMPOTENT_JOBS,
@@ -323,11 +247,13 @@ def _written(job: Job) -> dict[str, Any]:
 
 
 def _submit(request: Request, team: Team, written: Any, original: Job | None = None) -> Response:
-    key = key_of(request)
+    key = read_key(request)
     try:
-        done = services.submit(submission.read(principal(request), team, written, original), key, quota_checks.check)
+        done = services.submit(
+            submission.validate_submission(principal(request), team, written, original), key, quota_checks.check
+        )
     except (Invalid, Conflict):
-        # What was accepted once is answered again, whatever has become of the clusters and data it names.
+        # An accepted submission is answered again, even if its cluster or data no longer exist.
         before = services.replayed(team, key, written) if key else None
         if before is None:
             raise
@@ -337,23 +263,23 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
 
 def _created(job: Job, *, replayed: bool) -> Response:
     if replayed:
-        prefetch_related_objects([job], selectors.ATTEMPTS)
+        selectors.load_attempts(job)
     else:
-        mark_as_new(job)
+        selectors.mark_as_new(job)
     headers = {"Location": f"/api/v1/jobs/{job.id}", "ETag": _etag(job)}
     if replayed:
         headers[REPLAYED.name] = "true"
-    return Response(SHOWN.to_representation(job), status=201, headers=headers)
+    return Response(JOB_SERIALIZER.to_representation(job), status=201, headers=headers)
 
 
 def _etag(job: Job) -> str:
     progress = getattr(job, "progress", None)
-    told = int(progress.updated_at.timestamp() * 1000) if progress else 0
-    return f'W/"{job.version}-{job.event_seq}-{told}"'
+    reported_at = int(progress.updated_at.timestamp() * 1000) if progress else 0
+    return f'W/"{job.version}-{job.event_seq}-{reported_at}"'
 
 
 def _is_unchanged(job: Job, tag: str) -> bool:
-    """A job that trains reports all the time; what somebody decided upon is its state and what is wanted of it."""
+    """Return whether status and desired state are those of the ETag. Progress and events do not count."""
     return tag.startswith(f'W/"{job.version}-')
 
 

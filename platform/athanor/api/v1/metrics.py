@@ -4,144 +4,30 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
-from athanor.api.bodies import RequestSerializer, read
+from athanor.api.bodies import parse_body
 from athanor.api.parameters import LARGEST_32, WholeNumber
-from athanor.api.v1.shapes import PROBLEMS
-from athanor.core.errors import FieldProblem, Invalid, NotFound
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.metrics import (
+    LEAST_POINTS,
+    METRICS,
+    METRICS_ANSWER,
+    MOST_POINTS,
+    QuerySerializer,
+)
+from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import selectors
 from athanor.jobs.models import Job
-from athanor.jobs.states import JobStatus
 from athanor.telemetry import curves, rollups
 from athanor.telemetry.codec import Matrix
 
-LEAST_POINTS = 4
-MOST_POINTS = 5000
-MOST_JOBS = 100
-MOST_SERIES = 100
-MOST_NUMBERS = 500_000  # points of all curves of one answer, about ten megabytes
+MOST_NUMBERS = 500_000  # points of all curves of one response, about ten megabytes
 POINTS_HELP = "Most points of each series; as many as the chart is wide in pixels are enough."
-
-
-class SeriesSerializer(serializers.Serializer[Any]):
-    """A series of a job's metrics: arrays of equal length."""
-
-    steps = serializers.ListField(child=serializers.IntegerField(), help_text="Steps, ascending.")
-    values = serializers.ListField(child=serializers.FloatField(), help_text="Value at each step.")
-    times = serializers.ListField(child=serializers.DateTimeField(), help_text="Time of each value, ISO 8601 in UTC.")
-
-
-class CurveSerializer(serializers.Serializer[Any]):
-    """A series of one of several jobs: arrays of equal length."""
-
-    steps = serializers.ListField(
-        child=serializers.IntegerField(), help_text="Steps, ascending; with `draw=mean` the last step of each interval."
-    )
-    values = serializers.ListField(
-        child=serializers.FloatField(), help_text="Value at each step; with `draw=mean` the mean of each interval."
-    )
-    seconds = serializers.ListField(
-        child=serializers.FloatField(), help_text="Seconds since the job's `origin`, for each step."
-    )
-    lowest = serializers.ListField(
-        child=serializers.FloatField(),
-        required=False,
-        help_text="Lowest value of each interval. Only with `draw=mean`.",
-    )
-    highest = serializers.ListField(
-        child=serializers.FloatField(),
-        required=False,
-        help_text="Highest value of each interval. Only with `draw=mean`.",
-    )
-
-
-class JobCurvesSerializer(serializers.Serializer[Any]):
-    """The series of one job."""
-
-    id = serializers.CharField(help_text="Id of the job.")
-    name = serializers.CharField(help_text="Name of the job.")
-    status = serializers.ChoiceField(choices=[status.value for status in JobStatus], help_text="Status of the job.")
-    origin = serializers.DateTimeField(
-        help_text="Time of the job's first start; before that, of its submission. ISO 8601 in UTC."
-    )
-    series = serializers.DictField(
-        child=CurveSerializer(), help_text="Series by name. A series that the job does not have is absent."
-    )
-
-
-class JobFiltersSerializer(RequestSerializer):
-    """Conditions on jobs, combined with AND."""
-
-    status = serializers.ListField(
-        child=serializers.ChoiceField(choices=[status.value for status in JobStatus]),
-        required=False,
-        help_text="Jobs with one of these statuses.",
-    )
-    team = serializers.CharField(required=False, help_text="Jobs of the team with this name or id.")
-    project = serializers.CharField(required=False, help_text="Jobs of the project with this name.")
-    q = serializers.CharField(
-        required=False, help_text="Jobs with this in their name (ignoring case), or the job with this id."
-    )
-    labels = serializers.DictField(
-        child=serializers.CharField(), required=False, help_text="Jobs with all of these labels."
-    )
-    created_after = serializers.DateTimeField(required=False, help_text="Jobs submitted after this time, RFC 3339.")
-
-
-class QuerySerializer(RequestSerializer):
-    """Which series of which jobs, and how many points."""
-
-    jobs = serializers.ListField(
-        child=serializers.CharField(max_length=40),
-        required=False,
-        max_length=MOST_JOBS,
-        help_text="Ids of jobs. Give this or `filters`.",
-    )
-    filters = JobFiltersSerializer(required=False, help_text="Which jobs. Give this or `jobs`.")
-    limit = serializers.IntegerField(
-        min_value=1, max_value=MOST_JOBS, default=50, help_text="With `filters`: at most this many jobs, the newest."
-    )
-    series = serializers.ListField(
-        child=serializers.CharField(max_length=200),
-        min_length=1,
-        max_length=MOST_SERIES,
-        help_text="Names of series, such as `train/loss`.",
-    )
-    points = serializers.IntegerField(
-        min_value=LEAST_POINTS,
-        max_value=MOST_POINTS,
-        default=500,
-        help_text="Most points of each series; as many as the chart is wide in pixels are enough.",
-    )
-    from_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, default=0, help_text="First step.")
-    to_step = serializers.IntegerField(
-        min_value=0, max_value=curves.FAR, required=False, help_text="Last step. The newest without it."
-    )
-    attempt = serializers.IntegerField(
-        min_value=1,
-        max_value=2**31 - 1,
-        required=False,
-        help_text=(
-            "Number of an attempt: the series as that attempt reported them. Without it, later attempts "
-            "replace the steps that they repeat."
-        ),
-    )
-    draw = serializers.ChoiceField(
-        choices=["extremes", "mean"],
-        default="extremes",
-        help_text=(
-            "`extremes` returns real points and loses no spike; `mean` returns means with the lowest and "
-            "highest value of each interval."
-        ),
-    )
-
-
 POINTS = WholeNumber("points", POINTS_HELP, lowest=LEAST_POINTS, highest=MOST_POINTS, default=500)
 AFTER_STEP = WholeNumber("after_step", "Only steps after this one.", lowest=-1, default=-1)
 TO_STEP = WholeNumber("to_step", "The last step.", highest=curves.FAR, default=curves.FAR)
@@ -154,6 +40,8 @@ ATTEMPT = WholeNumber(
 
 
 class MetricsView(APIView):
+    """Requests to `/jobs/{job_id}/metrics`."""
+
     @extend_schema(
         operation_id="jobs_metrics",
         parameters=[
@@ -164,18 +52,7 @@ class MetricsView(APIView):
             ATTEMPT.documented,
         ],
         responses={
-            200: inline_serializer(
-                "Metrics",
-                {
-                    "series": serializers.DictField(child=SeriesSerializer(), help_text="Series by name."),
-                    "last_step": serializers.IntegerField(
-                        help_text="Last step of the returned series; -1 if there is none."
-                    ),
-                    "names": serializers.ListField(
-                        child=serializers.CharField(), help_text="Names of all series that the job has."
-                    ),
-                },
-            ),
+            200: METRICS,
             **PROBLEMS,
         },
     )
@@ -202,22 +79,13 @@ class MetricsView(APIView):
 
 
 class MetricsQueryView(APIView):
+    """Requests to `/metrics:query`."""
+
     @extend_schema(
         operation_id="metrics_query",
         request=QuerySerializer,
         responses={
-            200: inline_serializer(
-                "MetricsAnswer",
-                {
-                    "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
-                    "points": serializers.IntegerField(
-                        help_text=(
-                            "Most points of each series in this response: fewer than requested if there are very many "
-                            "series."
-                        )
-                    ),
-                },
-            ),
+            200: METRICS_ANSWER,
             **PROBLEMS,
         },
     )
@@ -226,7 +94,7 @@ class MetricsQueryView(APIView):
 
         Returns several series of several jobs: of those in `jobs`, or of the newest that match `filters`. Give
         exactly one of the two."""
-        sent = read(QuerySerializer, request)
+        sent = parse_body(request, QuerySerializer)
         jobs = _jobs(request, sent)
         names = frozenset(sent["series"])
         points = min(sent["points"], max(LEAST_POINTS, MOST_NUMBERS // max(1, len(jobs) * len(names))))
@@ -251,20 +119,15 @@ class MetricsQueryView(APIView):
 
 
 def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
-    """Those named, in that order, or the newest of those that match. Raises NotFound for one they may not see."""
-    rows = selectors.plain_jobs_of(principal(request))
+    """Return the named jobs in their order, or the newest that match. Raises NotFound for an invisible one."""
     if ("jobs" in sent) == ("filters" in sent):
         detail = "name either jobs or filters"
         raise Invalid("invalid", detail, remedy=detail, problems=(FieldProblem("/jobs", "choice", detail),))
     if "jobs" in sent:
-        found = rows.in_bulk(sent["jobs"])
-        for job_id in sent["jobs"]:
-            if job_id not in found:
-                raise NotFound("job", job_id)
-        return [found[job_id] for job_id in dict.fromkeys(sent["jobs"])]
+        return selectors.jobs_by_id(principal(request), sent["jobs"])
     filters = sent["filters"]
     matching = selectors.filtered(
-        rows,
+        selectors.plain_jobs_of(principal(request)),
         statuses=filters.get("status", []),
         team=filters.get("team", ""),
         project=filters.get("project", ""),
@@ -272,7 +135,7 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
         labels=filters.get("labels", {}),
         created_after=filters.get("created_after"),
     )
-    return list(matching.order_by("-pk")[: sent["limit"]])
+    return selectors.newest(matching, sent["limit"])
 
 
 def _with_times(points: Matrix) -> dict[str, Any]:

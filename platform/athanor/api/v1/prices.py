@@ -1,6 +1,5 @@
-"""/prices and /series: what slots cost and what carbon their grid has, for all to read and administrators to say."""
+"""/prices and /series: prices of slots and the carbon intensity of their grid. Administrators change them."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -9,7 +8,6 @@ from typing import Any
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,216 +16,64 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.bodies import AmountField, RequestSerializer, read
-from athanor.api.etags import IF_MATCH, guard, tag_of
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, serialize_many
+from athanor.api.bodies import decode_body, parse_body
+from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.parameters import time
 from athanor.api.parsers import JSONParser
-from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, page_of
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.prices import (
+    NewPriceSeriesSerializer,
+    PriceChangeSerializer,
+    PriceSerializer,
+    PriceSeriesPointSerializer,
+    PriceSeriesSerializer,
+    UploadedSerializer,
+)
 from athanor.budgets import pricing_rules, series_fetch
 from athanor.budgets import series as points
-from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
+from athanor.budgets.models import Series
 from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Pool
+from athanor.clusters.selectors import enabled_pools
 from athanor.core import outbound
 
 MOST_BYTES = 8 * 2**20
 MOST_POINTS = 5000
 DAYS = 7
-PRICE = {"max_digits": 12, "decimal_places": 6}
 
 
 class CsvParser(BaseParser):
+    """CSV as text."""
+
     media_type = "text/csv"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """Return the first MOST_BYTES + 1 bytes of the body as text."""
         return stream.read(MOST_BYTES + 1).decode(errors="replace")
 
 
-class PriceRuleSerializer(RequestSerializer):
-    """A price for some hours of some weekdays."""
-
-    weekdays = serializers.ListField(
-        child=serializers.IntegerField(min_value=0, max_value=6),
-        min_length=1,
-        max_length=7,
-        help_text="Days on which the rule applies, from 0 for Monday to 6 for Sunday.",
-    )
-    from_hour = serializers.IntegerField(
-        min_value=0, max_value=23, help_text="Hour of the day at which it begins, in `zone`."
-    )
-    to_hour = serializers.IntegerField(
-        min_value=1,
-        max_value=24,
-        help_text=(
-            "Hour of the day at which it ends, in `zone`. If it is not later than `from_hour`, the rule "
-            "ends on the next day."
-        ),
-    )
-    zone = serializers.CharField(
-        max_length=60, required=False, default="UTC", help_text="Time zone, such as `UTC` or `Europe/Berlin`."
-    )
-    price_per_slot_hour = AmountField(
-        **PRICE, help_text="Price per slot-hour while the rule applies, a decimal number in the pool's currency."
-    )
-
-
-class PriceSerializer(serializers.Serializer[Any]):
-    """The prices of a pool."""
-
-    pool_id = serializers.CharField(help_text="Id of the pool.")
-    pool = serializers.CharField(help_text="Name of the pool within its cluster.")
-    cluster = NamedSerializer(help_text="Cluster of the pool.")
-    accelerator = serializers.CharField(help_text="Accelerator of the pool, or `cpu`.")
-    currency = serializers.CharField(help_text="Currency of the prices, ISO 4217.")
-    price_per_slot_hour = serializers.DecimalField(
-        max_digits=12, decimal_places=4, help_text="Price per slot-hour where no rule applies, a decimal number."
-    )
-    price_now = serializers.DecimalField(
-        max_digits=18, decimal_places=6, help_text="Price per slot-hour now, a decimal number."
-    )
-    rules = PriceRuleSerializer(
-        many=True, help_text="Prices by weekday and hour. The first rule that applies determines the price."
-    )
-    spot = serializers.BooleanField(help_text="Whether the provider may reclaim the machines.")
-    watts_per_slot = serializers.IntegerField(
-        allow_null=True, help_text="Power of a slot in watts. Null: carbon is not computed."
-    )
-    price_series_id = serializers.CharField(allow_null=True, help_text="Id of its series of prices. Null without one.")
-    carbon_series_id = serializers.CharField(
-        allow_null=True, help_text="Id of its cluster's series of carbon intensity. Null without one."
-    )
-    grams_per_kwh_now = serializers.FloatField(
-        allow_null=True,
-        help_text=(
-            "Carbon intensity of the grid now, in grams of carbon dioxide per kilowatt-hour. Null if it is not known."
-        ),
-    )
-
-
-class PriceChangeSerializer(RequestSerializer):
-    """Changes of a pool's prices."""
-
-    price_per_slot_hour = AmountField(
-        max_digits=12,
-        decimal_places=4,
-        required=False,
-        help_text="Price per slot-hour where no rule applies, a decimal number.",
-    )
-    rules = PriceRuleSerializer(
-        many=True,
-        required=False,
-        help_text=("The complete new list of rules, at most 50. The first rule that applies determines the price."),
-    )
-    spot = serializers.BooleanField(required=False, help_text="Whether the provider may reclaim the machines.")
-    watts_per_slot = serializers.IntegerField(
-        min_value=0,
-        max_value=100_000,
-        required=False,
-        allow_null=True,
-        help_text="Power of a slot in watts. Null: carbon is not computed.",
-    )
-
-
-class PriceSeriesMappingSerializer(RequestSerializer):
-    """Where the response of a provider has times and values."""
-
-    items = serializers.CharField(
-        required=False,
-        allow_blank=True,
-        help_text=(
-            "Where the provider's response has the list of points, such as `data.points`. Empty: the "
-            "response is the list."
-        ),
-    )
-    time = serializers.CharField(required=False, help_text="Field of a point with its time. `time` without it.")
-    value = serializers.CharField(required=False, help_text="Field of a point with its value. `value` without it.")
-
-
-class PriceSeriesSerializer(serializers.Serializer[Any]):
-    """Prices of a pool, or carbon intensity of a cluster's grid, over time."""
-
-    id = serializers.CharField()
-    kind = serializers.ChoiceField(
-        choices=Series.Kind.values, help_text="`price` of a pool, or `carbon` intensity of a cluster's grid."
-    )
-    pool_id = serializers.CharField(allow_null=True, help_text="Id of the pool. Null for `carbon`.")
-    cluster_id = serializers.CharField(allow_null=True, help_text="Id of the cluster. Null for `price`.")
-    stale_seconds = serializers.IntegerField(
-        help_text="Longest time in seconds for which a point applies. It ends earlier at the next point."
-    )
-    url = serializers.CharField(
-        allow_blank=True, help_text="Address that it is fetched from. Empty if it is not fetched."
-    )
-    mapping = PriceSeriesMappingSerializer(help_text="Where the provider's response has times and values.")
-    fetch_seconds = serializers.IntegerField(help_text="Interval between fetches in seconds.")
-    fetched_at = serializers.DateTimeField(
-        allow_null=True, help_text="Time of the last successful fetch, ISO 8601 in UTC. Null before the first."
-    )
-    problem = serializers.CharField(allow_blank=True, help_text="Why the last fetch failed. Empty if it did not.")
-
-
-class NewPriceSeriesSerializer(RequestSerializer):
-    """A series to create or change."""
-
-    kind = serializers.ChoiceField(
-        choices=Series.Kind.values, help_text="`price` of a pool, or `carbon` intensity of a cluster's grid."
-    )
-    pool_id = serializers.CharField(required=False, allow_blank=True, help_text="Id of the pool, for `price`.")
-    cluster_id = serializers.CharField(required=False, allow_blank=True, help_text="Id of the cluster, for `carbon`.")
-    stale_seconds = serializers.IntegerField(
-        min_value=60,
-        max_value=31 * 86_400,
-        required=False,
-        help_text="Longest time in seconds for which a point applies. A new series without it has 7200.",
-    )
-    url = serializers.CharField(
-        max_length=2000,
-        required=False,
-        allow_blank=True,
-        help_text="Address to fetch it from. With an empty one it is not fetched.",
-    )
-    mapping = PriceSeriesMappingSerializer(
-        required=False, help_text="Where the provider's response has times and values."
-    )
-    fetch_seconds = serializers.IntegerField(
-        min_value=60,
-        max_value=86_400,
-        required=False,
-        help_text="Interval between fetches in seconds. A new series without it has 3600.",
-    )
-
-
-class PriceSeriesPointSerializer(serializers.Serializer[Any]):
-    """A value of a series and the time from which it applies."""
-
-    time = serializers.DateTimeField(help_text="Time from which the value applies, RFC 3339 with a zone.")
-    value = serializers.FloatField(
-        help_text="Price per slot-hour in the pool's currency, or grams of carbon dioxide per kilowatt-hour."
-    )
-
-
-class UploadedSerializer(serializers.Serializer[Any]):
-    """Result of an upload."""
-
-    points = serializers.IntegerField(help_text="Number of points that were stored.")
-
-
 class PricesView(APIView):
-    @extend_schema(operation_id="prices_list", responses={200: page_of("PricePage", PriceSerializer), **PROBLEMS})
+    """Requests to `/prices`."""
+
+    @extend_schema(
+        operation_id="prices_list", responses={200: page_serializer("PricePage", PriceSerializer), **PROBLEMS}
+    )
     def get(self, request: Request) -> Response:
         """List prices.
 
         Returns the prices of all pools of enabled clusters, by cluster and pool."""
         principal(request)
-        rows = Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
-        return Response(listed(_shown(list(rows))))
+        rows = enabled_pools()
+        return paginated_response(_serialize_prices(list(rows)))
 
 
 class PoolPriceView(APIView):
+    """Requests to `/prices/{pool_id}`."""
+
     @extend_schema(
         operation_id="prices_change",
         parameters=[IF_MATCH],
@@ -241,9 +87,11 @@ class PoolPriceView(APIView):
         administrators."""
         who = _operator(request)
         pricing_rules.pool_of(pool_id)
-        unchanged: Callable[[Pool], None] = guard(request, lambda pool, tag: tag == tag_of(pricing_rules.facts(pool)))
-        pool = pricing_rules.set_pricing(pool_id, who.user, unchanged, **read(PriceChangeSerializer, request))
-        return _one(pool)
+        unchanged: Callable[[Pool], None] = if_match_check(
+            request, lambda pool, tag: tag == compute_etag(pricing_rules.facts(pool))
+        )
+        pool = pricing_rules.set_pricing(pool_id, who.user, unchanged, **parse_body(request, PriceChangeSerializer))
+        return _price_response(pool)
 
     @extend_schema(operation_id="prices_show", responses={200: PriceSerializer, **PROBLEMS})
     def get(self, request: Request, pool_id: str) -> Response:
@@ -251,19 +99,22 @@ class PoolPriceView(APIView):
 
         Returns the pool's price, its rules by weekday and hour, and the price now. The response has an `ETag`."""
         principal(request)
-        return _one(pricing_rules.pool_of(pool_id))
+        return _price_response(pricing_rules.pool_of(pool_id))
 
 
 class SeriesListView(APIView):
+    """Requests to `/series`."""
+
     @extend_schema(
-        operation_id="series_list", responses={200: page_of("PriceSeriesPage", PriceSeriesSerializer), **PROBLEMS}
+        operation_id="series_list",
+        responses={200: page_serializer("PriceSeriesPage", PriceSeriesSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """List price and carbon series.
 
         Returns the series of prices of pools and of carbon intensity of clusters. For platform administrators."""
         _operator(request)
-        return Response(listed(serialize_many(PriceSeriesSerializer, Series.objects.order_by("id"))))
+        return paginated_response(serialize_many(PriceSeriesSerializer, pricing_rules.all_series()))
 
     @extend_schema(
         operation_id="series_connect",
@@ -277,17 +128,19 @@ class SeriesListView(APIView):
         A pool has one series of prices and a cluster one of carbon intensity. If it exists, the fields that are sent
         are changed and its points stay. With `url` it is fetched from there. For platform administrators."""
         who = _operator(request)
-        wanted = read(NewPriceSeriesSerializer, request)
+        wanted = parse_body(request, NewPriceSeriesSerializer)
         if wanted.get("url"):
             outbound.check_webhook_url(wanted["url"])
 
         def make() -> Response:
             return Response(PriceSeriesSerializer(pricing_rules.connect(who.user, **wanted)).data, status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class SeriesView(APIView):
+    """Requests to `/series/{series_id}`."""
+
     @extend_schema(operation_id="series_show", responses={200: PriceSeriesSerializer, **PROBLEMS})
     def get(self, request: Request, series_id: str) -> Response:
         """Show a series.
@@ -306,6 +159,8 @@ class SeriesView(APIView):
 
 
 class SeriesFetchView(APIView):
+    """Requests to `/series/{series_id}:fetch`."""
+
     @extend_schema(
         operation_id="series_fetch",
         request=None,
@@ -322,6 +177,8 @@ class SeriesFetchView(APIView):
 
 
 class SeriesPointsView(APIView):
+    """Requests to `/series/{series_id}/points`."""
+
     parser_classes = (JSONParser, CsvParser)
 
     @extend_schema(
@@ -334,7 +191,7 @@ class SeriesPointsView(APIView):
             ),
             OpenApiParameter("before", OpenApiTypes.DATETIME, description="Only points before this time."),
         ],
-        responses={200: page_of("PriceSeriesPointPage", PriceSeriesPointSerializer), **PROBLEMS},
+        responses={200: page_serializer("PriceSeriesPointPage", PriceSeriesPointSerializer), **PROBLEMS},
     )
     def get(self, request: Request, series_id: str) -> Response:
         """List the points of a series.
@@ -343,11 +200,9 @@ class SeriesPointsView(APIView):
         principal(request)
         row = pricing_rules.series_of(series_id)
         after = time(request, "after") or timezone.now() - timedelta(days=DAYS)
-        rows = SeriesPoint.objects.filter(series=row, time__gte=after).order_by("time")
-        if before := time(request, "before"):
-            rows = rows.filter(time__lt=before)
+        found = points.points_of(row, after, time(request, "before"), MOST_POINTS)
         scale = points.SCALES[Series.Kind(row.kind)]
-        return Response(listed([{"time": point.time, "value": point.value / scale} for point in rows[:MOST_POINTS]]))
+        return paginated_response([{"time": point.time, "value": point.value / scale} for point in found])
 
     @extend_schema(
         operation_id="series_upload",
@@ -361,7 +216,7 @@ class SeriesPointsView(APIView):
         platform administrators."""
         who = _operator(request)
         row = pricing_rules.series_of(series_id)
-        body = request.data
+        body = decode_body(request)
         found = points.from_csv(row.kind, body) if isinstance(body, str) else points.from_json(row.kind, body)
         return Response({"points": points.upload(row, found, who.user)})
 
@@ -372,21 +227,17 @@ def _operator(request: Request) -> Principal:
     return who
 
 
-def _one(pool: Pool) -> Response:
-    return Response(_shown([pool])[0], headers={"ETag": tag_of(pricing_rules.facts(pool))})
+def _price_response(pool: Pool) -> Response:
+    return Response(_serialize_prices([pool])[0], headers={"ETag": compute_etag(pricing_rules.facts(pool))})
 
 
-def _shown(pools: list[Pool]) -> list[Any]:
+def _serialize_prices(pools: list[Pool]) -> list[Any]:
     second = seconds_of(timezone.now())
     tariffs = Tariffs(pools, second, second + 1)
-    said = PoolTerms.objects.in_bulk([pool.id for pool in pools])
-    rules: dict[str, list[PriceRule]] = defaultdict(list)
-    for rule in PriceRule.objects.filter(pool__in=pools).order_by("pool", "position"):
-        rules[rule.pool_id].append(rule)
-    series = {row.pool_id or row.cluster_id: row.id for row in Series.objects.all()}
+    of_pools, rules, series = pricing_rules.terms_of(pools), pricing_rules.rules_of(pools), pricing_rules.series_ids()
     found = []
     for pool in pools:
-        of_pool = said.get(pool.id) or PoolTerms(pool=pool)
+        of_pool = of_pools[pool.id]
         carbon = tariffs.carbon(pool.id).at(second)
         facts = {
             "pool_id": pool.id,

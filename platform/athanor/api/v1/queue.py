@@ -1,9 +1,8 @@
-"""/queue: who waits for which pool, why, and until about when. Of other teams' jobs members see only sums."""
+"""/queue: waiting jobs by pool, why they wait, and start estimates. Members see only sums of other teams' jobs."""
 
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -11,9 +10,11 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import principal
-from athanor.api.pagination import listed
+from athanor.api.pagination import paginated_response
 from athanor.api.parameters import WholeNumber
-from athanor.api.v1.shapes import PROBLEMS, NamedSerializer, ReasonSerializer, WaitSerializer, page_of, wait_of
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.jobs import serialize_wait
+from athanor.api.v1.serializers.queue import PoolQueueSerializer
 from athanor.jobs.models import Job
 from athanor.jobs.queue import Queue, queues
 from athanor.jobs.reasons import explain
@@ -21,46 +22,12 @@ from athanor.specs.v1 import PRIORITY_VALUES
 
 MOST = 500
 PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
-
-
-class QueuedJobSerializer(serializers.Serializer[Any]):
-    """A waiting job."""
-
-    id = serializers.CharField()
-    name = serializers.CharField(
-        allow_null=True, help_text="Name of the job. Null if it belongs to a team that is not yours."
-    )
-    mine = serializers.BooleanField(help_text="Whether it belongs to a team of yours.")
-    team = NamedSerializer(help_text="Team of the job.")
-    priority = serializers.CharField(help_text="Priority class.")
-    slots = serializers.IntegerField(help_text="Number of slots that it needs.")
-    queued_at = serializers.DateTimeField(help_text="Time since which it waits, ISO 8601 in UTC.")
-    desired = serializers.CharField(help_text="What users last asked for: `run`, `pause` (it is held) or `stop`.")
-    reason = ReasonSerializer(allow_null=True, help_text="Why it waits. Null until admission has considered it.")
-    wait = WaitSerializer(
-        allow_null=True, help_text="What admission last found about it. Null until admission has considered it."
-    )
-
-
-class PoolQueueSerializer(serializers.Serializer[Any]):
-    """The waiting jobs of a pool."""
-
-    pool = serializers.CharField(help_text="The pool, as `CLUSTER/NAME`.")
-    cluster = NamedSerializer(help_text="Cluster of the pool.")
-    accelerator = serializers.CharField(help_text="Accelerator of the pool, or `cpu`.")
-    enabled = serializers.BooleanField(help_text="Whether the cluster admits jobs.")
-    slots = serializers.IntegerField(help_text="Slots of the pool.")
-    slots_used = serializers.IntegerField(help_text="Slots that jobs hold.")
-    waiting_jobs = serializers.IntegerField(help_text="Number of waiting jobs of all teams.")
-    waiting_slots = serializers.IntegerField(help_text="Slots that those need together.")
-    waiting_teams = serializers.IntegerField(help_text="Number of teams that those belong to.")
-    jobs = QueuedJobSerializer(many=True, help_text="Waiting jobs that you may see, in order.")
-
-
 LIMIT = WholeNumber("limit", "Most jobs of each pool.", lowest=1, highest=MOST, default=100)
 
 
 class QueueView(APIView):
+    """Requests to `/queue`."""
+
     @extend_schema(
         operation_id="queue_show",
         parameters=[
@@ -69,7 +36,7 @@ class QueueView(APIView):
             ),
             LIMIT.documented,
         ],
-        responses={200: page_of("QueuePage", PoolQueueSerializer), **PROBLEMS},
+        responses={200: page_serializer("QueuePage", PoolQueueSerializer), **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """Show the queue.
@@ -83,7 +50,7 @@ class QueueView(APIView):
             most=LIMIT.read(request),
             pool=request.query_params.get("pool", ""),
         )
-        return Response(listed([PoolQueueSerializer(_queue(who, each)).data for each in found]))
+        return paginated_response([PoolQueueSerializer(_queue(who, each)).data for each in found])
 
 
 def _queue(who: Principal, queue: Queue) -> dict[str, Any]:
@@ -114,5 +81,5 @@ def _job(who: Principal, job: Job) -> dict[str, Any]:
         "queued_at": job.queued_at,
         "desired": job.desired,
         "reason": explain(job.reason, job.reason_detail),
-        "wait": wait_of(job),
+        "wait": serialize_wait(job),
     }

@@ -1,107 +1,32 @@
 """/second-factors: the authenticator app, passkeys and recovery codes of the signed-in user."""
 
-from typing import Any
-
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
-from athanor.api.bodies import read
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.v1.account import LONGEST_PASSWORD, AccountView
-from athanor.api.v1.session import PasskeyOptionsSerializer
-from athanor.api.v1.shapes import PROBLEMS
-
-
-class PasswordConfirmationSerializer(serializers.Serializer[Any]):
-    """The current password, which changes of second factors require."""
-
-    current_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
-    )
-
-
-class AppSetupSerializer(serializers.Serializer[Any]):
-    """What an authenticator app needs. It is shown only here."""
-
-    secret = serializers.CharField(help_text="The secret in Base32, for apps that cannot scan a QR code.")
-    uri = serializers.CharField(help_text="The secret as an `otpauth://totp/` URI.")
-    qr_svg = serializers.CharField(help_text="The URI as a QR code, an SVG document.")
-
-
-class AppCodeSerializer(serializers.Serializer[Any]):
-    """A code of the authenticator app."""
-
-    code = serializers.CharField(max_length=50, help_text="The code that the app shows now.")
-
-
-class NewRecoveryCodesSerializer(serializers.Serializer[Any]):
-    """New recovery codes."""
-
-    recovery_codes = serializers.ListField(
-        child=serializers.CharField(),
-        help_text=("New codes, each of which works once. They are shown only here. Empty if there were codes already."),
-    )
-
-
-class PasskeySerializer(serializers.Serializer[Any]):
-    """A passkey of the user."""
-
-    id = serializers.CharField(source="pk")
-    name = serializers.CharField(source="data.name", help_text="Name by which to recognise it.")
-    created_at = serializers.DateTimeField()
-    last_used_at = serializers.DateTimeField(
-        allow_null=True, help_text="Time of the last sign-in with it, ISO 8601 in UTC. Null if it was never used."
-    )
-
-
-class NewPasskeySerializer(serializers.Serializer[Any]):
-    """A passkey to add."""
-
-    name = serializers.CharField(max_length=100, help_text="Name by which to recognise it.")
-    credential = serializers.DictField(
-        help_text=(
-            "The PublicKeyCredential that `navigator.credentials.create` returned, as JSON with base64url values."
-        )
-    )
-
-
-class PasskeyNameSerializer(serializers.Serializer[Any]):
-    """A name of a passkey."""
-
-    name = serializers.CharField(max_length=100, help_text="Name by which to recognise it.")
-
-
-class AddedPasskeySerializer(NewRecoveryCodesSerializer):
-    """The new passkey, and recovery codes if there were none."""
-
-    passkey = PasskeySerializer(help_text="The new passkey.")
-
-
-class SecondFactorsSerializer(serializers.Serializer[Any]):
-    """The second factors of the user."""
-
-    has_password = serializers.BooleanField(
-        help_text=(
-            "Whether the user has a password. Second factors need one; users with single sign-on only have none."
-        )
-    )
-    authenticator_app_since = serializers.DateTimeField(
-        allow_null=True, help_text="Time at which the authenticator app was added, ISO 8601 in UTC. Null without one."
-    )
-    recovery_codes_left = serializers.IntegerField(
-        allow_null=True, help_text="Number of unused recovery codes. Null without codes."
-    )
-    passkeys = PasskeySerializer(many=True, help_text="The user's passkeys.")
-    passkeys_available = serializers.BooleanField(
-        help_text="Whether browsers allow passkeys for the platform's address."
-    )
+from athanor.api.bodies import parse_body
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.v1.account import AccountView
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.second_factors import (
+    AddedPasskeySerializer,
+    AppCodeSerializer,
+    AppSetupSerializer,
+    NewPasskeySerializer,
+    NewRecoveryCodesSerializer,
+    PasskeyNameSerializer,
+    PasskeySerializer,
+    PasswordConfirmationSerializer,
+    SecondFactorsSerializer,
+)
+from athanor.api.v1.serializers.session import PasskeyOptionsSerializer
 
 
 class SecondFactorsView(AccountView):
+    """Requests to `/second-factors`."""
+
     @extend_schema(operation_id="second_factors_show", responses={200: SecondFactorsSerializer, **PROBLEMS})
     def get(self, request: Request) -> Response:
         """Show your second factors.
@@ -121,6 +46,8 @@ class SecondFactorsView(AccountView):
 
 
 class AppBeginView(AccountView):
+    """Requests to `/second-factors/authenticator-app:begin`."""
+
     @extend_schema(
         operation_id="second_factors_app_begin",
         request=PasswordConfirmationSerializer,
@@ -136,6 +63,8 @@ class AppBeginView(AccountView):
 
 
 class AppConfirmView(AccountView):
+    """Requests to `/second-factors/authenticator-app:confirm`."""
+
     @extend_schema(
         operation_id="second_factors_app_confirm",
         request=AppCodeSerializer,
@@ -146,11 +75,13 @@ class AppConfirmView(AccountView):
 
         Adds the authenticator app whose setup was begun in this session. Your other sessions end. Only a dashboard
         session may call it, not a token."""
-        code = read(AppCodeSerializer, request)["code"]
+        code = parse_body(request, AppCodeSerializer)["code"]
         return _codes(second_factors.confirm_app(request._request, _user(request), code))
 
 
 class AppRemoveView(AccountView):
+    """Requests to `/second-factors/authenticator-app:remove`."""
+
     @extend_schema(
         operation_id="second_factors_app_remove",
         request=PasswordConfirmationSerializer,
@@ -166,6 +97,8 @@ class AppRemoveView(AccountView):
 
 
 class RecoveryCodesView(AccountView):
+    """Requests to `/second-factors/recovery-codes:generate`."""
+
     @extend_schema(
         operation_id="second_factors_recovery_codes",
         request=PasswordConfirmationSerializer,
@@ -179,6 +112,8 @@ class RecoveryCodesView(AccountView):
 
 
 class PasskeyBeginView(AccountView):
+    """Requests to `/second-factors/passkeys:begin`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_begin",
         request=PasswordConfirmationSerializer,
@@ -192,6 +127,8 @@ class PasskeyBeginView(AccountView):
 
 
 class PasskeysView(AccountView):
+    """Requests to `/second-factors/passkeys`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_add",
         parameters=IDEMPOTENT,
@@ -203,7 +140,7 @@ class PasskeysView(AccountView):
 
         Adds the passkey whose registration was begun in this session. Your other sessions end. Only a dashboard
         session may call it, not a token."""
-        given = read(NewPasskeySerializer, request)
+        given = parse_body(request, NewPasskeySerializer)
 
         def make() -> Response:
             row, codes = passkeys.complete_registration(
@@ -211,10 +148,12 @@ class PasskeysView(AccountView):
             )
             return Response(AddedPasskeySerializer({"passkey": row, "recovery_codes": codes}).data, status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class PasskeyView(AccountView):
+    """Requests to `/second-factors/passkeys/{passkey_id}`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_rename",
         request=PasskeyNameSerializer,
@@ -224,11 +163,13 @@ class PasskeyView(AccountView):
         """Rename a passkey.
 
         Changes the name by which you recognise the passkey. Only a dashboard session may call it, not a token."""
-        row = passkeys.rename(_user(request), passkey_id, read(PasskeyNameSerializer, request)["name"])
+        row = passkeys.rename(_user(request), passkey_id, parse_body(request, PasskeyNameSerializer)["name"])
         return Response(PasskeySerializer(row).data)
 
 
 class PasskeyRemoveView(AccountView):
+    """Requests to `/second-factors/passkeys/{passkey_id}:remove`."""
+
     @extend_schema(
         operation_id="second_factors_passkey_remove",
         request=PasswordConfirmationSerializer,
@@ -248,7 +189,7 @@ def _codes(codes: list[str]) -> Response:
 
 
 def _password(request: Request) -> str:
-    return str(read(PasswordConfirmationSerializer, request)["current_password"])
+    return str(parse_body(request, PasswordConfirmationSerializer)["current_password"])
 
 
 def _user(request: Request) -> User:

@@ -1,4 +1,4 @@
-"""/session: the dashboard signs in and out."""
+"""/session: sign in and out of the dashboard."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_protect
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,106 +16,22 @@ from rest_framework.views import APIView
 
 from athanor.accounts import passkeys, second_factors
 from athanor.accounts.models import User
-from athanor.accounts.roles import PlatformRole
 from athanor.accounts.selectors import memberships_of, principal_of
 from athanor.api.authentication import DashboardSessionAuthentication
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.v1.shapes import PROBLEMS
+from athanor.api.bodies import parse_body
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.session import (
+    CredentialsSerializer,
+    PasskeyOptionsSerializer,
+    SecondFactorSerializer,
+    SessionSerializer,
+)
 from athanor.core.errors import Unauthenticated
 
 
-class UserSerializer(serializers.Serializer[Any]):
-    """The signed-in user."""
-
-    id = serializers.CharField()
-    username = serializers.CharField(help_text="Username.")
-    email = serializers.CharField(allow_blank=True, help_text="Email address. Empty if none is known.")
-    is_staff = serializers.BooleanField(help_text="Whether the user may open the admin site.")
-    platform_role = serializers.ChoiceField(
-        choices=[role.value for role in PlatformRole],
-        help_text=(
-            "Role on the whole platform: `none`, `auditor` (sees every team's queue, quotas, budgets, "
-            "costs and the audit trail) or `platform_admin`."
-        ),
-    )
-
-
-class TeamRoleSerializer(serializers.Serializer[Any]):
-    """A team of the user, with their role in it."""
-
-    id = serializers.CharField(source="team.id", help_text="Id of the team.")
-    name = serializers.CharField(source="team.name", help_text="Name of the team.")
-    role = serializers.CharField(help_text="The user's role in the team: `viewer`, `member` or `admin`.")
-
-
-class SignOnSerializer(serializers.Serializer[Any]):
-    """The organisation's sign-on provider."""
-
-    name = serializers.CharField(help_text="Name of the provider.")
-    url = serializers.CharField(help_text="Path to POST to, with the CSRF token, to sign in at the provider.")
-
-
-class PendingSecondFactorSerializer(serializers.Serializer[Any]):
-    """A sign-in of this browser whose password was correct and that waits for its second factor."""
-
-    kinds = serializers.ListField(
-        child=serializers.ChoiceField(choices=second_factors.KINDS),
-        help_text="Kinds of second factor that complete the sign-in.",
-    )
-
-
-class SessionSerializer(serializers.Serializer[Any]):
-    """Who is signed in, and what the dashboard needs to send requests."""
-
-    authenticated = serializers.BooleanField(help_text="Whether somebody is signed in.")
-    user = UserSerializer(allow_null=True, help_text="The signed-in user. Null if nobody is.")
-    teams = TeamRoleSerializer(many=True, help_text="Teams of the user, by name. Empty if nobody is signed in.")
-    csrf_token = serializers.CharField(help_text="Value of `X-CSRFToken` for requests of this session.")
-    sign_on = SignOnSerializer(
-        allow_null=True, help_text="The organisation's sign-on provider. Null if none is configured."
-    )
-    second_factor = PendingSecondFactorSerializer(
-        allow_null=True, help_text="The sign-in that waits for its second factor. Null if none does."
-    )
-    second_factor_setup_required = serializers.BooleanField(
-        help_text=(
-            "Whether the platform requires a second factor that the user does not have; until it is set "
-            "up only the endpoints of the account respond."
-        )
-    )
-
-
-class SecondFactorSerializer(serializers.Serializer[Any]):
-    """A second factor: exactly one of the fields."""
-
-    code = serializers.CharField(
-        max_length=50, required=False, help_text="Code of the authenticator app, or a recovery code."
-    )
-    passkey = serializers.DictField(
-        required=False,
-        help_text=("The PublicKeyCredential that `navigator.credentials.get` returned, as JSON with base64url values."),
-    )
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if len(attrs) != 1:
-            raise serializers.ValidationError("give either code or passkey")
-        return attrs
-
-
-class PasskeyOptionsSerializer(serializers.Serializer[Any]):
-    """Options of WebAuthn."""
-
-    publicKey = serializers.DictField(help_text="Options of WebAuthn as JSON; binary values are base64url.")
-
-
-class CredentialsSerializer(RequestSerializer):
-    """A username and a password."""
-
-    username = serializers.CharField(help_text="Username.")
-    password = serializers.CharField(trim_whitespace=False, help_text="Password.")
-
-
 class SessionView(APIView):
+    """Requests to `/session`."""
+
     authentication_classes = (DashboardSessionAuthentication,)
     answers_without_second_factor = True
     permission_classes = (AllowAny,)
@@ -142,7 +57,7 @@ class SessionView(APIView):
         Starts a session with a username and a password. A user with a second factor gets 401
         `second_factor_required` with the `kinds` available to them, and sends one of them to `POST
         /session:second-factor` within five minutes."""
-        given = read(CredentialsSerializer, request)
+        given = parse_body(request, CredentialsSerializer)
         user = authenticate(request._request, **given)
         if user is None:
             raise Unauthenticated(
@@ -182,12 +97,11 @@ class SecondFactorView(APIView):
         Completes a sign-in that waits for its second factor, in the browser session that started it. Five minutes
         after the password the sign-in expires."""
         second_factors.require_pending_user(request._request)
-        given = SecondFactorSerializer(data=request.data)
-        given.is_valid(raise_exception=True)
-        if "passkey" in given.validated_data:
-            request.user = passkeys.complete_sign_in(request._request, given.validated_data["passkey"])
+        given = parse_body(request, SecondFactorSerializer)
+        if "passkey" in given:
+            request.user = passkeys.complete_sign_in(request._request, given["passkey"])
         else:
-            request.user = second_factors.complete_by_code(request._request, given.validated_data["code"])
+            request.user = second_factors.complete_by_code(request._request, given["code"])
         return _answer(request)
 
 
@@ -232,7 +146,7 @@ def _answer(request: Request) -> Response:
     body = {
         "authenticated": user is not None,
         "user": user,
-        "teams": memberships_of(principal_of(user)).order_by("team__name") if user else [],
+        "teams": memberships_of(principal_of(user)) if user else [],
         "csrf_token": get_token(request._request),
         "sign_on": _sign_on() if settings.SIGN_ON else None,
         "second_factor": _pending(request) if user is None else None,

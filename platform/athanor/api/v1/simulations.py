@@ -1,7 +1,6 @@
-"""/simulations: what quotas and settings would do to real or made-up jobs. For platform administrators and auditors."""
+"""/simulations: replays of real or generated jobs against proposed quotas and settings."""
 
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -11,68 +10,32 @@ from rest_framework.views import APIView
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, page
+from athanor.api.bodies import parse_document
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import PAGE_PARAMETERS, paginate
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
-from athanor.api.v1.shapes import PROBLEMS
-from athanor.core.errors import NotFound
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.simulations import SimulationDocument, SimulationPage, SimulationSummary
 from athanor.scheduling import simulations
 from athanor.scheduling.models import Simulation
 from athanor.scheduling.simulations import SimulationRequest, SimulationResult
-from athanor.specs.validation import parsed
-from trainer.contract.base import SpecModel
-
-
-class SimulationSummary(SpecModel):
-    """A simulation as lists contain it."""
-
-    id: str
-    """Identifier. It never changes and is never reused."""
-    name: str
-    """Name from the request. May be empty."""
-    state: Literal["waiting", "running", "done", "failed"]
-    """`waiting` for a worker, `running`, `done` with a result, or `failed` with an error."""
-    created_by: str
-    """Username of the person or service account that requested it."""
-    created_at: datetime
-    """Time of creation, ISO 8601 in UTC."""
-    started_at: datetime | None
-    """Time at which a worker started it, ISO 8601 in UTC. Null before."""
-    ended_at: datetime | None
-    """Time at which it was done or failed, ISO 8601 in UTC. Null before."""
-    error: str
-    """Why it failed. Empty otherwise."""
-
-
-class SimulationDocument(SimulationSummary):
-    """A simulation with its request and result."""
-
-    request: SimulationRequest
-    """What was requested."""
-    result: SimulationResult | None
-    """The outcome. Null until the simulation is done."""
-
-
-class SimulationPage(SpecModel):
-    """One page of the list of simulations."""
-
-    items: list[SimulationSummary]
-    """Objects of this page."""
-    next_cursor: str | None
-    """Send it as `cursor` for the next page. Null on the last page."""
 
 
 class SimulationsView(APIView):
+    """Requests to `/simulations`."""
+
     parser_classes = (JSONParser, YamlParser, TextYamlParser)
 
-    @extend_schema(operation_id="simulations_list", parameters=PAGED, responses={200: SimulationPage, **PROBLEMS})
+    @extend_schema(
+        operation_id="simulations_list", parameters=PAGE_PARAMETERS, responses={200: SimulationPage, **PROBLEMS}
+    )
     def get(self, request: Request) -> Response:
         """List simulations.
 
         Returns simulations, newest first, without their results. For platform administrators and auditors."""
-        overseer(request)
-        rows, next_cursor = page(request, Simulation.objects.select_related("created_by").defer("result"))
-        items = [SimulationSummary(**summary(row)) for row in rows]
+        _overseer(request)
+        rows, next_cursor = paginate(request, simulations.all_simulations())
+        items = [SimulationSummary(**_serialize_summary(row)) for row in rows]
         return Response(SimulationPage(items=items, next_cursor=next_cursor).model_dump(mode="json"))
 
     @extend_schema(
@@ -87,32 +50,33 @@ class SimulationsView(APIView):
         Replays jobs against the present quota tree and, if anything is proposed, against the proposed one. A
         background worker runs it: read it by its id until its state is `done` or `failed`. For platform
         administrators and auditors."""
-        who = overseer(request)
-        asked = parsed(SimulationRequest, request.data, "invalid_simulation", "simulation")
-        return once(request, lambda: Response(shown(simulations.ask(asked, who.user)), status=202))
+        who = _overseer(request)
+        asked = parse_document(request, SimulationRequest, "invalid_simulation", "simulation")
+        return run_idempotently(
+            request, lambda: Response(_serialize_simulation(simulations.ask(asked, who.user)), status=202)
+        )
 
 
 class SimulationView(APIView):
+    """Requests to `/simulations/{simulation_id}`."""
+
     @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **PROBLEMS})
     def get(self, request: Request, simulation_id: str) -> Response:
         """Show a simulation.
 
         Returns the simulation with its request and, once it is done, its result. For platform administrators and
         auditors."""
-        overseer(request)
-        row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
-        if row is None:
-            raise NotFound("simulation", simulation_id)
-        return Response(shown(row))
+        _overseer(request)
+        return Response(_serialize_simulation(simulations.find(simulation_id)))
 
 
-def overseer(request: Request) -> Principal:
+def _overseer(request: Request) -> Principal:
     who = principal(request)
     check_platform(who, Permission.OVERSEE)
     return who
 
 
-def summary(row: Simulation) -> dict[str, Any]:
+def _serialize_summary(row: Simulation) -> dict[str, Any]:
     ended = "failed" if row.error else "done"
     return {
         "id": row.id,
@@ -126,7 +90,7 @@ def summary(row: Simulation) -> dict[str, Any]:
     }
 
 
-def shown(row: Simulation) -> dict[str, Any]:
+def _serialize_simulation(row: Simulation) -> dict[str, Any]:
     request = SimulationRequest.model_validate(row.request)
     result = SimulationResult.model_validate(row.result) if row.result else None
-    return SimulationDocument(**summary(row), request=request, result=result).model_dump(mode="json")
+    return SimulationDocument(**_serialize_summary(row), request=request, result=result).model_dump(mode="json")

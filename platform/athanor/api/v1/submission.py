@@ -1,4 +1,4 @@
-"""From the body of a request to a submission that is validated and authorised; shared by submit, plan and fork."""
+"""Validate and authorise a submission; for submit, plan, fork and retry."""
 
 from typing import Any
 
@@ -10,23 +10,24 @@ from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
-from athanor.jobs.selectors import jobs_of
+from athanor.jobs.selectors import jobs_of_team
 from athanor.jobs.services import Request
 from athanor.specs.validation import parse_spec
 
 
-def team_of(who: Principal, written: Any) -> Team:
+def team_of_spec(who: Principal, written: Any) -> Team:
+    """Return the team that a spec names, or the only team of the caller. Raises Invalid or Forbidden."""
     name = written.get("team") if isinstance(written, dict) else None
     return team_to_write(who, name if isinstance(name, str) else None)
 
 
-def read(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
-    """Raises Invalid with every problem that can be seen at once."""
+def validate_submission(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
+    """Return the validated submission. Raises Invalid with all problems that are found."""
     spec = parse_spec(written)
     problems = []
     pool = None
     data: list[Dataset] = []
-    found = {job.id: job for job in jobs_of(who).filter(id__in=spec.after, team=team)} if spec.after else {}
+    found = jobs_of_team(who, team, spec.after)
     for number, job_id in enumerate(spec.after):
         if job_id not in found:
             detail = f"team {team.name} has no job {job_id}"
@@ -64,8 +65,8 @@ def read(who: Principal, team: Team, written: Any, forked_from: Job | None = Non
     )
 
 
-def merged(original: Any, changes: Any) -> Any:
-    """RFC 7396 JSON merge patch."""
+def apply_merge_patch(original: Any, changes: Any) -> Any:
+    """Return `original` with the JSON merge patch applied (RFC 7396)."""
     if not isinstance(changes, dict):
         return changes
     result = dict(original) if isinstance(original, dict) else {}
@@ -73,5 +74,5 @@ def merged(original: Any, changes: Any) -> Any:
         if value is None:
             result.pop(name, None)
         else:
-            result[name] = merged(result.get(name), value)
+            result[name] = apply_merge_patch(result.get(name), value)
     return result

@@ -1,102 +1,42 @@
-"""/teams/{id}/secrets: set and forgotten; no answer holds a value."""
+"""/teams/{id}/secrets: set and delete secrets. No response contains a value."""
 
-from typing import Any
-
-from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.api.access import check, principal, team_for
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, serialize_many
-from athanor.api.v1.shapes import PROBLEMS, page_of
+from athanor.api.bodies import parse_body
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import paginated_response, serialize_many
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.team_secrets import NewSecretSerializer, SecretChangesSerializer, SecretSerializer
 from athanor.artifacts import team_secrets
-from athanor.artifacts.models import TeamSecret
-
-LONGEST_VALUE = 16_384
-MOST_DESTINATIONS = 20
-
-
-class SecretSerializer(serializers.Serializer[TeamSecret]):
-    """A secret without its value."""
-
-    id = serializers.CharField()
-    name = serializers.CharField(help_text="Name within the team.")
-    destinations = serializers.ListField(
-        child=serializers.CharField(),
-        help_text=(
-            "Origins, `scheme://host[:port]`, of the servers that the platform's clients may send the value to."
-        ),
-    )
-    updated_by = serializers.CharField(
-        source="updated_by.username",
-        allow_null=True,
-        default=None,
-        help_text=("Username of the person who last set the value or the destinations. Null if the account is gone."),
-    )
-    created_at = serializers.DateTimeField()
-    updated_at = serializers.DateTimeField()
-
-
-class DestinationsField(serializers.ListField):
-    """Origins, `scheme://host[:port]`. The service checks them one by one, so that its messages name the entry."""
-
-    child = serializers.CharField(max_length=300)
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(max_length=MOST_DESTINATIONS, **options)
-
-
-class NewSecretSerializer(RequestSerializer):
-    """A secret to set."""
-
-    name = serializers.RegexField(
-        r"^[a-z][a-z0-9-]*$", max_length=63, help_text="Name within the team: lower-case letters, digits and `-`."
-    )
-    value = serializers.CharField(
-        max_length=LONGEST_VALUE,
-        trim_whitespace=False,
-        write_only=True,
-        help_text="The value. No response contains it.",
-    )
-    destinations = DestinationsField(
-        required=False,
-        help_text=(
-            "Origins, `scheme://host[:port]`, of the servers that the platform's clients may send the "
-            "value to. Without it those of an existing secret stay, and a new one has none."
-        ),
-    )
-
-
-class SecretChangesSerializer(RequestSerializer):
-    """Changes of a secret, without its value."""
-
-    destinations = DestinationsField(
-        help_text=(
-            "Origins, `scheme://host[:port]`. They replace the present ones; with an empty list the "
-            "value is sent to no server."
-        )
-    )
 
 
 class SecretsView(APIView):
-    @extend_schema(operation_id="secrets_list", responses={200: page_of("SecretPage", SecretSerializer), **PROBLEMS})
+    """Requests to `/teams/{team_id}/secrets`."""
+
+    @extend_schema(
+        operation_id="secrets_list", responses={200: page_serializer("SecretPage", SecretSerializer), **PROBLEMS}
+    )
     def get(self, request: Request, team_id: str) -> Response:
         """List the secrets of a team.
 
         Returns names and destinations. No response contains a value."""
         team = team_for(principal(request), Permission.VIEW, team_id)
-        return Response(listed(serialize_many(SecretSerializer, team_secrets.secrets_of(team))))
+        return paginated_response(serialize_many(SecretSerializer, team_secrets.secrets_of(team)))
 
     @extend_schema(
         operation_id="secrets_put",
         parameters=IDEMPOTENT,
         request=NewSecretSerializer,
-        responses={200: SecretSerializer, 201: SecretSerializer, **PROBLEMS},
+        responses={
+            200: OpenApiResponse(SecretSerializer, description="The secret, which has a new value."),
+            201: OpenApiResponse(SecretSerializer, description="The new secret."),
+            **PROBLEMS,
+        },
     )
     def post(self, request: Request, team_id: str) -> Response:
         """Set a secret.
@@ -106,16 +46,18 @@ class SecretsView(APIView):
         whose origin is in `destinations`. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewSecretSerializer, request)
+        asked = parse_body(request, NewSecretSerializer)
 
         def make() -> Response:
             row, created = team_secrets.put(team, asked["name"], asked["value"], who.user, asked.get("destinations"))
             return Response(SecretSerializer(row).data, status=201 if created else 200)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class SecretView(APIView):
+    """Requests to `/secrets/{secret_id}`."""
+
     @extend_schema(
         operation_id="secrets_change", request=SecretChangesSerializer, responses={200: SecretSerializer, **PROBLEMS}
     )
@@ -126,7 +68,7 @@ class SecretView(APIView):
         who = principal(request)
         row = team_secrets.secret_of(who, secret_id)
         check(who, Permission.MANAGE, row.team_id)
-        asked = read(SecretChangesSerializer, request)
+        asked = parse_body(request, SecretChangesSerializer)
         return Response(SecretSerializer(team_secrets.set_destinations(row, asked["destinations"], who.user)).data)
 
     @extend_schema(operation_id="secrets_delete", responses={204: None, **PROBLEMS})

@@ -16,21 +16,22 @@ from athanor.accounts.roles import Permission, Role, Scope
 from athanor.accounts.selectors import (
     Principal,
     invitation_of,
+    invitations_of,
     member_of,
     members_of,
     offers_to,
     service_account_of,
     service_accounts_of,
-    teams_of,
 )
 from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
-from athanor.api.bodies import read
-from athanor.api.etags import IF_MATCH, guard, tag_of, tagged
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import listed, serialize_many
+from athanor.api.bodies import parse_body, read_field
+from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1 import deletions
-from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.api.v1.team_serializers import (
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.deletions import DeletionSerializer
+from athanor.api.v1.serializers.teams import (
     AcceptSerializer,
     InvitationSerializer,
     LimitsSerializer,
@@ -46,20 +47,24 @@ from athanor.api.v1.team_serializers import (
     ServiceAccountSerializer,
     TeamSerializer,
 )
-from athanor.api.v1.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer, issued, narrowed
+from athanor.api.v1.serializers.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer
+from athanor.api.v1.tokens import issued, narrowed
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
+from athanor.quotas.selectors import teams_with_leaves
 
 
 class TeamsView(APIView):
-    @extend_schema(operation_id="teams_list", responses={200: page_of("TeamPage", TeamSerializer), **PROBLEMS})
+    """Requests to `/teams`."""
+
+    @extend_schema(operation_id="teams_list", responses={200: page_serializer("TeamPage", TeamSerializer), **PROBLEMS})
     def get(self, request: Request) -> Response:
         """List your teams.
 
         Returns the teams that you belong to, or all teams to platform administrators."""
-        rows = teams_of(principal(request)).select_related("quota_node")
-        return Response(listed(serialize_many(TeamSerializer, rows)))
+        rows = teams_with_leaves(principal(request))
+        return paginated_response(serialize_many(TeamSerializer, rows))
 
     @extend_schema(
         operation_id="teams_create",
@@ -73,23 +78,25 @@ class TeamsView(APIView):
         Creates a team with you as its first administrator. For platform administrators."""
         who = principal(request)
         check_platform(who, Permission.MANAGE_TEAMS)
-        asked = read(NewTeamSerializer, request)
+        asked = parse_body(request, NewTeamSerializer)
         if asked.keys() - {"name"}:
             check_platform(who, Permission.MANAGE_QUOTAS)
         name = asked.pop("name")
-        return once(
+        return run_idempotently(
             request,
             lambda: Response(TeamSerializer(quotas.create_team(name, asked, who.user)).data, status=201),
         )
 
 
 class TeamView(APIView):
+    """Requests to `/teams/{team_id}`."""
+
     @extend_schema(operation_id="teams_show", responses={200: TeamSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str) -> Response:
         """Show a team.
 
         Returns the team with its limits. The response has an `ETag`."""
-        return tagged(request, TeamSerializer(_seen(principal(request), team_id)).data)
+        return with_etag(request, TeamSerializer(_seen(principal(request), team_id)).data)
 
     @extend_schema(
         operation_id="teams_change",
@@ -104,16 +111,16 @@ class TeamView(APIView):
         who = principal(request)
         team = _seen(who, team_id)
         check_platform(who, Permission.MANAGE_QUOTAS)
-        unchanged: Callable[[QuotaNode], None] = guard(
-            request, lambda leaf, tag: tag == tag_of(TeamSerializer(leaf.team).data)
+        unchanged: Callable[[QuotaNode], None] = if_match_check(
+            request, lambda leaf, tag: tag == compute_etag(TeamSerializer(leaf.team).data)
         )
-        leaf = quotas.change_limits(team, read(LimitsSerializer, request), who.user, unchanged)
-        return tagged(request, TeamSerializer(leaf.team).data)
+        leaf = quotas.change_limits(team, parse_body(request, LimitsSerializer), who.user, unchanged)
+        return with_etag(request, TeamSerializer(leaf.team).data)
 
     @extend_schema(
         operation_id="teams_delete",
         parameters=[deletions.PERMANENTLY],
-        responses={200: deletions.DeletionSerializer, **PROBLEMS},
+        responses={200: DeletionSerializer, **PROBLEMS},
     )
     def delete(self, request: Request, team_id: str) -> Response:
         """Delete a team.
@@ -124,12 +131,16 @@ class TeamView(APIView):
 
 
 class MembersView(APIView):
-    @extend_schema(operation_id="members_list", responses={200: page_of("MemberPage", MemberSerializer), **PROBLEMS})
+    """Requests to `/teams/{team_id}/members`."""
+
+    @extend_schema(
+        operation_id="members_list", responses={200: page_serializer("MemberPage", MemberSerializer), **PROBLEMS}
+    )
     def get(self, request: Request, team_id: str) -> Response:
         """List the members of a team.
 
         Returns people and service accounts with their role in the team."""
-        return Response(listed(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id)))))
+        return paginated_response(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id))))
 
     @extend_schema(
         operation_id="members_add",
@@ -144,7 +155,7 @@ class MembersView(APIView):
         the same whether there is such a user or not. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewMemberSerializer, request)
+        asked = parse_body(request, NewMemberSerializer)
         role = Role(asked["role"])
         check_may_grant(who, role)
 
@@ -152,16 +163,18 @@ class MembersView(APIView):
             row = members.offer_membership(team, asked["username"], role, who.user)
             return Response(InvitationSerializer(row).data, status=202)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class MemberView(APIView):
+    """Requests to `/teams/{team_id}/members/{user_id}`."""
+
     @extend_schema(operation_id="members_show", responses={200: MemberSerializer, **PROBLEMS})
     def get(self, request: Request, team_id: str, user_id: str) -> Response:
         """Show a member of a team.
 
         Returns the member with their role. The response has an `ETag`."""
-        return tagged(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
+        return with_etag(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
 
     @extend_schema(
         operation_id="members_change",
@@ -175,12 +188,12 @@ class MemberView(APIView):
         Sets the role. A team's last administrator cannot lose that role. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        role = Role(read(RoleSerializer, request)["role"])
+        role = Role(parse_body(request, RoleSerializer)["role"])
         check_may_grant(who, role)
-        unchanged: Callable[[Membership], None] = guard(
-            request, lambda row, tag: tag == tag_of(MemberSerializer(row).data)
+        unchanged: Callable[[Membership], None] = if_match_check(
+            request, lambda row, tag: tag == compute_etag(MemberSerializer(row).data)
         )
-        return tagged(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
+        return with_etag(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
 
     @extend_schema(
         operation_id="members_remove",
@@ -199,6 +212,8 @@ class MemberView(APIView):
 
 
 class MemberTokensView(APIView):
+    """Requests to `/teams/{team_id}/members/{user_id}/tokens:revoke-all`."""
+
     @extend_schema(
         operation_id="members_revoke_tokens",
         request=None,
@@ -216,8 +231,11 @@ class MemberTokensView(APIView):
 
 
 class InvitationsView(APIView):
+    """Requests to `/teams/{team_id}/invitations`."""
+
     @extend_schema(
-        operation_id="invitations_list", responses={200: page_of("InvitationPage", InvitationSerializer), **PROBLEMS}
+        operation_id="invitations_list",
+        responses={200: page_serializer("InvitationPage", InvitationSerializer), **PROBLEMS},
     )
     def get(self, request: Request, team_id: str) -> Response:
         """List the invitations of a team.
@@ -225,8 +243,8 @@ class InvitationsView(APIView):
         Returns all invitations, newest first, including answered, expired and revoked ones. For administrators of
         the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
-        rows = team.invitations.select_related("created_by", "accepted_by").order_by("-id")
-        return Response(listed(serialize_many(InvitationSerializer, rows)))
+        rows = invitations_of(team)
+        return paginated_response(serialize_many(InvitationSerializer, rows))
 
     @extend_schema(
         operation_id="invitations_create",
@@ -241,7 +259,7 @@ class InvitationsView(APIView):
         again. For administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewInvitationSerializer, request)
+        asked = parse_body(request, NewInvitationSerializer)
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
         role = Role(asked["role"])
         check_may_grant(who, role)
@@ -252,10 +270,12 @@ class InvitationsView(APIView):
             url = f"{settings.ATHANOR.public_url}/invitation#{token}"
             return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class InvitationView(APIView):
+    """Requests to `/invitations/{invitation_id}`."""
+
     @extend_schema(operation_id="invitations_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, invitation_id: str) -> Response:
         """Revoke an invitation.
@@ -270,15 +290,21 @@ class InvitationView(APIView):
 
 
 class OffersView(APIView):
-    @extend_schema(operation_id="offers_list", responses={200: page_of("OfferPage", OfferSerializer), **PROBLEMS})
+    """Requests to `/invitations`."""
+
+    @extend_schema(
+        operation_id="offers_list", responses={200: page_serializer("OfferPage", OfferSerializer), **PROBLEMS}
+    )
     def get(self, request: Request) -> Response:
         """List the invitations offered to you.
 
         Returns open invitations that name you. Accept or decline each by its id."""
-        return Response(listed(serialize_many(OfferSerializer, offers_to(principal(request).user))))
+        return paginated_response(serialize_many(OfferSerializer, offers_to(principal(request).user)))
 
 
 class OfferAcceptView(APIView):
+    """Requests to `/invitations/{invitation_id}:accept`."""
+
     @extend_schema(
         operation_id="offers_accept",
         parameters=IDEMPOTENT,
@@ -291,10 +317,12 @@ class OfferAcceptView(APIView):
         Makes you a member of the team, in the role of the invitation. Called with a token, the token needs the scope
         `admin`."""
         user = _consenting(principal(request))
-        return once(request, lambda: _joined(members.accept_offer(invitation_id, user)))
+        return run_idempotently(request, lambda: _joined(members.accept_offer(invitation_id, user)))
 
 
 class OfferDeclineView(APIView):
+    """Requests to `/invitations/{invitation_id}:decline`."""
+
     @extend_schema(operation_id="offers_decline", request=None, responses={204: None, **PROBLEMS})
     def post(self, request: Request, invitation_id: str) -> Response:
         """Decline an invitation offered to you.
@@ -306,7 +334,7 @@ class OfferDeclineView(APIView):
 
 
 class AcceptView(APIView):
-    """Open to who has no account yet: the invitation's token is what lets them in."""
+    """Requests to `/invitations:accept`. The token of the invitation authenticates them."""
 
     permission_classes = (AllowAny,)
 
@@ -321,15 +349,14 @@ class AcceptView(APIView):
 
         Joins the team by the token of an invitation link. A signed-in user joins as themselves; anyone else sends a
         username and a password and gets an account. Needs no authentication."""
-        given = request.data if isinstance(request.data, dict) else {}
-        if not given.get("token"):
+        if not read_field(request, "token"):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
-        asked = read(AcceptSerializer, request)
+        asked = parse_body(request, AcceptSerializer)
         if isinstance(request.auth, Principal):
             user = _consenting(request.auth)
-            return once(request, lambda: _joined(members.accept(asked["token"], user)))
-        new = read(NewUserSerializer, request)
-        return once(
+            return run_idempotently(request, lambda: _joined(members.accept(asked["token"], user)))
+        new = parse_body(request, NewUserSerializer)
+        return run_idempotently(
             request,
             lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
             credential=f"invitation:{services.digest_of(asked['token'])}",
@@ -337,16 +364,18 @@ class AcceptView(APIView):
 
 
 class ServiceAccountsView(APIView):
+    """Requests to `/teams/{team_id}/service-accounts`."""
+
     @extend_schema(
         operation_id="service_accounts_list",
-        responses={200: page_of("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
+        responses={200: page_serializer("ServiceAccountPage", ServiceAccountSerializer), **PROBLEMS},
     )
     def get(self, request: Request, team_id: str) -> Response:
         """List the service accounts of a team.
 
         Returns the accounts that programs of the team use. For administrators of the team."""
         team = team_for(principal(request), Permission.MANAGE, team_id)
-        return Response(listed(serialize_many(ServiceAccountSerializer, service_accounts_of(team))))
+        return paginated_response(serialize_many(ServiceAccountSerializer, service_accounts_of(team)))
 
     @extend_schema(
         operation_id="service_accounts_create",
@@ -361,7 +390,7 @@ class ServiceAccountsView(APIView):
         administrators of the team."""
         who = principal(request)
         team = team_for(who, Permission.MANAGE, team_id)
-        asked = read(NewServiceAccountSerializer, request)
+        asked = parse_body(request, NewServiceAccountSerializer)
         role = Role(asked["role"])
         check_may_grant(who, role)
 
@@ -369,10 +398,12 @@ class ServiceAccountsView(APIView):
             account = members.create_service_account(team, asked["name"], role, who.user)
             return Response(ServiceAccountSerializer(account).data, status=201)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class ServiceAccountView(APIView):
+    """Requests to `/service-accounts/{account_id}`."""
+
     @extend_schema(operation_id="service_accounts_retire", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, account_id: str) -> Response:
         """Retire a service account.
@@ -385,6 +416,8 @@ class ServiceAccountView(APIView):
 
 
 class ServiceAccountTokensView(APIView):
+    """Requests to `/service-accounts/{account_id}/tokens`."""
+
     @extend_schema(
         operation_id="service_accounts_token",
         parameters=IDEMPOTENT,
@@ -400,7 +433,7 @@ class ServiceAccountTokensView(APIView):
         account = _managed(who, account_id)
         team = account.service_team
         assert team is not None
-        asked = read(ScopedSerializer, request)
+        asked = parse_body(request, ScopedSerializer)
         scopes, expires_at = narrowed(who, asked)
 
         def make() -> Response:
@@ -409,7 +442,7 @@ class ServiceAccountTokensView(APIView):
             )
             return issued(*made)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 def _joined(row: Membership) -> Response:
@@ -417,13 +450,13 @@ def _joined(row: Membership) -> Response:
 
 
 def _seen(who: Principal, team_id: str) -> Any:
-    """A team that they belong to, or manage."""
+    """Return a team that the caller belongs to or manages."""
     permission = Permission.MANAGE_TEAMS if Permission.MANAGE_TEAMS in who.platform else Permission.VIEW
     return team_for(who, permission, team_id)
 
 
 def _consenting(who: Principal) -> User:
-    """The user, if they ask themselves or by a token that may manage memberships."""
+    """Return the user of a session, or of a token that may manage memberships."""
     if who.scopes is not None and Scope.ADMIN not in who.scopes:
         raise Forbidden(
             "scope_missing",

@@ -1,39 +1,21 @@
 """/jobs/{id}/logs. Metrics are in metrics.py, events in events.py."""
 
-from typing import Any
-
-from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
-from rest_framework import serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.access import principal
 from athanor.api.parameters import LARGEST_32, WholeNumber
-from athanor.api.v1.shapes import PROBLEMS
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.telemetry import LOG_PAGE, OutputSerializer
 from athanor.backends.base import BackendUnavailable
-from athanor.core.errors import Invalid, NotFound, Unavailable
+from athanor.core.errors import Invalid, Unavailable
 from athanor.dispatch import output
 from athanor.jobs import selectors
-from athanor.jobs.models import Attempt
 from athanor.telemetry import logs
 
 LARGEST_PAGE = 1000
-
-
-class LogLineSerializer(serializers.Serializer[Any]):
-    """A line of a job's log."""
-
-    cursor = serializers.IntegerField(
-        help_text="Position in the job's log, ascending. Send it as `after` to read what follows."
-    )
-    time = serializers.DateTimeField(help_text="Time of the line, ISO 8601 in UTC.")
-    attempt = serializers.IntegerField(help_text="Number of the attempt.")
-    rank = serializers.IntegerField(help_text="Rank of the process that wrote the line; -1 is the agent of a node.")
-    stream = serializers.CharField(help_text="`stdout`, `stderr` or `agent`.")
-    text = serializers.CharField(allow_blank=True, help_text="The line, without its end.")
-
-
 AFTER = WholeNumber("after", "Only lines after this position.", lowest=-1, default=-1)
 TAIL = WholeNumber("tail", "Only the last lines, at most this many.", lowest=1, highest=LARGEST_PAGE)
 LIMIT = WholeNumber("limit", "Most lines of a page.", lowest=1, highest=LARGEST_PAGE, default=500)
@@ -42,6 +24,8 @@ RANK = WholeNumber("rank", "Only lines of this rank; -1 is the agent of a node."
 
 
 class LogsView(APIView):
+    """Requests to `/jobs/{job_id}/logs`."""
+
     @extend_schema(
         operation_id="jobs_logs",
         parameters=[
@@ -53,15 +37,7 @@ class LogsView(APIView):
             LIMIT.documented,
         ],
         responses={
-            200: inline_serializer(
-                "LogPage",
-                {
-                    "items": LogLineSerializer(many=True, help_text="Lines in order."),
-                    "next_after": serializers.IntegerField(
-                        help_text="Position up to which the log was searched. Send it as `after` for the next page."
-                    ),
-                },
-            ),
+            200: LOG_PAGE,
             **PROBLEMS,
         },
     )
@@ -95,14 +71,9 @@ class LogsView(APIView):
         return Response({"items": items, "next_after": page.next_after})
 
 
-class OutputSerializer(serializers.Serializer[Any]):
-    """A part of an attempt's output, as its cluster recorded it."""
-
-    text = serializers.CharField(allow_blank=True, help_text="The output from the cursor on. May be empty.")
-    cursor = serializers.CharField(allow_blank=True, help_text="Send it as `cursor` to read what follows.")
-
-
 class OutputView(APIView):
+    """Requests to `/jobs/{job_id}/attempts/{attempt_number}/output`."""
+
     @extend_schema(
         operation_id="jobs_attempt_output",
         parameters=[
@@ -118,9 +89,7 @@ class OutputView(APIView):
         Asks the cluster now for the output that it recorded of the attempt. It shows why an attempt did not start,
         when its agent could not report that. The log of the run is at `/jobs/{job_id}/logs`."""
         job = selectors.job_of(principal(request), job_id)
-        attempt = Attempt.objects.select_related("job__pool__cluster").filter(job=job, number=attempt_number).first()
-        if attempt is None:
-            raise NotFound("attempt", str(attempt_number))
+        attempt = selectors.attempt_of(job, attempt_number)
         try:
             part = output.read(attempt, request.query_params.get("cursor") or None)
         except BackendUnavailable as error:

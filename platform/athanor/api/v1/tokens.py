@@ -1,4 +1,4 @@
-"""/tokens: of the caller, for pipelines and the command line; and what service accounts' tokens share with them."""
+"""/tokens: the caller's tokens for pipelines and the command line; parts of those of service accounts."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -14,116 +13,30 @@ from rest_framework.views import APIView
 from athanor.accounts import services
 from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope, includes
-from athanor.accounts.selectors import Principal, tokens_of
+from athanor.accounts.selectors import Principal, token_of, tokens_of
 from athanor.api.access import principal, team_named
-from athanor.api.bodies import RequestSerializer, read
-from athanor.api.idempotency import IDEMPOTENT, once
-from athanor.api.pagination import PAGED, listed, page, serialize_many
-from athanor.api.v1.shapes import PROBLEMS, page_of
-from athanor.core.errors import FieldProblem, Forbidden, Invalid, NotFound
-
-LONGEST_OVERLAP_SECONDS = 7 * 86_400
-DEFAULT_OVERLAP_SECONDS = 3600
-
-
-class TokenSerializer(serializers.Serializer[Any]):
-    """Metadata of a token."""
-
-    id = serializers.CharField()
-    name = serializers.CharField(help_text="Name that its owner gave it.")
-    prefix = serializers.CharField(help_text="First 12 characters of the token, to recognise it.")
-    team = serializers.CharField(source="team.name", help_text="Name of the team that the token is for.")
-    scopes = serializers.ListField(
-        child=serializers.ChoiceField(choices=[scope.value for scope in Scope]),
-        help_text=(
-            "What the token may do, within its user's roles. `platform` is deprecated and stands for all "
-            "scopes that begin with `platform:`."
-        ),
-    )
-    created_at = serializers.DateTimeField()
-    expires_at = serializers.DateTimeField(
-        allow_null=True, help_text="Time from which it no longer works, ISO 8601 in UTC. Null: it does not expire."
-    )
-    last_used_at = serializers.DateTimeField(
-        allow_null=True,
-        help_text=(
-            "Time of a recent use, ISO 8601 in UTC; it is not updated by every request. Null if it was never used."
-        ),
-    )
-    revoked_at = serializers.DateTimeField(
-        allow_null=True, help_text="Time at which it was revoked, ISO 8601 in UTC. Null if it was not."
-    )
-    parent = serializers.CharField(  # type: ignore[assignment] # a field, which DRF takes off the class
-        source="parent_id",
-        allow_null=True,
-        help_text=(
-            "Id of the token that created this one; revoking it revokes this one too. Null if a person created it."
-        ),
-    )
-
-
-class NewTokenSerializer(TokenSerializer):
-    """A new token with its metadata."""
-
-    token = serializers.CharField(help_text="The token. It is shown only here.")
-
-
-class ScopedSerializer(RequestSerializer):
-    """A token to create."""
-
-    name = serializers.CharField(max_length=100, help_text="Name by which to recognise the token.")
-    expires_in_days = serializers.IntegerField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=3650,
-        help_text=(
-            "Lifetime in days, at most ATHANOR_TOKEN_MAX_DAYS (365 unless it is configured). Without it, "
-            "or null, the longest lifetime."
-        ),
-    )
-    scopes = serializers.ListField(
-        child=serializers.ChoiceField(choices=[scope.value for scope in Scope]),
-        required=False,
-        allow_empty=False,
-        help_text=(
-            "What the token may do. Without it: `read`, `submit`, `artifacts` and `admin`. A token may "
-            "request only scopes that it has."
-        ),
-    )
-
-
-class RevokedSerializer(serializers.Serializer[Any]):
-    """Result of revoking tokens."""
-
-    revoked = serializers.IntegerField(min_value=0, help_text="Number of revoked tokens that were valid.")
-
-
-class TokenRequestSerializer(ScopedSerializer):
-    """A token to create for one team."""
-
-    team = serializers.CharField(
-        required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
-    )
-
-
-class TokenRotationSerializer(RequestSerializer):
-    """How long the old token continues to work."""
-
-    overlap_seconds = serializers.IntegerField(
-        default=DEFAULT_OVERLAP_SECONDS,
-        min_value=0,
-        max_value=LONGEST_OVERLAP_SECONDS,
-        help_text="Seconds for which the old token continues to work.",
-    )
+from athanor.api.bodies import parse_body
+from athanor.api.idempotency import IDEMPOTENT, run_idempotently
+from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
+from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.tokens import (
+    NewTokenSerializer,
+    RevokedSerializer,
+    TokenRequestSerializer,
+    TokenRotationSerializer,
+    TokenSerializer,
+)
+from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
 class TokensView(APIView):
+    """Requests to `/tokens`."""
+
     @extend_schema(
         operation_id="tokens_list",
-        parameters=PAGED,
+        parameters=PAGE_PARAMETERS,
         responses={
-            200: page_of("TokenPage", TokenSerializer),
+            200: page_serializer("TokenPage", TokenSerializer),
             **PROBLEMS,
         },
     )
@@ -132,8 +45,8 @@ class TokensView(APIView):
 
         Returns the metadata of your tokens, newest first, including expired and revoked ones; a token sees those for
         its own team. The token itself is shown only when it is created."""
-        rows, next_cursor = page(request, tokens_of(principal(request)))
-        return Response(listed(serialize_many(TokenSerializer, rows), next_cursor))
+        rows, next_cursor = paginate(request, tokens_of(principal(request)))
+        return paginated_response(serialize_many(TokenSerializer, rows), next_cursor)
 
     @extend_schema(
         operation_id="tokens_create",
@@ -146,7 +59,7 @@ class TokensView(APIView):
 
         Creates a bearer token for one team. The token is in the response and is not shown again. A request by a
         token gets at most that token's scopes and lifetime, and the new token is revoked with it."""
-        asked = read(TokenRequestSerializer, request)
+        asked = parse_body(request, TokenRequestSerializer)
         who = principal(request)
         team = team_named(who, Permission.VIEW, asked.get("team"))
         scopes, expires_at = narrowed(who, asked)
@@ -157,10 +70,12 @@ class TokensView(APIView):
             )
             return issued(*made)
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 class TokensRevokeAllView(APIView):
+    """Requests to `/tokens:revoke-all`."""
+
     @extend_schema(
         operation_id="tokens_revoke_all",
         request=None,
@@ -175,6 +90,8 @@ class TokensRevokeAllView(APIView):
 
 
 class TokenView(APIView):
+    """Requests to `/tokens/{token_id}`."""
+
     @extend_schema(operation_id="tokens_revoke", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, token_id: str) -> Response:
         """Revoke a token.
@@ -187,6 +104,8 @@ class TokenView(APIView):
 
 
 class TokenRotateView(APIView):
+    """Requests to `/tokens/{token_id}:rotate`."""
+
     @extend_schema(
         operation_id="tokens_rotate",
         parameters=IDEMPOTENT,
@@ -201,19 +120,17 @@ class TokenRotateView(APIView):
         length. A token may rotate itself and what it created, and the successor expires when the old one would have."""
         who = principal(request)
         row = own_token(who, token_id)
-        overlap = read(TokenRotationSerializer, request)["overlap_seconds"]
+        overlap = parse_body(request, TokenRotationSerializer)["overlap_seconds"]
 
         def make() -> Response:
             return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
 
-        return once(request, make)
+        return run_idempotently(request, make)
 
 
 def own_token(who: Principal, token_id: str) -> ApiToken:
-    """One of the caller's own. A token reaches only itself and those that can do no more than it can."""
-    row = tokens_of(who).filter(pk=token_id).first()
-    if row is None:
-        raise NotFound("token", token_id)
+    """Return a token of the caller. Raises Forbidden if the caller uses a token that can do less."""
+    row = token_of(who, token_id)
     if row.id != who.token_id:
         _refuse_wider(who, [Scope(scope) for scope in row.scopes])
     return row
@@ -235,6 +152,7 @@ def narrowed(who: Principal, asked: dict[str, Any]) -> tuple[list[Scope], dateti
 
 
 def issued(row: ApiToken, token: str) -> Response:
+    """Return the response that contains a new token."""
     return Response({**TokenSerializer(row).data, "token": token}, status=201)
 
 

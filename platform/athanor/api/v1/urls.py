@@ -1,3 +1,5 @@
+"""Addresses of the REST API."""
+
 from django.urls import path, register_converter
 
 from athanor.api.v1 import (
@@ -16,6 +18,7 @@ from athanor.api.v1 import (
     jobs,
     metrics,
     operations,
+    plan,
     prices,
     profiles,
     projects,
@@ -33,19 +36,21 @@ from athanor.api.v1 import (
 
 
 class PublicId:
-    """An id such as job_01J...; it leaves `:action` behind it alone."""
+    """An id such as job_01J..., without the `:action` that may follow it."""
 
     regex = r"[A-Za-z0-9_]{1,60}"
 
     def to_python(self, value: str) -> str:
+        """Return the id as it is."""
         return value
 
     def to_url(self, value: str) -> str:
+        """Return the id as it is."""
         return value
 
 
 class Name(PublicId):
-    """A name that others give: of a node, of a pool."""
+    """A name of a node or a pool."""
 
     regex = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 
@@ -132,7 +137,7 @@ urlpatterns = [
     path("projects", projects.ProjectsView.as_view()),
     path("projects/<id:project_id>", projects.ProjectView.as_view()),
     path("jobs", jobs.JobsView.as_view()),
-    path("jobs:plan", jobs.PlanView.as_view()),
+    path("jobs:plan", plan.PlanView.as_view()),
     path("jobs:cancel", bulk.BulkCancelView.as_view()),
     path("jobs:pause", bulk.BulkPauseView.as_view()),
     path("jobs:resume", bulk.BulkResumeView.as_view()),

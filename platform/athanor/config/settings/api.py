@@ -32,6 +32,7 @@ SPECTACULAR_SETTINGS = {
     "TAGS": TAGS,
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
+        "athanor.api.schema.describe_responses",
         "athanor.api.schema.add_examples",
     ],
     "VERSION": "1.0.0",

@@ -1,107 +1,26 @@
-"""The shapes of jobs on the wire."""
+"""Serializers of jobs, their attempts, events and progress."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiResponse, extend_schema_field, inline_serializer
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from athanor.api.bodies import RequestSerializer
+from athanor.api.v1.serializers.common import (
+    FieldProblemSerializer,
+    NamedSerializer,
+    ReasonSerializer,
+    enum_values,
+    page_serializer,
+)
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import explain
+from athanor.jobs.selectors import attempts_of
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.telemetry.models import Progress
 from trainer.contract.optimisation import step_sizes
-
-
-def _values(members: Any) -> list[str]:
-    return [member.value for member in members]
-
-
-def page_of(name: str, item: type[serializers.Serializer[Any]]) -> Any:
-    """Return the serializer of one page of a list (`api.pagination.listed`). `name` is its OpenAPI component."""
-    fields = {
-        "items": item(many=True, help_text="Objects of this page."),
-        "next_cursor": serializers.CharField(
-            allow_null=True, help_text="Send it as `cursor` for the next page. Null on the last page."
-        ),
-    }
-    return inline_serializer(name, fields)
-
-
-class NamedSerializer(serializers.Serializer[Any]):
-    """A reference to an object."""
-
-    id = serializers.CharField(help_text="Identifier of the object. It never changes.")
-    name = serializers.CharField(help_text="Name of the object, for people.")
-
-
-class ReasonSerializer(serializers.Serializer[Any]):
-    """Why a job waits or why a job or attempt ended."""
-
-    code = serializers.CharField(
-        help_text="Stable code of the reason, such as `waiting_for_capacity` or `out_of_memory`."
-    )
-    message = serializers.CharField(help_text="The reason in words, with details of this case.")
-    remedy = serializers.CharField(help_text="What to do about it.")
-    blame = serializers.CharField(
-        help_text="Where the cause lies: `user`, `platform`, `infrastructure`, `preemptor` or `nobody`."
-    )
-
-
-class FieldProblemSerializer(serializers.Serializer[Any]):
-    """What is wrong with one field of a request."""
-
-    pointer = serializers.CharField(
-        help_text=(
-            "JSON pointer to the field of the request, `/` for the request itself. A query parameter or "
-            "header is named `/NAME`."
-        )
-    )
-    code = serializers.CharField(help_text="Stable code of the problem.")
-    detail = serializers.CharField(help_text="What is wrong, for people.")
-
-
-class ProblemSerializer(serializers.Serializer[Any]):
-    """An error: a problem document of RFC 9457."""
-
-    type = serializers.CharField(help_text="URN of the kind of error, `urn:athanor:error:` followed by the code.")
-    title = serializers.CharField(help_text="Short name of the kind of error.")
-    status = serializers.IntegerField(help_text="HTTP status of the response.")
-    code = serializers.CharField(help_text="Stable code of the error, for programs.")
-    detail = serializers.CharField(help_text="What is wrong in this case, for people.")
-    remedy = serializers.CharField(required=False, help_text="What to do about it. Absent if nothing is known to help.")
-    request_id = serializers.CharField(help_text="Id of the request. Logs and the audit trail have it too.")
-    errors = FieldProblemSerializer(  # type: ignore[assignment] # a field, which DRF takes off the class
-        many=True,
-        required=False,
-        help_text="Each problem of the request, with its field. Absent if the error is about no field.",
-    )
-
-
-def _problem(description: str) -> OpenApiResponse:
-    return OpenApiResponse(ProblemSerializer, description=description)
-
-
-# Responses that any operation may have besides its own.
-PROBLEMS: dict[Any, Any] = {
-    (status, "application/problem+json"): _problem(description)
-    for status, description in {
-        400: "The body is not what its Content-Type says.",
-        401: "There is no valid token or session.",
-        403: "Your role or your token's scopes do not allow it.",
-        404: "It does not exist, or you may not see it.",
-        406: "The Accept header allows none of the media types of this operation.",
-        408: "The body did not arrive in time.",
-        409: "Its present state does not allow it, or the same request is in progress; see `detail`.",
-        412: "It has changed since you read it (If-Match).",
-        413: "The body is larger than the limit of this address.",
-        415: "A body of this Content-Type is not accepted.",
-        422: "The request is not valid; see `errors`.",
-        429: "Too many requests. Retry-After says when to try again.",
-        503: "A part of the platform is unavailable. Retry-After says when to try again.",
-    }.items()
-}
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
@@ -220,7 +139,7 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
     id = serializers.CharField()
     number = serializers.IntegerField(help_text="Number within the job, from 1.")
     status = serializers.ChoiceField(
-        choices=_values(AttemptStatus),
+        choices=enum_values(AttemptStatus),
         help_text=(
             "`prepared` before the cluster has it, `submitted` while the cluster starts it, `running`, or `ended`."
         ),
@@ -267,9 +186,11 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, attempt: Attempt) -> dict[str, str] | None:
+        """Return why the attempt ended, None while it has not."""
         return explain(attempt.reason, attempt.reason_detail, trains=attempt.job.resolved_spec["training"] is not None)
 
     def get_last_step(self, attempt: Attempt) -> int | None:
+        """Return the last step of the final report, None without one."""
         return attempt.end_report["last_step"] if attempt.end_report else None
 
 
@@ -283,7 +204,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
     labels = serializers.DictField(child=serializers.CharField(), help_text="Labels from the spec, by key.")
     priority = serializers.CharField(source="resolved_spec.priority", help_text="Priority class from the spec.")
     status = serializers.ChoiceField(
-        choices=_values(JobStatus),
+        choices=enum_values(JobStatus),
         help_text=(
             "`queued` waits for admission; `admitted`, `dispatching` and `starting` lead to `running`; "
             "`pausing` saves a checkpoint, after which the job is `paused`; `stopping` ends it. Final: "
@@ -292,11 +213,12 @@ class JobSummarySerializer(serializers.Serializer[Job]):
         ),
     )
     desired = serializers.ChoiceField(
-        choices=_values(Desired), help_text="What users last asked for: `run`, `pause` or `stop`. The status follows."
+        choices=enum_values(Desired),
+        help_text="What users last asked for: `run`, `pause` or `stop`. The status follows.",
     )
     reason = serializers.SerializerMethodField(help_text="Why the job waits or ended. Null if there is nothing to say.")
     health = serializers.ChoiceField(
-        choices=_values(Health),
+        choices=enum_values(Health),
         help_text=(
             "`ok`, or `unknown` when a running job has not reported for too long. The other values are "
             "not used at present."
@@ -333,17 +255,21 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, job: Job) -> dict[str, str] | None:
+        """Return why the job waits or ended, None without a reason."""
         return explain(job.reason, job.reason_detail, trains=job.resolved_spec["training"] is not None)
 
     def get_attempt_count(self, job: Job) -> int:
-        return len(job.attempts.all())
+        """Return the number of attempts."""
+        return len(attempts_of(job))
 
     @extend_schema_field(ProgressSerializer(allow_null=True))
     def get_progress(self, job: Job) -> dict[str, Any] | None:
-        return progress_of(job)
+        """Return the newest progress, None without one."""
+        return serialize_progress(job)
 
     @extend_schema_field(BeforeAfterSerializer(allow_null=True))
     def get_validation_loss(self, job: Job) -> dict[str, float] | None:
+        """Return the first and the newest validation loss, None until there are both."""
         progress = _progress(job)
         if progress is None or progress.validation_first is None or progress.validation_last is None:
             return None
@@ -351,6 +277,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
 
     @extend_schema_field(LinksSerializer)
     def get_links(self, job: Job) -> dict[str, str]:
+        """Return the paths of the job and of what belongs to it."""
         base = f"/api/v1/jobs/{job.id}"
         parts = ("events", "metrics", "logs", "checkpoints", "artifacts")
         return {"self": base, **{part: f"{base}/{part}" for part in parts}}
@@ -422,18 +349,18 @@ class WaitSerializer(serializers.Serializer[Any]):
     )
 
 
-def wait_of(job: Job) -> dict[str, Any] | None:
-    """What WaitSerializer describes; None for a job that does not wait, or that admission has not looked at."""
-    told = job.waiting
-    if job.status != JobStatus.QUEUED.value or not told:
+def serialize_wait(job: Job) -> dict[str, Any] | None:
+    """Return a job's wait as WaitSerializer describes it, None if it does not wait or no cycle has considered it."""
+    facts = job.waiting
+    if job.status != JobStatus.QUEUED.value or not facts:
         return None
-    blocker = told.get("blocker")
+    blocker = facts.get("blocker")
     return {
         "blocker": {"held_by": [], "own_jobs": [], **blocker} if blocker else None,
-        "unblocks": told.get("unblocks", ""),
-        "position": told.get("position") or None,
-        **{name: told.get(name) for name in ("of", "starts_in_seconds", "p50_seconds", "p90_seconds")},
-        **{name: _moment(told.get(name)) for name in ("at", "estimated_at")},
+        "unblocks": facts.get("unblocks", ""),
+        "position": facts.get("position") or None,
+        **{name: facts.get(name) for name in ("of", "starts_in_seconds", "p50_seconds", "p90_seconds")},
+        **{name: _moment(facts.get(name)) for name in ("at", "estimated_at")},
     }
 
 
@@ -461,10 +388,12 @@ class JobSerializer(JobSummarySerializer):
 
     @extend_schema_field(WaitSerializer(allow_null=True))
     def get_wait(self, job: Job) -> Any:
-        return wait_of(job)
+        """Return what admission last found about a waiting job."""
+        return serialize_wait(job)
 
     @extend_schema_field(TimingsSerializer)
     def get_timings(self, job: Job) -> dict[str, Any]:
+        """Return how long the parts of the run took, in seconds."""
         progress = _progress(job)
         measured = progress.timings if progress else {}
         return {
@@ -477,21 +406,28 @@ class JobSerializer(JobSummarySerializer):
         }
 
     def get_submission(self, job: Job) -> str | None:
-        texts = [attempt.submission_text for attempt in job.attempts.all() if attempt.submission_text]
+        """Return the script or manifest of the newest attempt that has one."""
+        texts = [attempt.submission_text for attempt in attempts_of(job) if attempt.submission_text]
         return texts[-1] if texts else None
 
 
-NO_ATTEMPTS = Attempt.objects.none()
-NO_ATTEMPTS._result_cache = []  # seen once for all: no look at the database, nor at whether one is needed
+JobPage = page_serializer("JobPage", JobSummarySerializer)
 
 
-def mark_as_new(job: Job) -> None:
-    """A job that was made just now has neither attempts nor progress: save the look for them."""
-    job._prefetched_objects_cache = {"attempts": NO_ATTEMPTS}  # type: ignore[attr-defined] # as prefetch_related fills it
-    job._meta.get_field("progress").set_cached_value(job, None)
+class ForkSerializer(RequestSerializer):
+    """How a fork differs from the original job."""
+
+    changes = serializers.DictField(
+        required=False,
+        allow_null=True,
+        help_text=(
+            "JSON merge patch (RFC 7396) on the spec as it was written. Without it, or null, the spec is unchanged."
+        ),
+    )
 
 
-def progress_of(job: Job) -> dict[str, Any] | None:
+def serialize_progress(job: Job) -> dict[str, Any] | None:
+    """Return the progress of a job, None without one or for a job that only prepares data."""
     progress = _progress(job)
     if progress is None:
         return None
@@ -500,11 +436,11 @@ def progress_of(job: Job) -> dict[str, Any] | None:
         return None
     length = training["sequence_length"]
     sizes = step_sizes(training["tokens_per_step"], length, training.get("batch_ramp"))
-    return progress_body(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)
+    return serialize_progress_values(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)
 
 
-def progress_body(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
-    """What ProgressSerializer describes."""
+def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
+    """Return progress as ProgressSerializer describes it."""
     step = max(progress.step, 0)
     step_seconds = progress.values.get("time/step_seconds")
     return {

@@ -53,6 +53,7 @@ class TeamSerializer(serializers.Serializer[Team]):
     created_at = serializers.DateTimeField()
 
     def to_representation(self, instance: Team) -> dict[str, Any]:
+        """Represent a team with the limits of its leaf of the quota tree."""
         leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
         shown = {name: getattr(instance, name) for name in ("id", "name", "created_at")}
         facts: Any = {**shown, **{name: getattr(leaf, name) for name in LIMITS}}  # read like a Team
@@ -81,6 +82,7 @@ class MemberSerializer(serializers.Serializer[Membership]):
     )
 
     def get_is_service_account(self, row: Membership) -> bool:
+        """Return whether the member is a service account."""
         return row.user.service_team_id is not None
 
 

@@ -1,27 +1,22 @@
-"""The shapes of clusters, their nodes and examinations on the wire."""
+"""Serializers of clusters, their pools, nodes and health checks."""
 
-from datetime import timedelta
 from typing import Any
 
-from django.db.models import Sum
-from django.utils import timezone
 from rest_framework import serializers
 
 from athanor.api.bodies import AmountField, RequestSerializer
 from athanor.api.pagination import serialize_many
-from athanor.api.v1.shapes import FieldProblemSerializer
+from athanor.api.v1.serializers.common import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
-from athanor.core import tenancy
+from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool
 from athanor.fleet import clusters
-from athanor.jobs.models import Attempt, Job
-from athanor.jobs.states import HOLDING
+from athanor.jobs.models import Attempt
+from athanor.jobs.selectors import slots_held
 
 CURRENCY = r"^[A-Z]{3}$"
 LARGEST = 2**31 - 1
 LARGEST_BYTES = 2**62
-LATELY = timedelta(hours=24)
 
 
 class PoolSerializer(serializers.Serializer[Any]):
@@ -314,6 +309,7 @@ class NodeSerializer(serializers.Serializer[Node]):
     )
 
     def get_recent_jobs_hit(self, node: Node) -> int:
+        """Return the number of jobs with a recent incident on the node."""
         found: int = self.context["hit"].get(node.pk, 0)
         return found
 
@@ -326,6 +322,7 @@ class ActedNodeSerializer(NodeSerializer):
     )
 
     def get_notice(self, node: Node) -> str:
+        """Return why the cluster did not follow, empty if it did or was not asked."""
         return str(self.context["notice"])
 
 
@@ -376,18 +373,17 @@ class ChangesSerializer(serializers.Serializer[Any]):
     )
 
 
-def pool_data(pools: list[Pool]) -> list[Any]:
-    with tenancy.unrestricted():  # sums over all teams, which tell of none
-        held = Job.objects.filter(pool__in=pools, status__in=[status.value for status in HOLDING]).values("pool_id")
-        used = {row["pool_id"]: row["slots"] for row in held.annotate(slots=Sum("slots")).order_by()}
+def serialize_pools(pools: list[Pool]) -> list[Any]:
+    """Return pools as PoolSerializer represents them, with the slots that jobs of all teams hold."""
+    used = slots_held(pools)
     for pool in pools:
         pool.slots_used = used.get(pool.id, 0)  # type: ignore[attr-defined] # for its serializer
     found: list[Any] = serialize_many(PoolSerializer, pools)
     return found
 
 
-def cluster_data(row: Cluster) -> dict[str, Any]:
-    """What everybody sees: a ClusterSerializer's."""
+def serialize_cluster(row: Cluster) -> dict[str, Any]:
+    """Return a cluster as ClusterSerializer represents it, which every user may see."""
     groups = selectors.node_groups(row)
     counts = {state.value: sum(group.nodes for group in groups if group.state == state.value) for state in NodeState}
     probe = services.latest_health_check(row)
@@ -397,7 +393,7 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
         "kind": row.kind,
         "enabled": row.enabled,
         "usable": probe.usable if probe else None,
-        "pools": pool_data(sorted(row.pools.all(), key=lambda pool: pool.name)),
+        "pools": serialize_pools(selectors.pools_of(row)),
         "nodes": {
             "total": sum(group.nodes for group in groups),
             **counts,
@@ -407,10 +403,11 @@ def cluster_data(row: Cluster) -> dict[str, Any]:
     }
 
 
-def full_cluster_data(row: Cluster, *, operates: bool) -> dict[str, Any]:
+def serialize_full_cluster(row: Cluster, *, operates: bool) -> dict[str, Any]:
+    """Return a cluster as FullClusterSerializer represents it, with its setup for an operator."""
     shown = FullClusterSerializer(
         {
-            **cluster_data(row),
+            **serialize_cluster(row),
             "created_at": row.created_at,
             "observed_at": row.observed_at,
             "setup": _setup(row) if operates else None,
@@ -419,18 +416,8 @@ def full_cluster_data(row: Cluster, *, operates: bool) -> dict[str, Any]:
     return dict(shown)
 
 
-def recent_hits(cluster: Cluster) -> dict[int, int]:
-    """How many jobs each node hit lately."""
-    rows = NodeIncident.objects.filter(node__cluster=cluster, time__gte=timezone.now() - LATELY).exclude(job_id="")
-    jobs: dict[int, set[str]] = {}
-    for node, job in rows.values_list("node_id", "job_id"):
-        jobs.setdefault(node, set()).add(job)
-    return {node: len(found) for node, found in jobs.items()}
-
-
 def _setup(row: Cluster) -> dict[str, Any]:
-    survey = Survey.objects.filter(cluster=row).first()
-    nodes = list(Node.objects.filter(cluster=row, listed=True))
+    survey = selectors.survey_of(row)
     return {
         "config": row.config,
         "config_problems": [vars(problem) for problem in clusters.config_problems(row)],
@@ -439,5 +426,5 @@ def _setup(row: Cluster) -> dict[str, Any]:
         "nodes_at": survey.nodes_at if survey else None,
         "nodes_problem": survey.problem if survey else "",
         "suspects": list(selectors.suspects(row)),
-        "proposed_pools": selectors.proposals(row, nodes),
+        "proposed_pools": selectors.proposals(row, selectors.listed_nodes(row)),
     }

@@ -1,0 +1,129 @@
+"""Serializers of checkpoints and artifacts, and of their downloads."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from athanor.api.v1.serializers.common import build_serializer
+from athanor.artifacts import manifests
+from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.core.errors import Conflict
+from trainer.contract.manifest import CheckpointManifest, Manifest
+
+
+class StoredFileSerializer(serializers.Serializer[Any]):
+    """A file of a checkpoint or artifact."""
+
+    path = serializers.CharField(help_text="Path of the file, relative, with forward slashes.")
+    size = serializers.IntegerField(help_text="Size of the decrypted file in bytes.")
+
+
+class StoredSerializer(serializers.Serializer[Any]):
+    """What checkpoints and artifacts have in common."""
+
+    id = serializers.CharField()
+    job = serializers.CharField(source="job_id", help_text="Id of the job.")
+    attempt = serializers.CharField(source="attempt_id", help_text="Id of the attempt that stored it.")
+    step = serializers.IntegerField(help_text="Optimizer step at which it was stored.")
+    size_bytes = serializers.IntegerField(
+        help_text="Size of the encrypted content in bytes, as it counts towards the storage limit."
+    )
+    files = serializers.SerializerMethodField(help_text="Its files. Empty unless `authentic`.")
+    authentic = serializers.SerializerMethodField(
+        help_text=(
+            "Whether the list of files is the one that the job registered. Content whose list is not "
+            "authentic cannot be downloaded."
+        )
+    )
+    metrics = serializers.DictField(
+        child=serializers.FloatField(), help_text="Values by name, as the job reported them with it."
+    )
+    created_at = serializers.DateTimeField()
+
+    @extend_schema_field(StoredFileSerializer(many=True))
+    def get_files(self, row: Checkpoint | Artifact) -> list[dict[str, Any]]:
+        """Return the files of the manifest, none if it is not authentic."""
+        manifest = self._manifest(row)
+        return [{"path": file.path, "size": file.size} for file in manifest.files] if manifest else []
+
+    def get_authentic(self, row: Checkpoint | Artifact) -> bool:
+        """Return whether the manifest is authentic."""
+        return self._manifest(row) is not None
+
+    def _manifest(self, row: Checkpoint | Artifact) -> Manifest | None:
+        """Return the row's manifest, None if it is not authentic. Each is verified once per response."""
+        context: Any = self.context  # the stubs know only that it can be read
+        known: dict[str, Manifest | None] = context.setdefault("manifests", {})
+        sealers = context.setdefault("sealers", {})
+        if row.pk not in known:
+            if row.job_id not in sealers:
+                sealers[row.job_id] = manifests.sealer_of(row.job)
+            try:
+                known[row.pk] = manifests.of_stored(row, sealers[row.job_id])
+            except Conflict:
+                known[row.pk] = None
+        return known[row.pk]
+
+
+class ArtifactSerializer(StoredSerializer):
+    """A model, log or profile that a job stored."""
+
+    kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
+    name = serializers.CharField(help_text="Name of the artifact.")
+
+
+class CheckpointSerializer(StoredSerializer):
+    """A state that a job stored to resume from."""
+
+    world_size = serializers.SerializerMethodField(help_text="Number of ranks that wrote it. Null unless `authentic`.")
+    generation = serializers.IntegerField(
+        help_text=(
+            "Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place."
+        )
+    )
+
+    def get_world_size(self, row: Checkpoint) -> int | None:
+        """Return the number of ranks that wrote the checkpoint, None if the manifest is not authentic."""
+        manifest = self._manifest(row)
+        return manifest.world_size if isinstance(manifest, CheckpointManifest) else None
+
+
+class PartSerializer(serializers.Serializer[Any]):
+    """An encrypted part of a file, one object of the object store."""
+
+    key = serializers.CharField(help_text="Key of the object. Decryption needs it as associated data.")
+    url = serializers.CharField(help_text="Presigned URL to download the encrypted part with GET until `expires_at`.")
+    size = serializers.IntegerField(help_text="Size of the encrypted part in bytes.")
+    sha256 = serializers.CharField(help_text="SHA-256 of the encrypted part, hexadecimal.")
+    plaintext_size = serializers.IntegerField(help_text="Size of the decrypted part in bytes.")
+
+
+class DownloadFileSerializer(StoredFileSerializer):
+    """A file with its encrypted parts."""
+
+    parts = PartSerializer(many=True, help_text="Parts of the file in order.")
+
+
+DOWNLOAD = {
+    "files": DownloadFileSerializer(many=True, help_text="Files with their encrypted parts."),
+    "manifest": serializers.DictField(
+        help_text="Paths, parts, sizes and digests, authenticated under the data key. Check it before you use `files`."
+    ),
+    "data_key": serializers.CharField(
+        help_text="Key that decrypts the parts: a Tink streaming AEAD keyset as JSON, in base64."
+    ),
+    "expires_at": serializers.DateTimeField(help_text="Time until which the URLs work, ISO 8601 in UTC."),
+}
+
+ARTIFACT_DOWNLOAD = build_serializer(
+    "ArtifactDownload",
+    "What is needed to download an artifact.",
+    {"artifact": ArtifactSerializer(help_text="The artifact."), **DOWNLOAD},
+)
+
+CHECKPOINT_DOWNLOAD = build_serializer(
+    "CheckpointDownload",
+    "What is needed to download a checkpoint.",
+    {"checkpoint": CheckpointSerializer(help_text="The checkpoint."), **DOWNLOAD},
+)

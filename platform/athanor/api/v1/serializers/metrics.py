@@ -1,0 +1,154 @@
+"""Serializers of metrics."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from athanor.api.bodies import RequestSerializer
+from athanor.api.v1.serializers.common import build_serializer
+from athanor.jobs.states import JobStatus
+from athanor.telemetry import curves
+
+LEAST_POINTS = 4
+MOST_POINTS = 5000
+MOST_JOBS = 100
+MOST_SERIES = 100
+
+
+class SeriesSerializer(serializers.Serializer[Any]):
+    """A series of a job's metrics: arrays of equal length."""
+
+    steps = serializers.ListField(child=serializers.IntegerField(), help_text="Steps, ascending.")
+    values = serializers.ListField(child=serializers.FloatField(), help_text="Value at each step.")
+    times = serializers.ListField(child=serializers.DateTimeField(), help_text="Time of each value, ISO 8601 in UTC.")
+
+
+class CurveSerializer(serializers.Serializer[Any]):
+    """A series of one of several jobs: arrays of equal length."""
+
+    steps = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Steps, ascending; with `draw=mean` the last step of each interval."
+    )
+    values = serializers.ListField(
+        child=serializers.FloatField(), help_text="Value at each step; with `draw=mean` the mean of each interval."
+    )
+    seconds = serializers.ListField(
+        child=serializers.FloatField(), help_text="Seconds since the job's `origin`, for each step."
+    )
+    lowest = serializers.ListField(
+        child=serializers.FloatField(),
+        required=False,
+        help_text="Lowest value of each interval. Only with `draw=mean`.",
+    )
+    highest = serializers.ListField(
+        child=serializers.FloatField(),
+        required=False,
+        help_text="Highest value of each interval. Only with `draw=mean`.",
+    )
+
+
+class JobCurvesSerializer(serializers.Serializer[Any]):
+    """The series of one job."""
+
+    id = serializers.CharField(help_text="Id of the job.")
+    name = serializers.CharField(help_text="Name of the job.")
+    status = serializers.ChoiceField(choices=[status.value for status in JobStatus], help_text="Status of the job.")
+    origin = serializers.DateTimeField(
+        help_text="Time of the job's first start; before that, of its submission. ISO 8601 in UTC."
+    )
+    series = serializers.DictField(
+        child=CurveSerializer(), help_text="Series by name. A series that the job does not have is absent."
+    )
+
+
+class JobFiltersSerializer(RequestSerializer):
+    """Conditions on jobs, combined with AND."""
+
+    status = serializers.ListField(
+        child=serializers.ChoiceField(choices=[status.value for status in JobStatus]),
+        required=False,
+        help_text="Jobs with one of these statuses.",
+    )
+    team = serializers.CharField(required=False, help_text="Jobs of the team with this name or id.")
+    project = serializers.CharField(required=False, help_text="Jobs of the project with this name.")
+    q = serializers.CharField(
+        required=False, help_text="Jobs with this in their name (ignoring case), or the job with this id."
+    )
+    labels = serializers.DictField(
+        child=serializers.CharField(), required=False, help_text="Jobs with all of these labels."
+    )
+    created_after = serializers.DateTimeField(required=False, help_text="Jobs submitted after this time, RFC 3339.")
+
+
+class QuerySerializer(RequestSerializer):
+    """Which series of which jobs, and how many points."""
+
+    jobs = serializers.ListField(
+        child=serializers.CharField(max_length=40),
+        required=False,
+        max_length=MOST_JOBS,
+        help_text="Ids of jobs. Give this or `filters`.",
+    )
+    filters = JobFiltersSerializer(required=False, help_text="Which jobs. Give this or `jobs`.")
+    limit = serializers.IntegerField(
+        min_value=1, max_value=MOST_JOBS, default=50, help_text="With `filters`: at most this many jobs, the newest."
+    )
+    series = serializers.ListField(
+        child=serializers.CharField(max_length=200),
+        min_length=1,
+        max_length=MOST_SERIES,
+        help_text="Names of series, such as `train/loss`.",
+    )
+    points = serializers.IntegerField(
+        min_value=LEAST_POINTS,
+        max_value=MOST_POINTS,
+        default=500,
+        help_text="Most points of each series; as many as the chart is wide in pixels are enough.",
+    )
+    from_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, default=0, help_text="First step.")
+    to_step = serializers.IntegerField(
+        min_value=0, max_value=curves.FAR, required=False, help_text="Last step. The newest without it."
+    )
+    attempt = serializers.IntegerField(
+        min_value=1,
+        max_value=2**31 - 1,
+        required=False,
+        help_text=(
+            "Number of an attempt: the series as that attempt reported them. Without it, later attempts "
+            "replace the steps that they repeat."
+        ),
+    )
+    draw = serializers.ChoiceField(
+        choices=["extremes", "mean"],
+        default="extremes",
+        help_text=(
+            "`extremes` returns real points and loses no spike; `mean` returns means with the lowest and "
+            "highest value of each interval."
+        ),
+    )
+
+
+METRICS = build_serializer(
+    "Metrics",
+    "Series of a job's metrics.",
+    {
+        "series": serializers.DictField(child=SeriesSerializer(), help_text="Series by name."),
+        "last_step": serializers.IntegerField(help_text="Last step of the returned series; -1 if there is none."),
+        "names": serializers.ListField(
+            child=serializers.CharField(), help_text="Names of all series that the job has."
+        ),
+    },
+)
+
+METRICS_ANSWER = build_serializer(
+    "MetricsAnswer",
+    "Series of several jobs.",
+    {
+        "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
+        "points": serializers.IntegerField(
+            help_text=(
+                "Most points of each series in this response: fewer than requested if there are very many series."
+            )
+        ),
+    },
+)

@@ -1,0 +1,193 @@
+"""Serializers of a plan: what a submission would do now."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rest_framework import serializers
+
+from athanor.api.v1.serializers.common import FieldProblemSerializer, ReasonSerializer, build_serializer
+from athanor.api.v1.serializers.jobs import BlockerSerializer
+from athanor.budgets.tariff import MICRO
+from athanor.core.errors import FieldProblem
+from athanor.jobs import services
+from athanor.jobs.reasons import explain
+from athanor.jobs.services import Request
+from athanor.scheduling.job_plan import BudgetEffect as Effect
+from athanor.scheduling.job_plan import Cost as PlannedCost
+from athanor.scheduling.job_plan import JobPlan
+from athanor.scheduling.what_if import StartEstimate
+from athanor.specs import fit
+
+Start = build_serializer(
+    "StartOutlook",
+    "When a job would start, and why not now.",
+    {
+        "starts_now": serializers.BooleanField(help_text="Whether the next admission cycle would start the job."),
+        "reason": ReasonSerializer(allow_null=True, help_text="Why it would wait. Null if it would start now."),
+        "unblocks": serializers.CharField(
+            help_text="What would let it start, as a sentence. Empty if it would start now."
+        ),
+        "blocker": BlockerSerializer(allow_null=True, help_text="What it would wait for. Null if it would start now."),
+        "position": serializers.IntegerField(help_text="Position among the jobs that wait for the pool, from 1."),
+        "starts_in_seconds": serializers.IntegerField(
+            allow_null=True,
+            help_text=(
+                "Seconds until its reservation at the latest. 0 if it would start now, null without a reservation."
+            ),
+        ),
+        "p50_seconds": serializers.IntegerField(
+            allow_null=True,
+            help_text=(
+                "Estimated seconds until it starts: half of such jobs start sooner. Null if this cannot be estimated."
+            ),
+        ),
+        "p90_seconds": serializers.IntegerField(
+            allow_null=True,
+            help_text=(
+                "Estimated seconds until it starts: nine of ten such jobs start sooner. Null if this cannot "
+                "be estimated."
+            ),
+        ),
+    },
+    help_text="When the job would start.",
+)
+Cost = build_serializer(
+    "CostAtTimeLimit",
+    "What a job would cost if it ran until its time limit.",
+    {
+        "amount": serializers.FloatField(
+            help_text="Cost if the job runs until its time limit, in `currency`, at the prices known now."
+        ),
+        "currency": serializers.CharField(help_text="Currency of the pool, ISO 4217."),
+    },
+    help_text="What the job would cost.",
+)
+BudgetEffect = build_serializer(
+    "BudgetEffect",
+    "What the start of a job would reserve of a budget.",
+    {
+        "name": serializers.CharField(help_text="Name of the budget."),
+        "unit": serializers.CharField(help_text="`slot-hours`, or the ISO 4217 code of a currency."),
+        "reserves": serializers.FloatField(help_text="What the start would reserve of the current period, in `unit`."),
+        "available": serializers.FloatField(
+            help_text="What is neither spent nor reserved in the current period, in `unit`."
+        ),
+        "hard": serializers.BooleanField(help_text="Whether the job cannot start without enough of it."),
+    },
+)
+Alternative = build_serializer(
+    "Alternative",
+    "A change of a spec with which the job might start sooner.",
+    {
+        "label": serializers.CharField(help_text="The change, in words."),
+        "changes": serializers.JSONField(help_text="The change as a JSON merge patch on the spec."),
+        "start": Start,
+        "cost": Cost,
+    },
+)
+PLAN: dict[str, Any] = {
+    "cost": Cost,
+    "start": Start,
+    "budgets": serializers.ListField(child=BudgetEffect, help_text="Budgets that the job would be charged to."),
+    "alternatives": serializers.ListField(
+        child=Alternative, help_text="Changes with which the job might start sooner. Empty if it would start now."
+    ),
+}
+Plan = build_serializer(
+    "Plan",
+    "What a submission would do now.",
+    {
+        "resolved_spec": serializers.JSONField(help_text="The spec with every default filled in."),
+        "warnings": FieldProblemSerializer(
+            many=True,
+            help_text=(
+                "What a submission would accept but is probably not intended, or what would refuse it at "
+                "present only, such as a full queue."
+            ),
+        ),
+        "estimate": build_serializer(
+            "Estimate",
+            "Size, memory and cost of a job, computed from its spec.",
+            {
+                "num_parameters": serializers.IntegerField(
+                    help_text="Parameters of the model. 0 for a job that only prepares data."
+                ),
+                "memory_bytes_per_process": serializers.IntegerField(
+                    help_text="Estimated memory of the fullest process, in bytes."
+                ),
+                "pool_memory_bytes_per_process": serializers.IntegerField(
+                    help_text="Memory of a node of the pool divided by the processes per node, in bytes."
+                ),
+                "processes": serializers.IntegerField(help_text="Number of training processes (ranks)."),
+                "slots": serializers.IntegerField(help_text="Slots of the whole pool."),
+                "tokens_total": serializers.IntegerField(
+                    help_text="Tokens that the run trains on. 0 for a job that only prepares data."
+                ),
+                "cost_currency": serializers.CharField(help_text="Currency of the pool, ISO 4217."),
+                "cost_at_time_limit": serializers.FloatField(
+                    help_text="Cost if the job runs until its time limit, in that currency."
+                ),
+            },
+            help_text="Size of the job, computed from the spec.",
+        ),
+        **PLAN,
+    },
+)
+
+
+def serialize_plan(request: Request, warnings: Sequence[FieldProblem], plan: JobPlan) -> dict[str, Any]:
+    """Return the plan of a submission in the form of the component Plan."""
+    need = fit.estimate(request.spec, services.pool_facts(request.pool))
+    cost = _serialize_cost(plan.cost)
+    return {
+        "resolved_spec": request.spec.model_dump(mode="json"),
+        "warnings": [vars(warning) for warning in warnings],
+        "estimate": {
+            **vars(need),
+            "slots": request.pool.slots,
+            "cost_currency": request.pool.currency,
+            "cost_at_time_limit": cost["amount"],
+        },
+        "cost": cost,
+        "start": _serialize_start(plan.start),
+        "budgets": [_serialize_budget(budget) for budget in plan.budgets],
+        "alternatives": [
+            {
+                "label": each.label,
+                "changes": each.changes,
+                "start": _serialize_start(each.start),
+                "cost": _serialize_cost(each.cost),
+            }
+            for each in plan.alternatives
+        ],
+    }
+
+
+def _serialize_cost(cost: PlannedCost) -> dict[str, Any]:
+    return {"amount": cost.amount / MICRO, "currency": cost.currency}
+
+
+def _serialize_budget(budget: Effect) -> dict[str, Any]:
+    in_slots = budget.unit == "slot-seconds"
+    scale = 3600 if in_slots else MICRO
+    return {
+        "name": budget.name,
+        "unit": "slot-hours" if in_slots else budget.unit,
+        "reserves": budget.reserves / scale,
+        "available": budget.available / scale,
+        "hard": budget.hard,
+    }
+
+
+def _serialize_start(start: StartEstimate) -> dict[str, Any]:
+    decision, facts = start.decision, start.facts
+    return {
+        "starts_now": decision.admitted,
+        "reason": explain(decision.reason.value, decision.detail) if decision.reason else None,
+        "unblocks": facts["unblocks"],
+        "blocker": facts["blocker"],
+        "position": facts["position"],
+        "starts_in_seconds": 0 if decision.admitted else facts["starts_in_seconds"],
+        "p50_seconds": start.forecast.p50_seconds,
+        "p90_seconds": start.forecast.p90_seconds,
+    }

@@ -1,0 +1,162 @@
+"""Plan a job that is not submitted yet: its start, cost and budgets, and changes with which it might start sooner."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.utils import timezone
+
+from athanor.budgets import reservations
+from athanor.clusters.models import Pool
+from athanor.clusters.selectors import enabled_pools
+from athanor.core import tenancy
+from athanor.core.errors import Invalid
+from athanor.jobs import services
+from athanor.jobs.models import Job
+from athanor.jobs.services import Request
+from athanor.quotas import limits, selectors
+from athanor.scheduling.what_if import StartEstimate, StartEstimator
+from athanor.specs.v1 import JobSpec
+
+MAX_OTHER_POOLS = 3
+MIN_TIME_LIMIT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a job that runs until its time limit, in millionths of the currency."""
+
+    amount: int
+    currency: str
+
+
+@dataclass(frozen=True)
+class BudgetEffect:
+    """What a start would reserve of a budget's current period, in slot-seconds or millionths of a currency."""
+
+    name: str
+    unit: str
+    reserves: int
+    available: int
+    hard: bool
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A changed spec. `changes` is the change as a JSON merge patch."""
+
+    label: str
+    changes: dict[str, Any]
+    spec: JobSpec
+    pool: Pool
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A variation of a spec with its own start estimate and cost."""
+
+    label: str
+    changes: dict[str, Any]
+    start: StartEstimate
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a submission would do now. `alternatives` is empty if the job would start now."""
+
+    start: StartEstimate
+    cost: Cost
+    budgets: list[BudgetEffect]
+    alternatives: list[Alternative]
+
+
+def plan_job(request: Request) -> JobPlan:
+    """Return the plan of a submission. Nothing is stored.
+
+    The jobs of all teams are considered; the plan contains only sums over those of other teams.
+    """
+    with tenancy.unrestricted():
+        estimator, job = StartEstimator(), services.draft(request)
+        start = estimator.estimate(job)
+        variations = [] if start.decision.admitted else [*_variations(request), *_later_start(request, start)]
+        return JobPlan(
+            start=start,
+            cost=_cost_of(job),
+            budgets=_budget_effects(start),
+            alternatives=[_alternative(each, request, estimator) for each in variations],
+        )
+
+
+def _alternative(variation: Variation, request: Request, estimator: StartEstimator) -> Alternative:
+    job = services.draft(replace(request, spec=variation.spec, pool=variation.pool))
+    return Alternative(variation.label, variation.changes, estimator.estimate(job), _cost_of(job))
+
+
+def _cost_of(job: Job) -> Cost:
+    return Cost(*reservations.cost_at_time_limit(job, job.not_before or timezone.now()))
+
+
+def _budget_effects(start: StartEstimate) -> list[BudgetEffect]:
+    costs = {budget: amount for found in start.quotes.costs.values() for budget, amount in found}
+    return [
+        BudgetEffect(budget.name, budget.unit, costs[budget.id], budget.available, budget.hard)
+        for budget in start.quotes.budgets
+        if budget.id in costs
+    ]
+
+
+def _variations(request: Request) -> Iterator[Variation]:
+    """Yield the spec with half the nodes, half the processes, half the time limit, and on other pools.
+
+    A variation that a submission would refuse is left out.
+    """
+    resources = request.spec.resources
+    if resources.nodes > 1:
+        half = resources.nodes // 2
+        yield from _changed_resources(request, f"{half} nodes instead of {resources.nodes}", request.pool, nodes=half)
+    if resources.processes_per_node > 1:
+        half = resources.processes_per_node // 2
+        label = f"{half} processes per node instead of {resources.processes_per_node}"
+        yield from _changed_resources(request, label, request.pool, processes_per_node=half)
+    shorter = request.spec.time_limit_seconds // 2
+    if shorter >= MIN_TIME_LIMIT_SECONDS:
+        changes = {"time_limit_seconds": shorter}
+        spec = request.spec.model_copy(update=changes)
+        yield from _if_allowed(request, Variation("half the time limit", changes, spec, request.pool))
+    found = 0
+    for pool in enabled_pools().exclude(pk=request.pool.pk):
+        cluster = pool.cluster.name
+        changed = _changed_resources(request, f"pool {pool}", pool, cluster=cluster, accelerator=pool.accelerator)
+        for variation in changed:
+            found += 1
+            yield variation
+        if found == MAX_OTHER_POOLS:
+            return
+
+
+def _later_start(request: Request, start: StartEstimate) -> Iterator[Variation]:
+    """Yield a start in the next period of the budget that blocks the job. Yield nothing for another blocker."""
+    blocker = start.decision.blocker
+    if blocker is None or blocker.kind != "budget":
+        return
+    begins = reservations.period_end(blocker.id, timezone.now())
+    schedule = request.spec.schedule.model_copy(update={"not_before": begins})
+    changes = {"schedule": {"not_before": begins.isoformat()}}
+    label = f"a start from {begins:%Y-%m-%d %H:%M} UTC, when budget {blocker.name} is filled again"
+    yield Variation(label, changes, request.spec.model_copy(update={"schedule": schedule}), request.pool)
+
+
+def _changed_resources(request: Request, label: str, pool: Pool, **resources: Any) -> Iterator[Variation]:
+    spec = request.spec.model_copy(update={"resources": request.spec.resources.model_copy(update=resources)})
+    yield from _if_allowed(request, Variation(label, {"resources": resources}, spec, pool))
+
+
+def _if_allowed(request: Request, variation: Variation) -> Iterator[Variation]:
+    """Yield the variation if it fits its pool and the limits of the team's quota nodes."""
+    try:
+        services.check_fits(variation.spec, variation.pool)
+        limits.check(selectors.path_of_team(request.team), variation.spec, variation.pool)
+    except Invalid:
+        return
+    yield variation
