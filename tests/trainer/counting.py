@@ -7,11 +7,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.equality import Case, built, my_batches, step_batch
-from trainer.activation import keep_as_told
 from trainer.contract import cost
-from trainer.dry_run import StateBytes, bytes_of
 from trainer.parallel import data
 from trainer.parallel.mesh import Mesh
+from trainer.standalone.dry_run import StateBytes, bytes_of
+from trainer.training.activation_checkpointing import keep_as_told
 
 
 class SentBytes(TorchDispatchMode):

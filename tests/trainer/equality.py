@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from tests.trainer.ranks import RankPool
-from trainer.contract.plan import micro_batch_size, plan_mesh
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.data.loader import RankShare
 from trainer.data.sampler import share
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel import data
+from trainer.parallel.full_tensors import gather_whole
 from trainer.parallel.mesh import Mesh, sum_over_ranks
-from trainer.parallel.spread import SpreadModel, spread_model
-from trainer.parallel.whole import gather_whole
+from trainer.parallel.parallelize import SpreadModel, spread_model
 
 VOCABULARY = 101  # no axis divides it
 SEQUENCES, LENGTH = 16, 32

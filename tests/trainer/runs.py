@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.worker_process import run_worker
+from trainer.client.local import LocalPlatform, LocalSettings
+from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import StoredFile
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
-from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment, FolderConnection
-from trainer.resilience.entry import run_worker
 
 _WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead"
 
@@ -162,9 +162,9 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
     """A worker whose gradients of the seventh step have a NaN on rank 0; stands in for `run_worker`."""
     import torch
 
-    from trainer import loop
     from trainer.data.batch import MicroBatch
-    from trainer.parallel.spread import SpreadModel
+    from trainer.parallel.parallelize import SpreadModel
+    from trainer.training import loop
 
     healthy, run_ahead, calls = SpreadModel._loss, loop.run_ahead, []
 
@@ -185,10 +185,10 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
 
 
 def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) -> tuple[RunConfig, DataKeys, dict]:
-    """What a platform would hand out for a tiny sealed data set: run, keys, and the objects in its store."""
+    """What a platform would hand out for a tiny encrypted data set: run, keys, and the objects in its store."""
     keys = DataKeys(job=new_keyset(), dataset=new_keyset())
     key = "datasets/dset_tiny/raw-000.part"
-    ciphertext, part = Sealer(keys.dataset).seal(tiny_text().encode(), key)
+    ciphertext, part = Encryptor(keys.dataset).encrypt(tiny_text().encode(), key)
     fields = {
         "job_id": "job_1",
         "attempt_id": "att_1",

@@ -12,7 +12,7 @@ import torch
 
 from tests.trainer.equality import Case, built, my_batches, step_batch
 from tests.trainer.ranks import RankPool
-from trainer.optim.schedule import learning_rate
+from trainer.optim.learning_rate import learning_rate
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh, sum_over_ranks

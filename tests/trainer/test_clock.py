@@ -8,13 +8,13 @@ import torch
 
 from tests.trainer.runs import run_alone, tiny_training
 from trainer.contract.run import EndClass
-from trainer.metrics import clock
-from trainer.metrics.clock import SLOW_STEPS, SkewWatch, StepClock
+from trainer.reporting import step_clock
+from trainer.reporting.step_clock import SLOW_STEPS, SkewWatch, StepClock
 
 
 def test_parts_are_the_times_between_laps(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 11.5, 12.0, 12.5, 13.25, 14.25])
-    monkeypatch.setattr(clock.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(step_clock.time, "monotonic", lambda: next(times))
     steps = StepClock(torch.device("cpu"))
     steps.begin()
     for name in ("forward", "backward", "forward"):

@@ -13,8 +13,8 @@ from tests.trainer.test_chat import conversations
 from trainer.contract.run import EndClass
 from trainer.data.batch import MicroBatch
 from trainer.data.shards import DatasetIndex
-from trainer.evaluation import HeldOut, chosen_words, held_out, told_apart
 from trainer.export.read import load_exported
+from trainer.training.evaluation import HeldOut, chosen_words, held_out, told_apart
 
 PROMPTS = {"every_steps": 10, "sequences": 8, "prompts": ["gold is", "the furnace keeps"], "sample_tokens": 12}
 

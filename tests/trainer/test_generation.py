@@ -12,7 +12,7 @@ from trainer.contract.models import ModelShape
 from trainer.models.decoder import Decoder, initialise
 from trainer.parallel.generation import generating
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.spread import SpreadModel
+from trainer.parallel.parallelize import SpreadModel
 
 PROMPTS = [[5, 17, 60], [1], [99, 3, 3, 42, 8, 70, 2]]
 NUM_TOKENS = 9

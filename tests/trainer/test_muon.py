@@ -13,9 +13,9 @@ from trainer.contract.optimisation import OptimizerSpec
 from trainer.contract.training import TrainingSpec
 from trainer.optim.orthogonal import orthogonalised
 from trainer.optim.step import ShardOptimizer
+from trainer.parallel.full_tensors import gather_whole
 from trainer.parallel.layout import placement
 from trainer.parallel.mesh import Mesh, sum_over_ranks
-from trainer.parallel.whole import gather_whole
 
 MUON = {"optimizer": {"name": "muon", "muon": {"learning_rate": 0.01}}}
 

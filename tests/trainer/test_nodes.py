@@ -11,8 +11,8 @@ import pytest
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
+from trainer.contract.node_rendezvous import Join, arrange, hops, spans, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.rendezvous import Join, arrange, hops, spans, stages_of_nodes
 from trainer.contract.run import ProcessLayout, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.providers import Provider
-from trainer.agent.notice import MOST, interruption_notice
+from trainer.agent.interruption import MOST, interruption_notice
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder, initialise
 from trainer.optim import adamw
-from trainer.optim.groups import Rule, check_patterns, moments_per_parameter, treatment
+from trainer.optim.param_groups import Rule, check_patterns, moments_per_parameter, treatment
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.layout import placement
 from trainer.parallel.mesh import Mesh

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.parallel.partial import attend_part, merge, part_gradients
+from trainer.parallel.attention_kernels import attend_part, merge, part_gradients
 
 BATCH, HEADS, KV_HEADS, LENGTH, SIZE = 2, 4, 2, 24, 8
 

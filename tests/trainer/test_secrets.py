@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from trainer.agent.logs import LogFollower
+from trainer.agent.worker_process import run_worker
 from trainer.contract.environment import secret_variable
 from trainer.contract.run import DataKeys, EndClass
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, HttpConnection
-from trainer.resilience.entry import run_worker
-from trainer.resilience.rendezvous import StoreAddress
-from trainer.spool import SpoolWriter
+from trainer.resilience.store_server import StoreAddress
 
 CANARY = "hf_CANARY-4f1d9c"
 
@@ -34,7 +34,7 @@ def test_a_worker_finds_them_in_its_variables(tmp_path: Path, monkeypatch: pytes
         seen.update({name: value for name, value in os.environ.items() if name.startswith("ATHANOR_JOB_SECRET_")})
         return EndClass.COMPLETED
 
-    monkeypatch.setattr("trainer.worker.work", work)
+    monkeypatch.setattr("trainer.training.worker.work", work)
     monkeypatch.setenv("ATHANOR_JOB_SECRET_HF_TOKEN", "before")  # so that it is gone after the test
     with pytest.raises(SystemExit) as ended:
         run_worker(assignment(tmp_path, **{"hf-token": CANARY}))

@@ -13,10 +13,10 @@ import torch
 
 from tests.trainer.runs import TINY, tiny_text
 from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import DatasetManifest
 from trainer.contract.optimisation import StepSizes
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import ShardCache
 from trainer.data.corpus import Corpus
@@ -26,8 +26,8 @@ from trainer.data.prepare import prepare
 from trainer.data.shards import DatasetIndex, file_names
 from trainer.data.source import Source, SourcePlace
 from trainer.errors import TrainerError
+from trainer.storage.encrypted import encrypt_file
 from trainer.storage.folder import FolderStorage
-from trainer.storage.sealed import put_sealed_path
 
 LENGTH = 32
 SHARD_BYTES = 4096
@@ -69,7 +69,7 @@ def stored(prepared: Path, tmp_path: Path) -> tuple[SourcePlace, CountingStorage
     """The data set in a store, and a folder of a node that holds all but its shards."""
     key, storage = new_keyset(), CountingStorage(tmp_path / "store")
     index = DatasetIndex.read(prepared)
-    files = [put_sealed_path(storage, Sealer(key), "d/", name, prepared / name) for name in file_names(index)]
+    files = [encrypt_file(storage, Encryptor(key), "d/", name, prepared / name) for name in file_names(index)]
     folder = tmp_path / "node"
     folder.mkdir()
     for name in file_names(index):

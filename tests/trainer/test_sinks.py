@@ -19,9 +19,9 @@ from tests.trainer.test_agent_process import agent
 from tests.trainer.test_standalone import ROOT, write_job
 from trainer.contract.run import EXIT_STATUS, EndClass, MetricPoint
 from trainer.contract.telemetry import MlflowSpec, TelemetrySpec
-from trainer.sinks import feed as feeding
-from trainer.sinks.event_files import EventFiles
-from trainer.sinks.feed import Feed
+from trainer.reporting.sinks import sink_queue as feeding
+from trainer.reporting.sinks.event_files import EventFiles
+from trainer.reporting.sinks.sink_queue import Feed
 
 
 def standalone(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

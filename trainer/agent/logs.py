@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 from trainer.contract.run import LogLine
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.forking import Forked
-from trainer.spool import SpoolWriter
 
 LONGEST_LINE = 8_192  # bytes; a longer line is cut into several
 SHORTEST_HIDDEN = 4  # characters: to mask what is shorter would only tear words apart

@@ -7,15 +7,15 @@ import shutil
 import threading
 from pathlib import Path
 
-from trainer.agent.generation import Generation
+from trainer.agent.worker_group import Generation
+from trainer.client.platform import AttemptOver, Platform
+from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest, RunConfig
-from trainer.contract.sealing import Sealer, authenticate
 from trainer.errors import TrainerError
-from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import traces_folder
 from trainer.storage.base import Storage
-from trainer.storage.sealed import put_sealed_path
+from trainer.storage.encrypted import encrypt_file
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,10 @@ class ProfileCourier:
     Errors are reported to the platform or the log and never affect the run.
     """
 
-    def __init__(self, run: RunConfig, sealer: Sealer, platform: Platform, storage: Storage, node_rank: int) -> None:
-        self._run, self._sealer, self._node_rank = run, sealer, node_rank
+    def __init__(
+        self, run: RunConfig, encryptor: Encryptor, platform: Platform, storage: Storage, node_rank: int
+    ) -> None:
+        self._run, self._encryptor, self._node_rank = run, encryptor, node_rank
         self._platform, self._storage = platform, storage
         self.generation: Generation | None = None  # the newest
         self._wanted: ProfileRequest | None = None
@@ -92,7 +94,7 @@ class ProfileCourier:
         files = []
         for match in sorted(found, key=lambda each: int(each[3])):
             packed = _packed(folder / match[0])
-            files.append(put_sealed_path(self._storage, self._sealer, prefix, packed.name, packed))
+            files.append(encrypt_file(self._storage, self._encryptor, prefix, packed.name, packed))
             packed.unlink()
         manifest = ProfileManifest(
             job_id=self._run.job_id,
@@ -103,7 +105,7 @@ class ProfileCourier:
             last_step=int(found[0][2]),
             files=files,
         )
-        self._platform.register_profile(authenticate(manifest, self._sealer))
+        self._platform.register_profile(authenticate(manifest, self._encryptor))
 
     def _report(self, request: ProfileRequest, problem: str) -> None:
         manifest = ProfileManifest(number=request.number, node_rank=self._node_rank, problem=problem[:2000])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 
+from trainer.client.platform import AttemptOver, Platform, SequenceGap
 from trainer.contract.run import Batch, EndClass
-from trainer.platform_client import AttemptOver, Platform, SequenceGap
-from trainer.sinks.feed import Feed
-from trainer.spool import KINDS
+from trainer.reporting.sinks.sink_queue import Feed
+from trainer.reporting.spool import KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -12,23 +12,25 @@ import httpx
 from trainer.agent.base_model import obtain_base
 from trainer.agent.cache import team_cache
 from trainer.agent.dataset import DatasetRoom
-from trainer.agent.generation import Generation, Outcome
+from trainer.agent.interruption import interruption_notice
 from trainer.agent.logs import LogFollower
-from trainer.agent.meeting import Meeting, NodeIdentity, farthest_neighbours, mapping
-from trainer.agent.notice import interruption_notice
 from trainer.agent.profiles import ProfileCourier
+from trainer.agent.rendezvous_client import Meeting, NodeIdentity, farthest_neighbours, mapping
 from trainer.agent.shipper import Shipper
+from trainer.agent.worker_group import Generation, Outcome
+from trainer.client.platform import AttemptOver, Platform
+from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointManifest
+from trainer.contract.node_rendezvous import Place
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import plan_mesh
-from trainer.contract.rendezvous import Place
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, check_manifest
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import SourcePlace
 from trainer.errors import TrainerError
-from trainer.platform_client import AttemptOver, Platform
+from trainer.reporting.sinks.choice import LocalSinks, feeds_of
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import RESTARTABLE, describe
 from trainer.resilience.forking import Forked
@@ -38,10 +40,8 @@ from trainer.resilience.memory import (
     remember_micro_batch,
     remembered_micro_batch,
 )
-from trainer.resilience.rendezvous import StoreAddress, start_store
-from trainer.sinks.choice import LocalSinks, feeds_of
-from trainer.spool import SpoolWriter
-from trainer.storage.kept import forget, forget_abandoned
+from trainer.resilience.store_server import StoreAddress, start_store
+from trainer.storage.cached import forget, forget_abandoned
 
 logger = logging.getLogger(__name__)
 
@@ -137,11 +137,11 @@ class Supervisor:
             self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
             self._upload.start()
         vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
-        self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node.index)
+        self._profiles = ProfileCourier(run, Encryptor(keys.job), self._platform, storage, self._place.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
             # A first attempt on the platform has nothing to remember: it does not wait for a store that is away.
-            largest = remembered_micro_batch(storage, Sealer(keys.job), run, vocab_size)
+            largest = remembered_micro_batch(storage, Encryptor(keys.job), run, vocab_size)
         while True:
             place = self._meet(run, vocab_size, outcome.message if outcome else "")
             if place is None or place.state == "over":
@@ -157,7 +157,7 @@ class Supervisor:
                 tried, smaller = halved_micro_batch(run, vocab_size, largest)
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
-                remember_micro_batch(storage, Sealer(keys.job), run, vocab_size, smaller)
+                remember_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
                 self._tell("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
                 if run.layout.nodes > 1:  # their agents learn of it when the next attempt begins
                     message = f"{outcome.message}; the next attempt takes micro-batches of {smaller} sequences"
@@ -191,7 +191,7 @@ class Supervisor:
         """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""
         before, now = self._resumed, run.resume
         if now is not None:
-            check_manifest(now, Sealer(keys.job), job_id=run.job_id)
+            check_manifest(now, Encryptor(keys.job), job_id=run.job_id)
         if before is not None and (now is None or now.created_at < before.created_at):
             named = f"that of step {now.step}" if now is not None else "none"
             raise TrainerError(
@@ -396,5 +396,5 @@ class Supervisor:
     def _put_end_marker(self, run: RunConfig, keys: DataKeys, end: AttemptEnd) -> None:
         _, storage = self._connection.connect(run)
         key = f"{run.prefix}attempts/{run.attempt_number}/end.json"
-        ciphertext, _ = Sealer(keys.job).seal(end.model_dump_json().encode(), key)
+        ciphertext, _ = Encryptor(keys.job).encrypt(end.model_dump_json().encode(), key)
         storage.put(key, ciphertext)

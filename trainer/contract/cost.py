@@ -7,8 +7,8 @@ over P ranks, N (P - 1) / P for a gather, a scatter of sums or an exchange, and 
 from dataclasses import dataclass
 from typing import assert_never
 
+from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_micro_batches
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
-from trainer.contract.plan import is_recomputed, micro_batch_size, num_micro_batches
 from trainer.contract.training import TrainingSpec
 
 LOGITS_CHUNK_BYTES = 512 * 2**20

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from trainer.contract.launch_plan import num_micro_batches
 from trainer.contract.optimisation import StepSizes
-from trainer.contract.plan import num_micro_batches
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, stacked
 from trainer.data.packing import IGNORED, Rows

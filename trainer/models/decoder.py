@@ -67,7 +67,8 @@ class Head(nn.Module):
 
 
 class Block(nn.Module):
-    """`recompute` runs the layer so that less is kept for the backward pass (`trainer.activation`); None: all is.
+    """`recompute` runs the layer so that less is stored for the backward pass
+    (`trainer.training.activation_checkpointing`); None: everything is.
 
     `enter` and `leave` stand around what tensor parallelism spreads: the first brings whole sequences, the second
     adds the ranks' parts up.

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trainer.contract.cost import OFFLOADED_BUCKET_NUMBERS
 from trainer.contract.optimisation import OptimizerSpec
-from trainer.optim.member import Member
-from trainer.optim.residence import Residence, state_like
+from trainer.optim.sharded_param import Member
+from trainer.optim.state_offload import Residence, state_like
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _Treatment = tuple[float, float]  # factor of the rate, decay

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from trainer.contract.optimisation import MuonSpec
-from trainer.optim.exchange import Exchange
-from trainer.optim.member import Member
+from trainer.optim.gather_scatter import Exchange
 from trainer.optim.orthogonal import orthogonalised, working_dtype
-from trainer.optim.residence import Residence, state_like
+from trainer.optim.sharded_param import Member
+from trainer.optim.state_offload import Residence, state_like
 
 LARGEST_BATCH = 2**26
 """Maximum number of elements of matrices processed together; a larger single matrix is processed alone."""

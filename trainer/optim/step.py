@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.optim.adamw import AdamW
-from trainer.optim.groups import Rule, treatment
-from trainer.optim.member import Member
 from trainer.optim.muon import Muon
+from trainer.optim.param_groups import Rule, treatment
+from trainer.optim.sharded_param import Member
 from trainer.parallel.data import local_tensor
 from trainer.parallel.layout import Placement
 

@@ -20,9 +20,9 @@ from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_mask
 from trainer.models.decoder import Decoder
+from trainer.parallel.attention_kernels import attend_part, merge, part_gradients
 from trainer.parallel.collectives import exchange_rows
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.partial import attend_part, merge, part_gradients
 
 
 class ContextCut:

@@ -15,7 +15,7 @@ from torch import Tensor
 from trainer.models.cache import Cache, remembering, replaced
 from trainer.models.decoder import unchanged
 from trainer.parallel.mesh import sum_over, sum_over_ranks
-from trainer.parallel.spread import SpreadModel
+from trainer.parallel.parallelize import SpreadModel
 
 
 class Generation:

@@ -6,14 +6,15 @@ Passed through the fork server's pipe: no key is in any environment.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.client.http import PlatformClient
+from trainer.client.local import LocalPlatform, LocalSettings
+from trainer.client.platform import Platform
 from trainer.contract.run import RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.data.source import SourcePlace
-from trainer.local_platform import LocalPlatform, LocalSettings
-from trainer.platform_client import Platform, PlatformClient
-from trainer.resilience.rendezvous import StoreAddress
+from trainer.resilience.store_server import StoreAddress
 from trainer.storage.base import Storage
-from trainer.storage.kept import KeptStorage
+from trainer.storage.cached import KeptStorage
 from trainer.storage.presigned import PresignedStorage
 
 

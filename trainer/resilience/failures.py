@@ -8,8 +8,8 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trainer.contract.encryption import DecryptionError
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import SealError
 from trainer.errors import TrainerError
 
 RESTARTABLE = frozenset(
@@ -53,7 +53,7 @@ def describe(error: BaseException, rank: int) -> Failure:
     elif isinstance(error, MemoryError) or any(words in lowered for words in _OUT_OF_MEMORY_WORDS):
         end_class = EndClass.OUT_OF_MEMORY
         text = text.partition("\n")[0]
-    elif isinstance(error, SealError):
+    elif isinstance(error, DecryptionError):
         end_class = EndClass.STORAGE_ERROR
     elif isinstance(error, RuntimeError) and any(words in lowered for words in _PEER_WORDS):
         end_class, because_of_peer = EndClass.COLLECTIVE_TIMEOUT, True

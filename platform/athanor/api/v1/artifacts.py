@@ -70,12 +70,12 @@ class StoredSerializer(serializers.Serializer[Any]):
         """Return the row's manifest, None when it is not authentic. Each is verified once in an answer."""
         context: Any = self.context  # the stubs know only that it can be read
         known: dict[str, Manifest | None] = context.setdefault("manifests", {})
-        sealers = context.setdefault("sealers", {})
+        encryptors = context.setdefault("encryptors", {})
         if row.pk not in known:
-            if row.job_id not in sealers:
-                sealers[row.job_id] = manifests.sealer_of(row.job)
+            if row.job_id not in encryptors:
+                encryptors[row.job_id] = manifests.encryptor_of(row.job)
             try:
-                known[row.pk] = manifests.of_stored(row, sealers[row.job_id])
+                known[row.pk] = manifests.of_stored(row, encryptors[row.job_id])
             except Conflict:
                 known[row.pk] = None
         return known[row.pk]
@@ -203,7 +203,7 @@ class ArtifactDownloadView(APIView):
         """Get what is needed to download an artifact.
 
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
-        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
@@ -225,7 +225,7 @@ class CheckpointDownloadView(APIView):
         """Get what is needed to download a checkpoint.
 
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
-        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
         who = principal(request)
         row = selectors.checkpoint_of(who, checkpoint_id)

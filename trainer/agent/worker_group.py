@@ -7,12 +7,12 @@ from multiprocessing import connection
 from pathlib import Path
 
 from trainer.agent.logs import LogFollower
+from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.board import Board
-from trainer.resilience.entry import run_worker
 from trainer.resilience.failures import Failure, first_cause, killed, oom_kills, read_failures
 from trainer.resilience.forking import Forked, fork
+from trainer.resilience.shared_status import Board
 
 PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
 EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure

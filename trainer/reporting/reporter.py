@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from trainer.contract.run import MetricPoint, ProgressEvent
-from trainer.metrics.narration import Narrator
+from trainer.reporting.log_format import Narrator
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, HttpConnection
-from trainer.resilience.board import Board
-from trainer.spool import SpoolWriter
+from trainer.resilience.shared_status import Board
 
 _FLUSH_SECONDS = 0.5
 _SECONDS_BETWEEN_STEP_LINES = 5.0

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from trainer.resilience.lifelines import die_with_parent
+from trainer.resilience.parent_death import die_with_parent
 
 SERVER_PID = os.getpid()
 die_with_parent()
@@ -17,6 +17,6 @@ die_with_parent()
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 _begin = time.monotonic()
-for _name in ("torch", "torch._dynamo", "trainer.worker"):  # the optimizer imports dynamo on its first use
+for _name in ("torch", "torch._dynamo", "trainer.training.worker"):  # the optimizer imports dynamo on its first use
     importlib.import_module(_name)
 IMPORT_SECONDS = time.monotonic() - _begin

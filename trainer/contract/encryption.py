@@ -1,4 +1,4 @@
-"""Sealing of one stored object with Tink's streaming AEAD (AES256_GCM_HKDF_1MB).
+"""Encryption of one stored object with Tink's streaming AEAD (AES256_GCM_HKDF_1MB).
 
 The object's key in the store is the associated data, so a part that is moved, renamed or swapped does not open.
 Parts are bounded (`manifest.PART_PLAINTEXT_BYTES`), so a part is opened whole: nothing of a damaged or
@@ -25,19 +25,19 @@ AnyManifest = TypeVar("AnyManifest", bound=Manifest)
 MANIFEST_PURPOSE = b"athanor manifest\n"  # no key of an object begins like this
 
 
-class SealError(ValueError):
-    """A stored object is damaged, truncated, not where it belongs, or sealed with another key."""
+class DecryptionError(ValueError):
+    """A stored object is damaged, truncated, not where it belongs, or encrypted with another key."""
 
 
-class Sealer:
-    """Seals and opens parts with one data key. Safe to share between threads."""
+class Encryptor:
+    """Encrypt and decrypt parts with one data key. Safe to share between threads."""
 
     def __init__(self, keyset: str) -> None:
         """`keyset`: base64 of Tink's JSON form, as the platform hands it out."""
         handle = tink.json_proto_keyset_format.parse(base64.b64decode(keyset).decode(), secret_key_access.TOKEN)
         self._primitive = handle.primitive(streaming_aead.StreamingAead)
 
-    def seal(self, plaintext: bytes | memoryview, key: str) -> tuple[bytes, StoredPart]:
+    def encrypt(self, plaintext: bytes | memoryview, key: str) -> tuple[bytes, StoredPart]:
         sink = _Uncloseable()
         with self._primitive.new_encrypting_stream(sink, key.encode()) as stream:
             stream.write(bytes(plaintext))
@@ -50,24 +50,24 @@ class Sealer:
         )
         return ciphertext, part
 
-    def open(self, ciphertext: bytes, part: StoredPart) -> bytes:
-        """The plaintext of a part that a manifest names. Raises SealError on any difference."""
+    def decrypt(self, ciphertext: bytes, part: StoredPart) -> bytes:
+        """The plaintext of a part that a manifest names. Raises DecryptionError on any difference."""
         if len(ciphertext) != part.size:
-            raise SealError(f"{part.key}: {len(ciphertext)} bytes where the manifest says {part.size}")
+            raise DecryptionError(f"{part.key}: {len(ciphertext)} bytes where the manifest says {part.size}")
         if hashlib.sha256(ciphertext).hexdigest() != part.sha256:
-            raise SealError(f"{part.key}: digest differs from the manifest's")
-        plaintext = self.open_unlisted(ciphertext, part.key)
+            raise DecryptionError(f"{part.key}: digest differs from the manifest's")
+        plaintext = self.decrypt_unlisted(ciphertext, part.key)
         if len(plaintext) != part.plaintext_size:
-            raise SealError(f"{part.key}: plaintext size differs from the manifest's")
+            raise DecryptionError(f"{part.key}: plaintext size differs from the manifest's")
         return plaintext
 
-    def open_unlisted(self, ciphertext: bytes, key: str) -> bytes:
+    def decrypt_unlisted(self, ciphertext: bytes, key: str) -> bytes:
         """The plaintext of an object that no manifest names (a manifest itself, an end marker)."""
         try:
             with self._primitive.new_decrypting_stream(io.BytesIO(ciphertext), key.encode()) as stream:
                 return cast(bytes, stream.read())
         except tink.TinkError as error:
-            raise SealError(f"{key}: cannot be opened with this key ({error})") from error
+            raise DecryptionError(f"{key}: cannot be decrypted with this key ({error})") from error
 
     def tag(self, content: bytes) -> str:
         """Return a code over `content`, as text, that only a holder of the data key can make."""
@@ -85,21 +85,21 @@ class Sealer:
             return False
 
 
-def authenticate(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
+def authenticate(manifest: AnyManifest, encryptor: Encryptor) -> AnyManifest:
     """Return the manifest with its tag."""
-    return manifest.model_copy(update={"tag": sealer.tag(manifest.authenticated_bytes())})
+    return manifest.model_copy(update={"tag": encryptor.tag(manifest.authenticated_bytes())})
 
 
-def check_manifest(manifest: Manifest, sealer: Sealer, **expected: Any) -> None:
-    """Raise SealError unless the tag is right and the fields named in `expected` have these values."""
+def check_manifest(manifest: Manifest, encryptor: Encryptor, **expected: Any) -> None:
+    """Raise DecryptionError unless the tag is right and the fields named in `expected` have these values."""
     if not manifest.tag:
-        raise SealError(f"the {manifest.kind}'s manifest has no authentication tag")
-    if not sealer.is_tag(manifest.authenticated_bytes(), manifest.tag):
-        raise SealError(f"the {manifest.kind}'s manifest was changed, or is another job's")
+        raise DecryptionError(f"the {manifest.kind}'s manifest has no authentication tag")
+    if not encryptor.is_tag(manifest.authenticated_bytes(), manifest.tag):
+        raise DecryptionError(f"the {manifest.kind}'s manifest was changed, or is another job's")
     for name, value in expected.items():
         found = getattr(manifest, name)
         if found != value:
-            raise SealError(f"the {manifest.kind}'s manifest is of another {name}: {found!r}, not {value!r}")
+            raise DecryptionError(f"the {manifest.kind}'s manifest is of another {name}: {found!r}, not {value!r}")
 
 
 def new_keyset() -> str:

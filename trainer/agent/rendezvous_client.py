@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainer.client.platform import Platform
+from trainer.contract.node_rendezvous import Join, Place, hops, spans
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.rendezvous import Join, Place, hops, spans
-from trainer.platform_client import Platform
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The finished model: gathered from all ranks, written as files, sealed, stored and registered."""
+"""The finished model: gathered from all ranks, written as files, encrypted, stored and registered."""
 
 import json
 import shutil
@@ -12,11 +12,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from trainer.build import Session
+from trainer.contract.encryption import authenticate
 from trainer.contract.hugging_face import CONFIG_NAME, TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME, hugging_face_config
 from trainer.contract.manifest import ModelManifest
 from trainer.contract.models import ModelShape
-from trainer.contract.sealing import authenticate
 from trainer.data.chat import DEFAULT_TEMPLATE, template_of
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
@@ -24,8 +23,9 @@ from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_co
 from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_stack
 from trainer.models.lora import is_adapter, merged
-from trainer.parallel.whole import gather_whole
-from trainer.storage.sealed import put_sealed_path
+from trainer.parallel.full_tensors import gather_whole
+from trainer.storage.encrypted import encrypt_file
+from trainer.training.build import Session
 
 LARGEST_FILE_BYTES = 4 * 2**30
 BASE_FILES = (
@@ -174,7 +174,7 @@ def _store(session: Session, folder: Path) -> None:
     run = session.assignment.run
     prefix = f"{run.prefix}model/{run.attempt_number}-{session.assignment.generation}/"
     files = [
-        put_sealed_path(session.storage, session.sealer, prefix, path.name, path) for path in sorted(folder.iterdir())
+        encrypt_file(session.storage, session.encryptor, prefix, path.name, path) for path in sorted(folder.iterdir())
     ]
     shape, lora = session.training.model.resolve(), session.training.lora
     num_parameters = shape.num_parameters(session.index.vocab_size)
@@ -189,7 +189,7 @@ def _store(session: Session, folder: Path) -> None:
         created_at=datetime.now(UTC),
         files=files,
     )
-    session.platform.register_model(authenticate(manifest, session.sealer))
+    session.platform.register_model(authenticate(manifest, session.encryptor))
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
@@ -13,7 +14,7 @@ from trainer.contract.manifest import (
     ModelManifest,
     ProfileManifest,
 )
-from trainer.contract.rendezvous import Join, Place
+from trainer.contract.node_rendezvous import Join, Place
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -24,7 +25,6 @@ from trainer.contract.run import (
     HeartbeatReply,
     RunConfig,
 )
-from trainer.contract.sealing import Sealer, authenticate, new_keyset
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.storage.folder import FolderStorage
@@ -132,7 +132,7 @@ class LocalPlatform:
         if not found:
             return None
         key = f"checkpoints/{found[-1][1].name}/{MANIFEST_NAME}"
-        sealer = Sealer(self.keys().job)
-        plaintext = sealer.open_unlisted(self.storage.get(key), key)
+        encryptor = Encryptor(self.keys().job)
+        plaintext = encryptor.decrypt_unlisted(self.storage.get(key), key)
         # It was encrypted under its own address, which authenticates it; those of earlier versions have no tag.
-        return authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), sealer)
+        return authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), encryptor)

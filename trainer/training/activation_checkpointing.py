@@ -11,7 +11,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from trainer.contract.plan import is_recomputed
+from trainer.contract.launch_plan import is_recomputed
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 

@@ -17,14 +17,16 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from trainer.agent.base_model import obtain_base
 from trainer.agent.dataset import DatasetRoom
 from trainer.agent.shipper import Shipper
+from trainer.client.local import LocalPlatform, LocalSettings
+from trainer.contract.encryption import Encryptor
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, ProgressEvent, StopRequest
-from trainer.contract.sealing import Sealer
 from trainer.contract.training import ProcessLayout
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
-from trainer.local_platform import LocalPlatform, LocalSettings
+from trainer.reporting.sinks.choice import LocalSinks, feeds_of
+from trainer.reporting.sinks.sink_queue import Tell
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection
-from trainer.resilience.board import Board
 from trainer.resilience.failures import describe
 from trainer.resilience.memory import (
     halved_micro_batch,
@@ -32,12 +34,10 @@ from trainer.resilience.memory import (
     remember_micro_batch,
     remembered_micro_batch,
 )
-from trainer.resilience.rendezvous import STORE_TIMEOUT, StoreAddress
-from trainer.sinks.choice import LocalSinks, feeds_of
-from trainer.sinks.feed import Tell
-from trainer.spool import SpoolWriter
-from trainer.terminal import Terminal
-from trainer.worker import work
+from trainer.resilience.shared_status import Board
+from trainer.resilience.store_server import STORE_TIMEOUT, StoreAddress
+from trainer.standalone.terminal import Terminal
+from trainer.training.worker import work
 
 PREPARATION_TIMEOUT = timedelta(hours=12)
 DELIVERY_SECONDS = 60.0
@@ -114,7 +114,7 @@ def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str)
     tried, smaller = halved_micro_batch(run, vocab_size, assignment.largest_micro_batch)
     if smaller is None:
         return out_of_memory(message, tried)
-    remember_micro_batch(platform.storage, Sealer(assignment.job_key), run, vocab_size, smaller)
+    remember_micro_batch(platform.storage, Encryptor(assignment.job_key), run, vocab_size, smaller)
     return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
 
 
@@ -130,7 +130,7 @@ def _prepared(
     room = DatasetRoom(cache, run, keys, platform, platform.storage, lambda: False, base)
     room.obtain(files)
     vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
-    largest = remembered_micro_batch(platform.storage, Sealer(keys.job), run, vocab_size)
+    largest = remembered_micro_batch(platform.storage, Encryptor(keys.job), run, vocab_size)
     if place.rank == 0:
         store.set("prepared", f"{int(time.time()):x}")
     assignment = Assignment(

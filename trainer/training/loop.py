@@ -7,20 +7,20 @@ import time
 import torch
 from torch import Tensor
 
-from trainer.build import Session
 from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
-from trainer.cpu import collect_garbage, hold_garbage_collection
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
-from trainer.evaluation import Evaluated, evaluate
-from trainer.metrics.clock import SkewWatch, StepClock
-from trainer.metrics.profiling import StepProfiler
-from trainer.metrics.stats import StatsPipe, StepStats
-from trainer.metrics.throughput import model_flops_utilisation, peak_of
-from trainer.optim.schedule import learning_rate
+from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import sum_over, sum_over_ranks
+from trainer.reporting.profiling import StepProfiler
+from trainer.reporting.stats import StatsPipe, StepStats
+from trainer.reporting.step_clock import SkewWatch, StepClock
+from trainer.reporting.throughput import model_flops_utilisation, peak_of
+from trainer.training.build import Session
+from trainer.training.cpu import collect_garbage, hold_garbage_collection
+from trainer.training.evaluation import Evaluated, evaluate
 
 MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainer.activation import keep_as_told
 from trainer.checkpoint.reader import load
 from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
-from trainer.contract.plan import micro_batch_size, plan_mesh
+from trainer.client.platform import Platform
+from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer, check_manifest
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import CorruptShard
 from trainer.data.corpus import Corpus
@@ -20,21 +20,21 @@ from trainer.data.loader import Loader, RankShare, validation_batches
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import Source
 from trainer.errors import TrainerError
-from trainer.evaluation import HeldOut, Sampler, held_out, told_apart
 from trainer.export.read import StoredWeights
-from trainer.metrics.reporter import Reporter
 from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters, is_adapter
-from trainer.optim.groups import check_patterns
+from trainer.optim.param_groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import has_fused_products
-from trainer.parallel.spread import SpreadModel, spread_model
-from trainer.platform_client import Platform
-from trainer.precision import compute_as_told
+from trainer.parallel.parallelize import SpreadModel, spread_model
+from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
+from trainer.training.activation_checkpointing import keep_as_told
+from trainer.training.evaluation import HeldOut, Sampler, held_out, told_apart
+from trainer.training.precision import compute_as_told
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Session:
     reporter: Reporter
     platform: Platform
     storage: Storage
-    sealer: Sealer
+    encryptor: Encryptor
     index: DatasetIndex
     model: SpreadModel
     optimizer: ShardOptimizer
@@ -68,7 +68,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     """Collective: every rank builds alike. Raises TrainerError for a spec that these ranks cannot run."""
     run, training = assignment.run, assignment.training
     platform, storage = assignment.connection.connect(run)
-    sealer = Sealer(assignment.job_key)
+    encryptor = Encryptor(assignment.job_key)
     index = DatasetIndex.read(assignment.dataset_folder)
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
@@ -94,8 +94,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
-            check_manifest(run.resume, sealer, job_id=run.job_id)
-            load(run.resume, live_shards(model.weights, optimizer), model.weights, storage, sealer, corpus.fingerprint)
+            check_manifest(run.resume, encryptor, job_id=run.job_id)
+            load(
+                run.resume, live_shards(model.weights, optimizer), model.weights, storage, encryptor, corpus.fingerprint
+            )
             model.weights.publish()
     first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
@@ -105,7 +107,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
         reporter=reporter,
         platform=platform,
         storage=storage,
-        sealer=sealer,
+        encryptor=encryptor,
         index=index,
         model=model,
         optimizer=optimizer,

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from trainer.contract.run import Batch, EndClass
-from trainer.metrics.narration import Narrator
+from trainer.reporting.log_format import Narrator
 
 SECONDS_BETWEEN_STEPS = 1.0
 

@@ -3,13 +3,14 @@
 import random
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from pydantic import BaseModel
 
+from trainer.client.platform import AttemptOver, SequenceGap
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
-from trainer.contract.rendezvous import Join, Place
+from trainer.contract.node_rendezvous import Join, Place
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -27,33 +28,6 @@ from trainer.errors import TrainerError
 _ATTEMPT_OVER = {401, 403, 410}
 _LONGEST_PAUSE = 10.0
 _NOT_AUTHENTIC = "manifest_not_authentic"  # the problem's code: what is stored is not what was registered
-
-
-class AttemptOver(TrainerError):
-    """The platform no longer knows this attempt: its token was withdrawn. Stop immediately, report nothing."""
-
-
-class SequenceGap(Exception):
-    """The platform expects another batch of this writer than the one it was sent."""
-
-    def __init__(self, next_sequence: int) -> None:
-        super().__init__(f"the platform expects batch {next_sequence}")
-        self.next_sequence = next_sequence
-
-
-class Platform(Protocol):
-    """The interface of agent and workers to the platform; see `local_platform` for the one that needs no platform."""
-
-    def run(self) -> RunConfig: ...
-    def keys(self) -> DataKeys: ...
-    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply: ...
-    def rendezvous(self, join: Join) -> Place: ...
-    def deliver(self, kind: str, batch: Batch) -> BatchReply: ...
-    def register_checkpoint(self, manifest: CheckpointManifest) -> None: ...
-    def register_model(self, manifest: ModelManifest) -> None: ...
-    def register_dataset(self, manifest: DatasetManifest) -> None: ...
-    def register_profile(self, manifest: ProfileManifest) -> None: ...
-    def end(self, end: AttemptEnd) -> None: ...
 
 
 class PlatformClient:

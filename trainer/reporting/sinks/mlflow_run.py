@@ -46,7 +46,7 @@ class MlflowRun:
         from mlflow import MlflowClient  # noqa: PLC0415 - an extra, and slow to import
 
         if self._allowed is not None:
-            from trainer.sinks.guarded import guard_connections  # noqa: PLC0415 - urllib3 comes with the extra
+            from trainer.reporting.sinks.guarded import guard_connections  # noqa: PLC0415 - urllib3 comes with the extra
 
             check(self._spec.tracking_uri, self._allowed)
             guard_connections(self._allowed)

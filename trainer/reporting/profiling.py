@@ -6,7 +6,7 @@ import sys
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from trainer.metrics.stats import StepStats
+from trainer.reporting.stats import StepStats
 from trainer.resilience.assignment import Assignment, traces_folder
 
 

@@ -8,16 +8,16 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract.cost import RankCost
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.optimisation import CompressionSpec
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError
-from trainer.optim.groups import moments_per_parameter, treatment
+from trainer.optim.param_groups import moments_per_parameter, treatment
 from trainer.parallel.data import local_tensor
 from trainer.parallel.mesh import Mesh, leave
-from trainer.parallel.spread import SpreadModel, spread_model
+from trainer.parallel.parallelize import SpreadModel, spread_model
 
 
 @dataclass(frozen=True)

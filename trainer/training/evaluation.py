@@ -15,7 +15,7 @@ from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
 from trainer.parallel.generation import generating
 from trainer.parallel.mesh import sum_over_ranks
-from trainer.parallel.spread import SpreadModel
+from trainer.parallel.parallelize import SpreadModel
 from trainer.resilience.assignment import Assignment
 
 VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together

@@ -7,9 +7,9 @@ from pathlib import Path
 from trainer.contract.addresses import Allowed
 from trainer.contract.run import DataKeys, RunConfig
 from trainer.contract.telemetry import MLFLOW_SECRETS
-from trainer.sinks.event_files import EventFiles
-from trainer.sinks.feed import Feed, Sink, Tell
-from trainer.sinks.mlflow_run import MlflowRun
+from trainer.reporting.sinks.event_files import EventFiles
+from trainer.reporting.sinks.mlflow_run import MlflowRun
+from trainer.reporting.sinks.sink_queue import Feed, Sink, Tell
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from trainer.client.local import LocalSettings
 from trainer.contract.run import EndClass
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.errors import TrainerError
 from trainer.export.folder import with_base
-from trainer.local_platform import LocalSettings
 
 
 def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) -> tuple[str, LocalSettings]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.optim.member import Member
+from trainer.optim.sharded_param import Member
 
 Box = tuple[int, int, int, int]  # first row, first column, rows, columns
 

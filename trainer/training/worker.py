@@ -2,16 +2,16 @@
 
 from torch.distributed import PrefixStore, TCPStore
 
-from trainer.build import build
 from trainer.contract.run import EndClass
-from trainer.cpu import keep_freed_memory, share_cores
-from trainer.export.write import export_model
-from trainer.loop import train
-from trainer.metrics.reporter import Reporter
 from trainer.parallel.mesh import Mesh, join, leave
+from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.forking import FORK_TIMES
-from trainer.resilience.rendezvous import STORE_TIMEOUT
+from trainer.resilience.store_server import STORE_TIMEOUT
+from trainer.training.build import build
+from trainer.training.cpu import keep_freed_memory, share_cores
+from trainer.training.export import export_model
+from trainer.training.loop import train
 
 
 def work(assignment: Assignment) -> EndClass:

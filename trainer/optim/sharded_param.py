@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from trainer.optim.groups import Treatment
+from trainer.optim.param_groups import Treatment
 from trainer.parallel.layout import Placement
 
 

@@ -13,7 +13,7 @@ def run_worker(assignment: Assignment) -> None:
     """Train; on any failure leave its class for the agent, and its traceback in the log."""
     # Set from within, so that it is not in what the kernel shows of the process's environment.
     os.environ.update({secret_variable(name): value for name, value in assignment.secrets.items()})
-    from trainer.worker import work  # noqa: PLC0415 - loads torch, already there in the fork server's children
+    from trainer.training.worker import work  # noqa: PLC0415 - loads torch, already there in the fork server's children
 
     try:
         end_class = work(assignment)
