@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from trainer.agent.environment import keep_only_known, take_mlflow_variables
+from trainer.agent.environment import drop_unknown_variables, take_mlflow_variables
 from trainer.resilience.forking import start_fork_server
 
 
@@ -38,7 +38,7 @@ def main() -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return run_under_torchrun(arguments)
     mlflow_variables = take_mlflow_variables()
-    keep_only_known()
+    drop_unknown_variables()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
@@ -95,7 +95,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     place = place_of(dict(os.environ))
     assert place is not None
     mlflow_variables = take_mlflow_variables()
-    keep_only_known()
+    drop_unknown_variables()
     try:
         name, settings = read_job(arguments.job, arguments.model, many_nodes=True)
     except TrainerError as error:

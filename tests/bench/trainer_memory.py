@@ -3,7 +3,7 @@
 Theory: weights, gradients and moments of what a rank has, and what a step keeps beside them. Needed: the most that the
 process had while it trained and gave back at once what it freed, less what it had before it built anything (the
 interpreter and torch). Held: the same as runs on a CPU really are, which keep freed blocks to use them again
-(`trainer.training.cpu.keep_freed_memory`): sharded ones, which allocate blocks of many sizes, use nearly twice what
+(`trainer.training.cpu.reuse_freed_memory`): sharded ones, which allocate blocks of many sizes, use nearly twice what
 they need.
 `python -m tests.bench.trainer_memory [--preset llama-100m] [--steps 2]`
 """
@@ -68,7 +68,7 @@ def returning_worker(assignment: Assignment) -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, MIB)
         libc.mallopt(_M_TRIM_THRESHOLD, 0)
 
-    worker.keep_freed_memory = return_freed_memory
+    worker.reuse_freed_memory = return_freed_memory
     holding_worker(assignment)
 
 

@@ -106,7 +106,7 @@ def _positions_start_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _norm_counts_replicas(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(layout.Placement, "replicas", property(lambda placement: 1))
+    patch.setattr(layout.ParamLayout, "replicas", property(lambda param_layout: 1))
 
 
 def _replicas_never_meet(patch: pytest.MonkeyPatch) -> None:

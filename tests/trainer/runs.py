@@ -140,7 +140,7 @@ def kill_rank(local_rank: int) -> Callable[[Supervisor], None]:
     """An action for `at_first_checkpoint`."""
 
     def kill(supervisor: Supervisor) -> None:
-        os.kill(supervisor.generation._forked[local_rank].process.pid, signal.SIGKILL)
+        os.kill(supervisor.worker_group._forked[local_rank].process.pid, signal.SIGKILL)
 
     return kill
 
@@ -163,12 +163,12 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
     import torch
 
     from trainer.data.batch import MicroBatch
-    from trainer.parallel.parallelize import SpreadModel
-    from trainer.training import loop
+    from trainer.parallel.parallelize import ParallelModel
+    from trainer.training import build, loop
 
-    healthy, run_ahead, calls = SpreadModel._loss, loop.run_ahead, []
+    healthy, run_ahead, calls = ParallelModel._loss, loop.run_ahead, []
 
-    def loss_of(model: SpreadModel, batch: MicroBatch) -> torch.Tensor:
+    def loss_of(model: ParallelModel, batch: MicroBatch) -> torch.Tensor:
         loss = healthy(model, batch)
         if loss.requires_grad:
             calls.append(None)
@@ -176,11 +176,11 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
                 loss.register_hook(lambda gradient: gradient * float("nan"))
         return loss
 
-    def run_ahead_uncounted(session: loop.Session) -> None:
-        run_ahead(session)
+    def run_ahead_uncounted(state: build.TrainState) -> None:
+        run_ahead(state)
         calls.clear()
 
-    SpreadModel._loss, loop.run_ahead = loss_of, run_ahead_uncounted
+    ParallelModel._loss, loop.run_ahead = loss_of, run_ahead_uncounted
     run_worker(assignment)
 
 

@@ -51,7 +51,7 @@ def take_steps(mesh: Mesh, case: Case) -> list[str]:
     training = case.spec()
     model, part = built(mesh, training, by_block=case.packed)
     batch = step_batch(case.packed)
-    optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
+    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
     balancer = Balancer(model.stages, model.weights.mesh)
     losses = []
     for step in range(training.steps):

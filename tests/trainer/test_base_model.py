@@ -85,14 +85,16 @@ def pool() -> RankPool:
 
 def loaded(mesh: Mesh, training: TrainingSpec, folder: Path) -> dict[str, torch.Tensor] | None:
     """What a mesh made of a folder, whole, on the first rank."""
-    from trainer.parallel.full_tensors import gather_whole
-    from trainer.parallel.parallelize import spread_model
+    from trainer.parallel.full_tensors import gather_full_tensors
+    from trainer.parallel.parallelize import parallelize_model
 
     sizes = plan_mesh(training, training.tokenizer.vocab_size, mesh.world_size)
     assert isinstance(sizes, MeshSizes), sizes
     stored = StoredWeights(folder, training.model.resolve())
-    model = spread_model(training, training.tokenizer.vocab_size, mesh.spread(sizes), 1, first_part=stored.part_of)
-    tensors = dict(gather_whole(model.weights))
+    model = parallelize_model(
+        training, training.tokenizer.vocab_size, mesh.with_sizes(sizes), 1, first_part=stored.part_of
+    )
+    tensors = dict(gather_full_tensors(model.weights))
     del model
     return tensors if mesh.rank == 0 else None
 

@@ -18,7 +18,7 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
 from trainer.contract.training import ProcessLayout, TrainingSpec
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.memory import NOTE_NAME, remember_micro_batch, remembered_micro_batch
+from trainer.resilience.memory import NOTE_NAME, load_micro_batch, store_micro_batch
 from trainer.storage.folder import FolderStorage
 
 ROOM = 1300 * 2**20
@@ -92,10 +92,10 @@ def test_an_attempt_takes_what_was_noted_for_its_spec_and_mesh(tmp_path: Path) -
     layout = ProcessLayout(processes_per_node=2)
     platform = LocalPlatform(output, LocalSettings(training, layout))
     storage, encryptor, run = platform.storage, Encryptor(platform.keys().job), platform.run()
-    remember_micro_batch(storage, encryptor, run, 300, 2)
-    assert remembered_micro_batch(storage, encryptor, run, 300) == 2
+    store_micro_batch(storage, encryptor, run, 300, 2)
+    assert load_micro_batch(storage, encryptor, run, 300) == 2
     for changes in ({"layout": ProcessLayout()}, {"training": tiny_training(steps=3, schedule={"warmup_steps": 1})}):
-        assert remembered_micro_batch(storage, encryptor, run.model_copy(update=changes), 300) is None
+        assert load_micro_batch(storage, encryptor, run.model_copy(update=changes), 300) is None
     assert newest_manifest(run_alone(output, training, processes=2)).micro_batch == 2
 
 

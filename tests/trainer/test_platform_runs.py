@@ -22,7 +22,7 @@ from trainer.contract.manifest import CheckpointManifest, DatasetManifest, Store
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
 from trainer.data.prepare import prepare
 from trainer.resilience.assignment import HttpConnection
-from trainer.storage.cached import KeptStorage, forget_abandoned
+from trainer.storage.cached import CachedStorage, delete_abandoned
 from trainer.storage.folder import FolderStorage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -237,7 +237,7 @@ def test_a_later_attempt_reads_its_checkpoint_from_the_copy_near_its_node(tmp_pa
 
 def test_only_the_newest_checkpoints_are_kept_near_and_those_of_abandoned_jobs_go(tmp_path: Path) -> None:
     store = FolderStorage(tmp_path / "store")
-    kept = KeptStorage(store, tmp_path / "kept" / "job_1")
+    kept = CachedStorage(store, tmp_path / "kept" / "job_1")
     for number, step in enumerate((10, 20, 30)):
         kept.put(f"p/checkpoints/step-{step:08d}-1-0/rank0-000.part", b"content %d" % step)
         folder = tmp_path / "kept" / "job_1" / f"step-{step:08d}-1-0"
@@ -247,11 +247,11 @@ def test_only_the_newest_checkpoints_are_kept_near_and_those_of_abandoned_jobs_g
         "step-00000020-1-0", "step-00000030-1-0",
     ]  # fmt: skip
     assert kept.get("p/checkpoints/step-00000010-1-0/rank0-000.part") == b"content 10"
-    forget_abandoned(tmp_path / "kept")
+    delete_abandoned(tmp_path / "kept")
     assert (tmp_path / "kept" / "job_1").exists()
     for path in (tmp_path / "kept" / "job_1", *(tmp_path / "kept" / "job_1").iterdir()):
         os.utime(path, (1, 1))
-    forget_abandoned(tmp_path / "kept")
+    delete_abandoned(tmp_path / "kept")
     assert not (tmp_path / "kept" / "job_1").exists()
 
 

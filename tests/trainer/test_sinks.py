@@ -21,7 +21,7 @@ from trainer.contract.run import EXIT_STATUS, EndClass, MetricPoint
 from trainer.contract.telemetry import MlflowSpec, TelemetrySpec
 from trainer.reporting.sinks import sink_queue as feeding
 from trainer.reporting.sinks.event_files import EventFiles
-from trainer.reporting.sinks.sink_queue import Feed
+from trainer.reporting.sinks.sink_queue import SinkQueue
 
 
 def standalone(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -191,10 +191,10 @@ def point(step: int) -> MetricPoint:
 
 
 @contextmanager
-def fed(sink: Slow) -> Iterator[tuple[Feed, list[tuple[str, dict[str, Any]]]]]:
+def fed(sink: Slow) -> Iterator[tuple[SinkQueue, list[tuple[str, dict[str, Any]]]]]:
     told: list[tuple[str, dict[str, Any]]] = []
     try:
-        yield Feed(sink, lambda kind, **data: told.append((kind, data))), told
+        yield SinkQueue(sink, lambda kind, **data: told.append((kind, data))), told
     finally:
         sink.go_on.set()
 
@@ -210,7 +210,7 @@ def test_whoever_offers_waits_for_no_sink_and_is_told_what_was_lost() -> None:
 
 
 def test_what_does_not_fit_goes_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "MOST_WAITING", 100)
+    monkeypatch.setattr(feeding, "MAX_QUEUED", 100)
     sink = Slow()
     with fed(sink) as (feed, told):
         feed.offer([point(step) for step in range(150)])
@@ -223,7 +223,7 @@ def test_what_does_not_fit_goes_the_oldest_first(monkeypatch: pytest.MonkeyPatch
 
 def test_what_a_sink_refused_comes_again_and_its_failure_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "SECONDS_AFTER_FAILURE", 0.01)
-    monkeypatch.setattr(feeding, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(feeding, "POLL_SECONDS", 0.01)
     sink = Slow(fails=3)
     with fed(sink) as (feed, told):
         feed.offer([point(step) for step in range(5)])

@@ -28,7 +28,7 @@ from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_fi
 _ASK_SECONDS = 1.0
 
 
-class DatasetRoom:
+class DatasetPreparer:
     """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
 
     def __init__(

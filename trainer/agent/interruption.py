@@ -16,7 +16,7 @@ MOST = 200
 NO_NOTICE = frozenset({"", "NONE", "FALSE"})
 
 
-def interruption_notice(place: str) -> str:
+def read_interruption_notice(place: str) -> str:
     """What it says; empty when there is none, or nowhere to look."""
     if not place:
         return ""

@@ -7,7 +7,7 @@ import shutil
 import threading
 from pathlib import Path
 
-from trainer.agent.worker_group import Generation
+from trainer.agent.worker_group import WorkerGroup
 from trainer.client.platform import AttemptOver, Platform
 from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import ProfileManifest
@@ -19,11 +19,11 @@ from trainer.storage.encrypted import encrypt_file
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 _NAME = re.compile(r"^steps-(\d+)-(\d+)-rank-(\d+)\.(json|failed)$")
 
 
-class ProfileCourier:
+class ProfileUploader:
     """`want` from the heartbeat's thread, at each heartbeat with a request; `finish` when the workers have ended.
 
     Errors are reported to the platform or the log and never affect the run.
@@ -34,7 +34,7 @@ class ProfileCourier:
     ) -> None:
         self._run, self._encryptor, self._node_rank = run, encryptor, node_rank
         self._platform, self._storage = platform, storage
-        self.generation: Generation | None = None  # the newest
+        self.worker_group: WorkerGroup | None = None  # the newest
         self._wanted: ProfileRequest | None = None
         self._closed: set[int] = set()  # numbers of the requests that are answered
         self._ended = threading.Event()
@@ -42,9 +42,9 @@ class ProfileCourier:
 
     def want(self, request: ProfileRequest) -> None:
         """Pass the request to the workers. A worker group started later gets it with the next heartbeat."""
-        if request.number in self._closed or self.generation is None or self._ended.is_set():
+        if request.number in self._closed or self.worker_group is None or self._ended.is_set():
             return
-        self.generation.board.request_profile(request)
+        self.worker_group.shared_status.request_profile(request)
         self._wanted = request
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="profiles", daemon=True)
@@ -58,7 +58,7 @@ class ProfileCourier:
 
     def _loop(self) -> None:
         while True:
-            is_last = self._ended.wait(LOOK_SECONDS)
+            is_last = self._ended.wait(POLL_SECONDS)
             try:
                 self._look()
             except AttemptOver:
@@ -69,7 +69,7 @@ class ProfileCourier:
                 return
 
     def _look(self) -> None:
-        request, generation = self._wanted, self.generation
+        request, generation = self._wanted, self.worker_group
         if request is None or generation is None or request.number in self._closed:
             return
         folder = traces_folder(generation.folder, request.number)

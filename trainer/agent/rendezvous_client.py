@@ -26,7 +26,7 @@ class NodeIdentity:
     topology: list[str] = field(default_factory=list)
 
 
-class Meeting:
+class RendezvousClient:
     """`place` is the newest; `wanted` the newest round that the platform reported."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
@@ -96,6 +96,6 @@ def mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
     return "\n".join(lines)
 
 
-def farthest_neighbours(place: Place) -> int:
+def max_neighbour_hops(place: Place) -> int:
     """The most switches between two nodes that follow each other in rank."""
     return max((hops(one, other) for one, other in zip(place.nodes, place.nodes[1:], strict=False)), default=0)

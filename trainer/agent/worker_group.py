@@ -12,12 +12,12 @@ from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import Failure, first_cause, killed, oom_kills, read_failures
 from trainer.resilience.forking import Forked, fork
-from trainer.resilience.shared_status import Board
+from trainer.resilience.shared_status import SharedStatus
 
 PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
 EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
 
 
@@ -29,11 +29,11 @@ class Outcome:
     exit_codes: dict[str, int]
 
 
-class Generation:
+class WorkerGroup:
     def __init__(self, assignments: list[Assignment], follower: LogFollower) -> None:
         """Starts the processes; `assignments` are those of this node, in order of local rank."""
         self._assignments = assignments
-        self.board = Board(assignments[0].board, len(assignments), create=True)
+        self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self._oom_kills = oom_kills()
         self._forked: list[Forked] = []
         # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
@@ -50,13 +50,13 @@ class Generation:
         while True:
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
             self._num_alive = len(alive)
-            connection.wait(alive, _LOOK_SECONDS)
+            connection.wait(alive, _POLL_SECONDS)
             if over():
                 self.kill()
                 return self._outcome(EndClass.STOPPED, "the attempt was ended from outside")
             stop = stop_wanted()
             if stop is not None:
-                self.board.request_stop(stop)
+                self.shared_status.request_stop(stop)
                 deadline = deadline or time.monotonic() + STOP_GRACE_SECONDS
                 if time.monotonic() > deadline:
                     self.kill()
@@ -67,7 +67,7 @@ class Generation:
             ended = [code for code in codes if code is not None]
             if len(ended) == len(codes) and all(code in _GOOD_EXITS for code in ended):
                 return self._outcome(_GOOD_EXITS[max(ended)], "")
-            if any(code not in _GOOD_EXITS for code in ended) or self._has_told():
+            if any(code not in _GOOD_EXITS for code in ended) or self._has_reported():
                 return self._conclude()
 
     @property
@@ -80,7 +80,7 @@ class Generation:
 
     def progress(self) -> tuple[int, str, int]:
         """(last finished step, phase, processes alive) for a heartbeat."""
-        step, phase = self.board.read(0)
+        step, phase = self.shared_status.read(0)
         return step, phase, self._num_alive
 
     def kill(self) -> None:
@@ -99,26 +99,26 @@ class Generation:
             is_known = any(not failure.because_of_peer for failure in failures)
             if is_known or reporting.issuperset(open_) or time.monotonic() > deadline:
                 break
-            self._wait_for_an_end(_LOOK_SECONDS)
-        self._let_go(reporting)
+            self._wait_for_an_end(_POLL_SECONDS)
+        self._wait_for_reporting_ranks(reporting)
         cause = first_cause(failures)
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
         return Outcome(cause.end_class, cause.message, self._last_step(), named)
 
-    def _has_told(self) -> bool:
+    def _has_reported(self) -> bool:
         """Whether a rank has written down what it fails of. One that waits at its exit for a thread, which waits for a
         peer that is lost, would otherwise hold up everything."""
         return any(self._assignments[0].failures.glob("rank-*.json"))
 
-    def _let_go(self, reporting: set[int]) -> None:
+    def _wait_for_reporting_ranks(self, reporting: set[int]) -> None:
         """Give ranks that have reported their failure time to print it and to end by themselves."""
         deadline = time.monotonic() + EXIT_GRACE_SECONDS
         while time.monotonic() < deadline and any(
             rank in reporting and code is None for rank, code in zip(self.ranks, self._exit_codes(), strict=True)
         ):
-            self._wait_for_an_end(_LOOK_SECONDS)
+            self._wait_for_an_end(_POLL_SECONDS)
 
     def _wait_for_an_end(self, seconds: float) -> None:
         connection.wait([f.process.sentinel for f in self._forked if f.process.is_alive()], seconds)
@@ -142,4 +142,4 @@ class Generation:
         return [forked.process.exitcode for forked in self._forked]
 
     def _last_step(self) -> int:
-        return max(self.board.read(slot)[0] for slot in range(len(self._assignments)))
+        return max(self.shared_status.read(slot)[0] for slot in range(len(self._assignments)))

@@ -50,15 +50,15 @@ def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
     mesh, shards = weights.mesh, []
     # The ranks that have the same boxes take turns; of a tied embedding's two copies the head's is never written.
     writes = {
-        name: placement.holders[number % len(placement.holders)] == mesh.rank and placement.is_original(name)
-        for number, (name, placement) in enumerate(weights.placements.items())
+        name: param_layout.holders[number % len(param_layout.holders)] == mesh.rank and param_layout.is_original(name)
+        for number, (name, param_layout) in enumerate(weights.layouts.items())
     }
     tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.named.items()}
     for key, tensor in (tensors | optimizer.state_tensors()).items():
         kind, _, name = key.partition("/")
-        placement = weights.placements[name]
-        box = (placement.offsets, placement.shape) if tensor.ndim else ((), ())
-        shards.append(Shard(tensor, *box, f"{kind}/{placement.name}", writes[name]))
+        param_layout = weights.layouts[name]
+        box = (param_layout.offsets, param_layout.shape) if tensor.ndim else ((), ())
+        shards.append(Shard(tensor, *box, f"{kind}/{param_layout.name}", writes[name]))
     is_first = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
     for name, balance in weights.balances.items():
         shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}", is_first))

@@ -20,7 +20,7 @@ from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
 from trainer.export.names import hugging_face_names, is_stack
 from trainer.models.decoder import Decoder
-from trainer.parallel.layout import Placement
+from trainer.parallel.layout import ParamLayout
 
 INDEX_NAME = "model.safetensors.index.json"
 
@@ -55,7 +55,7 @@ class StoredWeights:
         chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
         return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])
 
-    def part_of(self, place: Placement) -> Tensor:
+    def part_of(self, place: ParamLayout) -> Tensor:
         """What a rank holds of a tensor."""
         return self.part(place.name, place.offsets, place.local_shape, place.shape)
 

@@ -14,55 +14,55 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.optim.sharded_param import Member
+from trainer.optim.sharded_param import ShardedParam
 
 Box = tuple[int, int, int, int]  # first row, first column, rows, columns
 
 
-class Exchange:
-    """Of `members`, each [.., R, C] as a whole, of which every rank of `group` holds a box of rows and columns.
+class GatherScatter:
+    """Of `params`, each [.., R, C] as a whole, of which every rank of `group` holds a box of rows and columns.
 
     Dimensions before these two count matrices; all ranks of the group hold parts of the same of them. Several ranks may
     hold the same box.
     """
 
-    def __init__(self, members: Sequence[Member], group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
+    def __init__(self, params: Sequence[ShardedParam], group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
         """Collective. Without a group this rank holds everything and nothing travels; `dtype` is what travels."""
-        self._group, self._dtype, self._device = group, dtype, members[0].shard.device
-        self._stacks = [_stack_shape(member) for member in members]
+        self._group, self._dtype, self._device = group, dtype, params[0].shard.device
+        self._stacks = [_stack_shape(param) for param in params]
         self._size = dist.get_world_size(group) if group is not None else 1
         self._rank = dist.get_rank(group) if group is not None else 0
-        self._boxes: list[list[Box]] = [[_box(member) for member in members]] * self._size
+        self._boxes: list[list[Box]] = [[_box(param) for param in params]] * self._size
         if group is not None:
             dist.all_gather_object(self._boxes, self._boxes[self._rank], group=group)
-        self._owners = _share_out([_work(stack) for stack in self._stacks], self._size)
+        self._owners = _assign_owners([_work(stack) for stack in self._stacks], self._size)
         self._owned = [self._of_owner(peer) for peer in range(self._size)]
         self._mine = self._owned[self._rank]
-        senders = [self._senders(index) for index in range(len(members))]
+        senders = [self._senders(index) for index in range(len(params))]
         self._sent = [[index for index in owned if self._rank in senders[index]] for owned in self._owned]
         self._received = [[index for index in self._mine if peer in senders[index]] for peer in range(self._size)]
 
-    def wholes(self, shards: Sequence[Tensor]) -> list[Tensor]:
+    def gather(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """From this rank's shard of each member to the whole [N, R, C] of each that it owns. A collective."""
         if self._group is None:
             return [shard.view(stack).to(self._dtype) for shard, stack in zip(shards, self._stacks, strict=True)]
         outgoing = [[shards[index] for index in indices] for indices in self._sent]
         shapes = [[self._shape(index, peer) for index in indices] for peer, indices in enumerate(self._received)]
         received = self._all_to_all(outgoing, shapes)
-        wholes = {
+        full_tensors = {
             index: torch.empty(self._stacks[index], dtype=self._dtype, device=self._device) for index in self._mine
         }
         for peer, (indices, pieces) in enumerate(zip(self._received, received, strict=True)):
             for index, piece in zip(indices, pieces, strict=True):
-                _inside(wholes[index], self._boxes[peer][index]).copy_(piece)
-        return list(wholes.values())
+                _box_of(full_tensors[index], self._boxes[peer][index]).copy_(piece)
+        return list(full_tensors.values())
 
-    def parts(self, wholes: Sequence[Tensor]) -> list[Tensor]:
+    def scatter(self, full_tensors: Sequence[Tensor]) -> list[Tensor]:
         """From the whole of each member that this rank owns to its part [N, r, c] of every member. A collective."""
         if self._group is None:
-            return list(wholes)
+            return list(full_tensors)
         outgoing = [
-            [_inside(whole, boxes[index]) for whole, index in zip(wholes, self._mine, strict=True)]
+            [_box_of(whole, boxes[index]) for whole, index in zip(full_tensors, self._mine, strict=True)]
             for boxes in self._boxes
         ]
         shapes = [[self._shape(index, self._rank) for index in owned] for owned in self._owned]
@@ -102,20 +102,20 @@ class Exchange:
         return pieces
 
 
-def _stack_shape(member: Member) -> tuple[int, int, int]:
+def _stack_shape(param: ShardedParam) -> tuple[int, int, int]:
     """[N, R, C] of the matrices that this rank has parts of, whole."""
-    rows, columns = member.placement.shape[-2:]
-    return prod(member.placement.local_shape[:-2]), rows, columns
+    rows, columns = param.param_layout.shape[-2:]
+    return prod(param.param_layout.local_shape[:-2]), rows, columns
 
 
-def _box(member: Member) -> Box:
-    (row, column), (rows, columns) = member.placement.offsets[-2:], member.placement.local_shape[-2:]
+def _box(param: ShardedParam) -> Box:
+    (row, column), (rows, columns) = param.param_layout.offsets[-2:], param.param_layout.local_shape[-2:]
     return row, column, rows, columns
 
 
-def _inside(whole_NRC: Tensor, box: Box) -> Tensor:
+def _box_of(full_NRC: Tensor, box: Box) -> Tensor:
     row, column, rows, columns = box
-    return whole_NRC[:, row : row + rows, column : column + columns]
+    return full_NRC[:, row : row + rows, column : column + columns]
 
 
 def _work(stack: tuple[int, int, int]) -> int:
@@ -124,7 +124,7 @@ def _work(stack: tuple[int, int, int]) -> int:
     return count * rows * columns * min(rows, columns)
 
 
-def _share_out(work: Sequence[int], size: int) -> list[int]:
+def _assign_owners(work: Sequence[int], size: int) -> list[int]:
     """Return the owner of each: the heaviest first, to the rank with the least work."""
     owners, loads = [0] * len(work), [0] * size
     for index in sorted(range(len(work)), key=lambda index: -work[index]):

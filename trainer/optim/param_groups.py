@@ -10,21 +10,21 @@ from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 
-Rule = Literal["adamw", "muon"]
+Algorithm = Literal["adamw", "muon"]
 
 NO_MATRICES_OF_MUON = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
 
 
 @dataclass(frozen=True)
-class Treatment:
+class ParamGroupConfig:
     """How a parameter is updated. `learning_rate_factor` is a factor of AdamW's rate, also for Muon."""
 
-    rule: Rule
+    algorithm: Algorithm
     learning_rate_factor: float
     weight_decay: float
 
 
-def treatment(name: str, num_dimensions: int, spec: OptimizerSpec) -> Treatment:
+def param_group_config(name: str, num_dimensions: int, spec: OptimizerSpec) -> ParamGroupConfig:
     """Of a parameter by its whole name and its dimensions in the undivided model.
 
     Norms and other one-dimensional parameters are not decayed unless a group says so: shrinking a gain is no
@@ -34,16 +34,16 @@ def treatment(name: str, num_dimensions: int, spec: OptimizerSpec) -> Treatment:
     decay = group.weight_decay_factor
     if decay is None:
         decay = 1.0 if num_dimensions > 1 else 0.0
-    rule = _rule(name, num_dimensions, spec)
+    algorithm = _algorithm(name, num_dimensions, spec)
     factor = group.learning_rate_factor
-    if rule == "muon" and spec.muon.learning_rate is not None:
+    if algorithm == "muon" and spec.muon.learning_rate is not None:
         factor *= spec.muon.learning_rate / spec.learning_rate
-    return Treatment(rule, factor, spec.weight_decay * decay)
+    return ParamGroupConfig(algorithm, factor, spec.weight_decay * decay)
 
 
-def moments_per_parameter(rule: Rule) -> int:
-    """Return how many numbers of state, as fp32, `rule` holds for each number of a parameter."""
-    match rule:
+def moments_per_parameter(algorithm: Algorithm) -> int:
+    """Return how many numbers of state, as fp32, `algorithm` holds for each number of a parameter."""
+    match algorithm:
         case "adamw":
             return 2
         case "muon":
@@ -52,7 +52,7 @@ def moments_per_parameter(rule: Rule) -> int:
             assert_never(unknown)
 
 
-def _rule(name: str, num_dimensions: int, spec: OptimizerSpec) -> Rule:
+def _algorithm(name: str, num_dimensions: int, spec: OptimizerSpec) -> Algorithm:
     """Return the rule that updates a parameter. An optimizer without a case here is an error, not AdamW."""
     match spec.name:
         case "adamw":

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from trainer.optim.param_groups import Treatment
-from trainer.parallel.layout import Placement
+from trainer.optim.param_groups import ParamGroupConfig
+from trainer.parallel.layout import ParamLayout
 
 
 @dataclass(frozen=True)
-class Member:
-    """`shard` is this rank's part of `parameter`, a plain tensor that shares its memory; `placement` says which."""
+class ShardedParam:
+    """`shard` is this rank's part of `parameter`, a plain tensor that shares its memory; `param_layout` says which."""
 
     name: str
     parameter: nn.Parameter
     shard: Tensor
-    placement: Placement
-    treatment: Treatment
+    param_layout: ParamLayout
+    group_config: ParamGroupConfig

@@ -12,60 +12,60 @@ import torch
 from torch import Tensor
 
 
-class Residence:
-    """Of state in `buckets`, all of one dtype; `visit` is how an update sees it."""
+class OptimizerStateOffload:
+    """Of state in `buckets`, all of one dtype; `buckets` is how an update sees it."""
 
     def __init__(self, buckets: Sequence[Sequence[Tensor]], device: torch.device, *, offload: bool) -> None:
         self._buckets, self._offload = [list(bucket) for bucket in buckets], offload
-        self._way_in = self._way_out = None
+        self._h2d_stream = self._d2h_stream = None
         if not offload or not self._buckets:
             return
         largest = max(sum(tensor.numel() for tensor in bucket) for bucket in self._buckets)
         dtype = self._buckets[0][0].dtype
-        self._room = [torch.empty(largest, dtype=dtype, device=device) for _ in self._buckets[:2]]
+        self._staging = [torch.empty(largest, dtype=dtype, device=device) for _ in self._buckets[:2]]
         if device.type == "cuda":
-            self._way_in, self._way_out = torch.cuda.Stream(device), torch.cuda.Stream(device)
-            self._emptied = [torch.cuda.Event() for _ in self._room]
+            self._h2d_stream, self._d2h_stream = torch.cuda.Stream(device), torch.cuda.Stream(device)
+            self._staging_free = [torch.cuda.Event() for _ in self._staging]
 
-    def visit(self) -> Iterator[list[Tensor]]:
+    def buckets(self) -> Iterator[list[Tensor]]:
         """Each bucket on the device, in order; what was changed in it by the time the next is asked for stays changed.
         To be gone through to the end."""
         if not self._offload:
             yield from self._buckets
             return
         for number, bucket in enumerate(self._buckets):
-            which = number % len(self._room)
+            which = number % len(self._staging)
             sizes = [tensor.numel() for tensor in bucket]
-            flat = self._room[which][: sum(sizes)]
+            flat = self._staging[which][: sum(sizes)]
             here = [part.view_as(tensor) for part, tensor in zip(flat.split(sizes), bucket, strict=True)]
-            self._bring(here, bucket, which)
+            self._copy_in(here, bucket, which)
             yield here
-            self._take_back(here, bucket, which)
+            self._copy_out(here, bucket, which)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Until what was changed has arrived in the buckets' own memory: before the host looks at it."""
-        if self._way_out is not None:
-            self._way_out.synchronize()
+        if self._d2h_stream is not None:
+            self._d2h_stream.synchronize()
 
-    def _bring(self, here: list[Tensor], bucket: list[Tensor], which: int) -> None:
-        if self._way_in is None:
+    def _copy_in(self, here: list[Tensor], bucket: list[Tensor], which: int) -> None:
+        if self._h2d_stream is None:
             _copy(here, bucket)
             return
-        self._way_in.wait_event(
-            self._emptied[which]
+        self._h2d_stream.wait_event(
+            self._staging_free[which]
         )  # of an event that was never recorded there is nothing to wait for
-        with torch.cuda.stream(self._way_in):
+        with torch.cuda.stream(self._h2d_stream):
             _copy(here, bucket)
-        torch.cuda.current_stream().wait_stream(self._way_in)
+        torch.cuda.current_stream().wait_stream(self._h2d_stream)
 
-    def _take_back(self, here: list[Tensor], bucket: list[Tensor], which: int) -> None:
-        if self._way_out is None:
+    def _copy_out(self, here: list[Tensor], bucket: list[Tensor], which: int) -> None:
+        if self._d2h_stream is None:
             _copy(bucket, here)
             return
-        self._way_out.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._way_out):
+        self._d2h_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._d2h_stream):
             _copy(bucket, here)
-        self._emptied[which].record(self._way_out)
+        self._staging_free[which].record(self._d2h_stream)
 
 
 def state_like(shard: Tensor, *, offload: bool) -> Tensor:

@@ -47,7 +47,7 @@ class ContextCut:
             batch.tokens_BS[:, mine_S], batch.targets_BS[:, mine_S], batch.documents_BS, positions_BS[:, mine_S]
         )
 
-    def spread(self, model: Decoder) -> None:
+    def apply(self, model: Decoder) -> None:
         if self._group is None:
             return
         model.mask_of = self._keep_documents if self._is_ring else document_mask

@@ -10,7 +10,7 @@ from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
 
-def gather_whole(
+def gather_full_tensors(
     weights: Weights,
     value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
     wanted: Callable[[str], bool] = lambda name: True,
@@ -24,7 +24,7 @@ def gather_whole(
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")
     is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    mine = _whole_of_stage(weights, value, wanted)
+    mine = _full_tensors_of_stage(weights, value, wanted)
     if len(pipeline) == 1 or not is_first_of_stage:
         for name, tensor in mine:
             if mesh.rank == 0:
@@ -39,7 +39,7 @@ def gather_whole(
                 dist.recv(tensor, src=rank, group=group)
                 yield name, tensor
         return
-    names = [(name, tuple(weights.placements[name].shape)) for name in _names(weights, wanted)]
+    names = [(name, tuple(weights.layouts[name].shape)) for name in _names(weights, wanted)]
     names += [(name, tuple(balance.shape)) for name, balance in weights.balances.items() if wanted(name)]
     dist.send_object_list([names], dst=pipeline[0], group=group)
     for _, tensor in mine:
@@ -47,14 +47,14 @@ def gather_whole(
 
 
 def _names(weights: Weights, wanted: Callable[[str], bool]) -> list[str]:
-    return [name for name in weights.every if weights.placements[name].is_original(name) and wanted(name)]
+    return [name for name in weights.every if weights.layouts[name].is_original(name) and wanted(name)]
 
 
-def _whole_of_stage(
+def _full_tensors_of_stage(
     weights: Weights, value: Callable[[nn.Parameter], Tensor], wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, Tensor]]:
     for name in _names(weights, wanted):
-        yield name, weights.placements[name].gather(local_tensor(value(weights.every[name]))).float()
+        yield name, weights.layouts[name].gather(local_tensor(value(weights.every[name]))).float()
     yield from ((name, balance) for name, balance in weights.balances.items() if wanted(name))
 
 

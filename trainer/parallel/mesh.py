@@ -42,7 +42,7 @@ class Mesh:
     def axes(self) -> dict[str, int]:
         return self.sizes.axes
 
-    def spread(self, sizes: MeshSizes) -> "Mesh":
+    def with_sizes(self, sizes: MeshSizes) -> "Mesh":
         """The same ranks in another grid."""
         return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes)
 

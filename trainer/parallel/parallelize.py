@@ -14,16 +14,16 @@ from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters
 from trainer.parallel.context import ContextCut
 from trainer.parallel.data import local_tensor, shard_over_data
-from trainer.parallel.expert import spread_over_expert_ranks
-from trainer.parallel.layout import Placement, cut_parameters, initial_part, placement
+from trainer.parallel.expert import apply_expert_parallelism
+from trainer.parallel.layout import ParamLayout, cut_parameters, initial_part, param_layout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
-from trainer.parallel.tensor import spread_over_tensor_ranks
+from trainer.parallel.tensor import apply_tensor_parallelism
 from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights
 
 
 @dataclass
-class SpreadModel:
+class ParallelModel:
     """`stages`: one, or several where the pipeline gives a rank several. `pipeline` is None without one."""
 
     stages: list[Decoder]
@@ -33,27 +33,28 @@ class SpreadModel:
     has_graphs: bool = False  # blocks whose kernels are recorded
 
     def forward_backward(
-        self, batches: list[MicroBatch], tokens: float | Tensor, lap: Callable[[str], None] = lambda name: None
+        self, batches: list[MicroBatch], tokens: float | Tensor, end_phase: Callable[[str], None] = lambda name: None
     ) -> Tensor:
-        """This rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts of all ranks add
-        up to it. The sum of all ranks' gradients is left on `weights`. `lap` is called at the end of each `forward` and
-        `backward` pass, and in a pipeline of what was `idle`; only the wait for the sum is left after the last of them.
+        """Return this rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts add up.
+
+        The sum of all ranks' gradients is left on `weights`. `end_phase` is called at the end of each `forward` and
+        `backward` pass, and in a pipeline of each `idle` period; only the wait for the sum follows the last call.
 
         Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
         however the step is cut into ranks and micro-batches.
         """
         batches = [self.context.part_of(batch) for batch in batches]
         if self.pipeline is not None:
-            total = self.pipeline.forward_backward(batches, tokens, lap)
+            total = self.pipeline.forward_backward(batches, tokens, end_phase)
         else:
             total = torch.zeros((), device=self.weights.mesh.device)
             for number, batch in enumerate(batches, start=1):
                 self.weights.before_backward(is_last=number == len(batches))
                 loss = self._loss(batch) / tokens
-                lap("forward")
+                end_phase("forward")
                 loss.backward()
                 total += loss.detach()
-                lap("backward")
+                end_phase("backward")
         self.weights.finish_gradients()
         return total / self.weights.mesh.sizes.tensor  # the tensor ranks have the same loss
 
@@ -80,14 +81,14 @@ class SpreadModel:
         return stage(batch.tokens_BS, batch.targets_BS, batch.documents_BS, batch.positions_BS)
 
 
-def spread_model(
+def parallelize_model(
     training: TrainingSpec,
     vocab_size: int,
     mesh: Mesh,
     micro_batch: int,
     prepare: Callable[[Decoder], None] = lambda stage: None,
-    first_part: Callable[[Placement], Tensor | None] = lambda place: None,
-) -> SpreadModel:
+    first_part: Callable[[ParamLayout], Tensor | None] = lambda place: None,
+) -> ParallelModel:
     """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded;
     `first_part` gives the values that a shard begins with, or None for random ones by the spec's seed."""
     spec, shape = training.parallelism, training.model.resolve()
@@ -106,9 +107,9 @@ def spread_model(
         if training.lora is not None:
             add_adapters(stage, training.lora)
         shapes |= cut_parameters(stage, mesh)
-        spread_over_tensor_ranks(stage, mesh, overlap=spec.tensor_overlap)
-        spread_over_expert_ranks(stage, mesh)
-        context.spread(stage)
+        apply_tensor_parallelism(stage, mesh, overlap=spec.tensor_overlap)
+        apply_expert_parallelism(stage, mesh)
+        context.apply(stage)
         prepare(stage)
         if mesh.sizes.zero:
             shard_over_data(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")
@@ -116,25 +117,25 @@ def spread_model(
         stage.zero_buffers()
         stages.append(stage)
     parameters = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
-    placements = {}
+    layouts = {}
     for name, parameter in parameters.items():
         is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
         stored = "embedding.weight" if is_tied else name
-        placements[name] = placement(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
+        layouts[name] = param_layout(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
     with torch.no_grad():
         for name, parameter in parameters.items():
-            given = first_part(placements[name])
+            given = first_part(layouts[name])
             if given is None:
-                given = initial_part(placements[name], shape.num_layers, training.seed)
+                given = initial_part(layouts[name], shape.num_layers, training.seed)
             local_tensor(parameter).copy_(given)
     weights = (
-        ShardedWeights(stages, placements, mesh, spec.compression)
+        ShardedWeights(stages, layouts, mesh, spec.compression)
         if mesh.sizes.zero
-        else ReplicatedWeights(stages, placements, mesh, training)
+        else ReplicatedWeights(stages, layouts, mesh, training)
     )
     pipeline = None
     if mesh.sizes.pipeline > 1:
         dtype = torch.float32 if training.precision == "fp32" else torch.bfloat16
         batch = (micro_batch, training.sequence_length // mesh.sizes.context)
         pipeline = Pipeline(stages, spec, mesh, batch, dtype)
-    return SpreadModel(stages, weights, context, pipeline, training.cuda_graphs)
+    return ParallelModel(stages, weights, context, pipeline, training.cuda_graphs)

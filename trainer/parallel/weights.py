@@ -20,7 +20,7 @@ from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.compression import Compressor, WireBytes, make_compressor
 from trainer.parallel.data import local_tensor, reshard
-from trainer.parallel.layout import Placement, is_expert
+from trainer.parallel.layout import ParamLayout, is_expert
 from trainer.parallel.mesh import SEQUENCES, Mesh
 
 BUCKET_BYTES = 25 * 2**20
@@ -39,8 +39,8 @@ class Weights:
     compressors: list[Compressor]
     sent: deque[WireBytes]
 
-    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
-        self.stages, self.placements, self.mesh = stages, placements, mesh
+    def __init__(self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh) -> None:
+        self.stages, self.layouts, self.mesh = stages, layouts, mesh
         self.compressors, self.sent = [], deque()
         self._tied_group = _tied_group(stages, mesh)
 
@@ -101,12 +101,12 @@ class Weights:
         """What no tensor rank has a part of (norms, the router): each rank's gradient is a part of the sum."""
         group = self.mesh.group("tensor")
         if group is not None:
-            uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.placements[name].cuts)]
+            uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.layouts[name].cuts)]
             sum_as_one(self._gradients(uncut), group)
 
     def _sum_tied(self) -> None:
         """Embedding and head of a tied model on two stages: one matrix, whose gradient is the sum of both uses."""
-        names = [name for name in self.named if self.placements[name].name == "embedding.weight"]
+        names = [name for name in self.named if self.layouts[name].name == "embedding.weight"]
         if len(names) == 2:  # both stages are this rank's
             first, second = self._gradients(names)
             first += second
@@ -147,9 +147,9 @@ class ShardedWeights(Weights):
     Sums over replicas that are to be compressed are none of FSDP's: they follow at the end, shard by shard."""
 
     def __init__(
-        self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, compression: CompressionSpec
+        self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh, compression: CompressionSpec
     ) -> None:
-        super().__init__(stages, placements, mesh)
+        super().__init__(stages, layouts, mesh)
         self.every = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         # A sharded parameter counts as whole here.
         self._frees = mesh.sizes.zero == 3  # parameters after use; otherwise they stay gathered for the step
@@ -232,11 +232,11 @@ class ReplicatedWeights(Weights):
     def __init__(
         self,
         stages: list[Decoder],
-        placements: dict[str, Placement],
+        layouts: dict[str, ParamLayout],
         mesh: Mesh,
         training: TrainingSpec,
     ) -> None:
-        super().__init__(stages, placements, mesh)
+        super().__init__(stages, layouts, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self.every = dict(working)
         self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)

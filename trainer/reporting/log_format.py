@@ -6,7 +6,7 @@ from collections.abc import Callable
 from trainer.contract.run import MetricPoint, ProgressEvent
 
 
-class Narrator:
+class LogFormatter:
     """`say` gets a line for every event and evaluation, and for a step at most one each `seconds_between`."""
 
     def __init__(self, steps: int, seconds_between: float, say: Callable[[str], None]) -> None:

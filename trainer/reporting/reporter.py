@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from trainer.contract.run import MetricPoint, ProgressEvent
-from trainer.reporting.log_format import Narrator
+from trainer.reporting.log_format import LogFormatter
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, HttpConnection
-from trainer.resilience.shared_status import Board
+from trainer.resilience.shared_status import SharedStatus
 
 _FLUSH_SECONDS = 0.5
 _SECONDS_BETWEEN_STEP_LINES = 5.0
@@ -26,18 +26,18 @@ class Reporter:
         self._slot = assignment.local_rank
         self._folder = assignment.folder
         self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that report nothing else
-        self._board = Board(assignment.board, assignment.run.layout.processes_per_node)
+        self._shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
         resume = assignment.run.resume
         self._step, self._phase = resume.step if resume is not None else -1, "starting"
         self._metrics = self._events = None
-        self._narrator: Narrator | None = None
+        self._log_formatter: LogFormatter | None = None
         self._closed = threading.Event()
         if assignment.rank == 0:
             self._metrics = SpoolWriter(assignment.spool, "metrics", assignment.writer)
             self._events = SpoolWriter(assignment.spool, "progress", assignment.writer)
             if isinstance(assignment.connection, HttpConnection):  # a standalone run's terminal narrates by itself
                 steps = assignment.training.steps
-                self._narrator = Narrator(steps, _SECONDS_BETWEEN_STEP_LINES, _to_log)
+                self._log_formatter = LogFormatter(steps, _SECONDS_BETWEEN_STEP_LINES, _to_log)
             threading.Thread(target=self._flush_often, name="reports", daemon=True).start()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -47,16 +47,16 @@ class Reporter:
             now = datetime.now(UTC)
             point = MetricPoint(step=step, time=now, generation=self._generation, values=finite)
             self._metrics.add(point)
-            if self._narrator is not None:
-                self._narrator.point(point)
+            if self._log_formatter is not None:
+                self._log_formatter.point(point)
 
     def event(self, kind: str, **data: float | str | None) -> None:
         if self._events is not None:
             rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in data.items()}
             event = ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded)
             self._events.add(event)
-            if self._narrator is not None:
-                self._narrator.event(event)
+            if self._log_formatter is not None:
+                self._log_formatter.event(event)
 
     def event_once(self, subject: str, kind: str, **data: str) -> None:
         """Report an event that any rank may be the first to see, once per node and `subject`."""
@@ -86,18 +86,18 @@ class Reporter:
 
     def enter(self, phase: str) -> None:
         self._phase = phase
-        self._board.report(self._slot, self._step, phase)
+        self._shared_status.report(self._slot, self._step, phase)
 
     def finished_step(self, step: int) -> None:
         self._step = step
-        self._board.report(self._slot, step, self._phase)
+        self._shared_status.report(self._slot, step, self._phase)
 
     def stop_requested(self) -> bool:
-        return self._board.stop_requested() is not None
+        return self._shared_status.stop_requested() is not None
 
     def profile_requested(self) -> tuple[int, int]:
         """Return (number, steps) as the first rank's node received them, (0, 0) on other ranks."""
-        return self._board.profile_requested() if self._events is not None else (0, 0)
+        return self._shared_status.profile_requested() if self._events is not None else (0, 0)
 
     def close(self) -> None:
         self._closed.set()

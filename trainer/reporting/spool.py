@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
 LARGEST_BATCH = 500  # records
 LARGEST_BATCH_TEXT = 500_000  # characters of log text: servers refuse bodies of a few megabytes
 MOST_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
 
 
@@ -53,7 +53,7 @@ class SpoolWriter:
         while any(self._folder.glob(f"{self._writer}.*.json")):
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return True
 
     def _next_count(self) -> int:

@@ -29,7 +29,7 @@ class StepClock:
     def begin(self) -> None:
         self._marks = [("begin", self._now())]
 
-    def lap(self, name: str) -> None:
+    def end_phase(self, name: str) -> None:
         """What ran since the lap before is called `name`; what is called alike adds up."""
         self._marks.append((name, self._now()))
 
@@ -71,7 +71,7 @@ def _computing(seconds: dict[str, float]) -> float:
     return seconds["forward"] + seconds["backward"]
 
 
-class SkewWatch:
+class SkewDetector:
     """Detect a rank that stays much slower than the mean of all."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ def out_of_memory(message: str, micro_batch: int) -> str:
     return f"{message}; a micro-batch was {micro_batch} sequences{smaller}; {REMEDIES}"
 
 
-def halved_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
+def halve_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
     """(sequences of the micro-batches that memory ran out with, of those to try next); None: there are no smaller."""
     training, sizes = run.training, _sizes(run, vocab_size)
     assert training is not None and sizes is not None, "a run without a mesh takes no memory"
@@ -47,7 +47,7 @@ def halved_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> 
     return tried, smaller_micro_batch(training, sizes, vocab_size, tried)
 
 
-def remember_micro_batch(
+def store_micro_batch(
     storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int, micro_batch: int
 ) -> None:
     """Raises StorageError."""
@@ -58,7 +58,7 @@ def remember_micro_batch(
     storage.put(key, ciphertext)
 
 
-def remembered_micro_batch(storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int) -> int | None:
+def load_micro_batch(storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int) -> int | None:
     """Return what was recorded for this run, else what its base checkpoint was trained with; None where neither
     says anything of it. Raises StorageError, DecryptionError."""
     training, sizes, key = run.training, _sizes(run, vocab_size), run.prefix + NOTE_NAME

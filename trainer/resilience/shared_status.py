@@ -17,7 +17,7 @@ _PROFILE_AT = 8
 _HEADER = 16
 
 
-class Board:
+class SharedStatus:
     def __init__(self, path: Path, num_slots: int, *, create: bool = False) -> None:
         """One slot for each local rank. The agent creates, the workers open."""
         size = _HEADER + num_slots * _SLOT.size

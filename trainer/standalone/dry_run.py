@@ -14,10 +14,10 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError
-from trainer.optim.param_groups import moments_per_parameter, treatment
+from trainer.optim.param_groups import moments_per_parameter, param_group_config
 from trainer.parallel.data import local_tensor
 from trainer.parallel.mesh import Mesh, leave
-from trainer.parallel.parallelize import SpreadModel, spread_model
+from trainer.parallel.parallelize import ParallelModel, parallelize_model
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
     plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # its errors are no state here
     training = training.model_copy(update={"parallelism": plain})
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=sizes.world)
-    model: SpreadModel | None = None
+    model: ParallelModel | None = None
     try:
         mesh = Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes)
         mesh.parameters_on = torch.device("meta")
-        model = spread_model(
+        model = parallelize_model(
             training, vocab_size, mesh, 1, first_part=lambda place: torch.empty(place.local_shape, device="meta")
         )
         return bytes_of(model, training)
@@ -75,14 +75,14 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
         leave()
 
 
-def bytes_of(model: SpreadModel, training: TrainingSpec) -> StateBytes:
+def bytes_of(model: ParallelModel, training: TrainingSpec) -> StateBytes:
     weights = model.weights
     moments = trained = 0
     for name, parameter in weights.named.items():
-        place, numbers = weights.placements[name], local_tensor(parameter).numel()
-        rule = treatment(place.name, len(place.shape), training.optimizer).rule
+        place, numbers = weights.layouts[name], local_tensor(parameter).numel()
+        algorithm = param_group_config(place.name, len(place.shape), training.optimizer).algorithm
         trained += numbers
-        moments += numbers * moments_per_parameter(rule)
+        moments += numbers * moments_per_parameter(algorithm)
     every = [local_tensor(parameter) for parameter in weights.every.values()]
     return StateBytes(
         parameters=sum(each.numel() for each in every),

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from trainer.agent.base_model import obtain_base
-from trainer.agent.dataset import DatasetRoom
+from trainer.agent.dataset import DatasetPreparer
 from trainer.agent.shipper import Shipper
 from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.encryption import Encryptor
@@ -23,18 +23,18 @@ from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, ProgressEven
 from trainer.contract.training import ProcessLayout
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
-from trainer.reporting.sinks.choice import LocalSinks, feeds_of
-from trainer.reporting.sinks.sink_queue import Tell
+from trainer.reporting.sinks.choice import LocalSinks, sink_queues
+from trainer.reporting.sinks.sink_queue import ReportEvent
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection
 from trainer.resilience.failures import describe
 from trainer.resilience.memory import (
-    halved_micro_batch,
+    halve_micro_batch,
+    load_micro_batch,
     out_of_memory,
-    remember_micro_batch,
-    remembered_micro_batch,
+    store_micro_batch,
 )
-from trainer.resilience.shared_status import Board
+from trainer.resilience.shared_status import SharedStatus
 from trainer.resilience.store_server import STORE_TIMEOUT, StoreAddress
 from trainer.standalone.terminal import Terminal
 from trainer.training.worker import work
@@ -111,10 +111,10 @@ def run_rank(
 def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str) -> str:
     """Note the size of micro-batches for the ranks that torchrun may start next; what is to be said."""
     run, vocab_size = assignment.run, DatasetIndex.read(assignment.dataset_folder).vocab_size
-    tried, smaller = halved_micro_batch(run, vocab_size, assignment.largest_micro_batch)
+    tried, smaller = halve_micro_batch(run, vocab_size, assignment.largest_micro_batch)
     if smaller is None:
         return out_of_memory(message, tried)
-    remember_micro_batch(platform.storage, Encryptor(assignment.job_key), run, vocab_size, smaller)
+    store_micro_batch(platform.storage, Encryptor(assignment.job_key), run, vocab_size, smaller)
     return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
 
 
@@ -127,10 +127,10 @@ def _prepared(
     run, keys = platform.run(), platform.keys()
     cache = output / "work" / "datasets"
     base = obtain_base(cache / "models", run, keys, platform.storage)
-    room = DatasetRoom(cache, run, keys, platform, platform.storage, lambda: False, base)
+    room = DatasetPreparer(cache, run, keys, platform, platform.storage, lambda: False, base)
     room.obtain(files)
     vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
-    largest = remembered_micro_batch(platform.storage, Encryptor(keys.job), run, vocab_size)
+    largest = load_micro_batch(platform.storage, Encryptor(keys.job), run, vocab_size)
     if place.rank == 0:
         store.set("prepared", f"{int(time.time()):x}")
     assignment = Assignment(
@@ -150,20 +150,20 @@ def _prepared(
         largest_micro_batch=largest,
     )
     if place.local_rank == 0:
-        Board(assignment.board, place.layout.processes_per_node, create=True)
+        SharedStatus(assignment.shared_status, place.layout.processes_per_node, create=True)
         store.set(f"board{place.node}", "made")
     store.wait([f"board{place.node}"], STORE_TIMEOUT)
     return assignment
 
 
 def _worked(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) -> tuple[EndClass, str]:
-    board = Board(assignment.board, assignment.run.layout.processes_per_node)
+    shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: board.request_stop(StopRequest.CANCEL))
+        signal.signal(each, lambda *_: shared_status.request_stop(StopRequest.CANCEL))
     shipper, end_class = Shipper(assignment.spool, platform), EndClass.INTERNAL_ERROR
     if assignment.rank == 0:
-        tell = _teller(assignment)
-        shipper.feeds = feeds_of(assignment.run, platform.keys(), str(platform.output), sinks, tell)
+        report_event = _make_event_reporter(assignment)
+        shipper.sinks = sink_queues(assignment.run, platform.keys(), str(platform.output), sinks, report_event)
     if assignment.local_rank == 0:
         shipper.start()
     try:
@@ -175,15 +175,15 @@ def _worked(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) 
     finally:
         if assignment.local_rank == 0:
             shipper.finish(DELIVERY_SECONDS)
-            shipper.finish_feeds(end_class)
+            shipper.finish_sinks(end_class)
 
 
-def _teller(assignment: Assignment) -> Tell:
+def _make_event_reporter(assignment: Assignment) -> ReportEvent:
     """Events of sinks go the way of all others."""
     writer = SpoolWriter(assignment.spool, "progress", f"sinks-{assignment.stamp}")
 
-    def tell(kind: str, **data: object) -> None:
+    def report_event(kind: str, **data: object) -> None:
         writer.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=data))
         writer.flush()
 
-    return tell
+    return report_event

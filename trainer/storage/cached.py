@@ -12,12 +12,12 @@ from pathlib import Path
 
 from trainer.storage.base import Storage
 
-FORGET_AFTER_SECONDS = 7 * 86_400.0  # of jobs that never came back to clear away what they kept
-_STEPS_KEPT = 2
+DELETE_AFTER_SECONDS = 7 * 86_400.0  # of jobs that never came back to clear away what they kept
+_CACHED_STEPS = 2
 
 
-class KeptStorage:
-    """`folder`: of this job alone. Only checkpoints are kept, the newest `_STEPS_KEPT` of them; everything goes to
+class CachedStorage:
+    """`folder`: of this job alone. Only checkpoints are kept, the newest `_CACHED_STEPS` of them; everything goes to
     `inner` first. A copy that is damaged, or cannot be written, is as good as none."""
 
     def __init__(self, inner: Storage, folder: Path) -> None:
@@ -34,7 +34,7 @@ class KeptStorage:
             partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
             partial.write_bytes(hashlib.sha256(data).digest() + data)
             partial.replace(path)
-            self._forget_older()
+            self._delete_older()
         except OSError:
             return
 
@@ -57,20 +57,20 @@ class KeptStorage:
     def _path(self, step: str, key: str) -> Path:
         return self._folder / step / hashlib.sha256(key.encode()).hexdigest()
 
-    def _forget_older(self) -> None:
+    def _delete_older(self) -> None:
         newest_last = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        for folder in newest_last[:-_STEPS_KEPT]:
+        for folder in newest_last[:-_CACHED_STEPS]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def forget(folder: Path) -> None:
+def delete_cached(folder: Path) -> None:
     """Of a job that is over."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def forget_abandoned(root: Path) -> None:
+def delete_abandoned(root: Path) -> None:
     """Folders of jobs below `root` in which nothing was written for long."""
-    limit = time.time() - FORGET_AFTER_SECONDS
+    limit = time.time() - DELETE_AFTER_SECONDS
     for folder in root.glob("*"):
         try:
             newest = max([folder.stat().st_mtime, *(path.stat().st_mtime for path in folder.iterdir())])

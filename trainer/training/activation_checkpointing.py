@@ -16,7 +16,7 @@ from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 
 _aten = torch.ops.aten
-KEPT = {
+SAVED_OPERATIONS = {
     _aten.mm.default,
     _aten.addmm.default,
     _aten._grouped_mm.default,
@@ -33,7 +33,7 @@ KEPT = {
 again: norms, rotations, products of single numbers."""
 
 
-def keep_as_told(stage: Decoder, training: TrainingSpec) -> None:
+def apply_activation_checkpointing(stage: Decoder, training: TrainingSpec) -> None:
     """Set for each layer how it goes through the backward pass."""
     for number, block in stage.blocks.items():
         if is_recomputed(int(number), stage.shape.num_layers, training.recompute_layers):
@@ -41,7 +41,7 @@ def keep_as_told(stage: Decoder, training: TrainingSpec) -> None:
 
 
 def _policy(_: Any, operation: Any, *__: Any, **___: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if operation in SAVED_OPERATIONS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _contexts() -> Any:

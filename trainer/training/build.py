@@ -28,17 +28,17 @@ from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import has_fused_products
-from trainer.parallel.parallelize import SpreadModel, spread_model
+from trainer.parallel.parallelize import ParallelModel, parallelize_model
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-from trainer.training.activation_checkpointing import keep_as_told
-from trainer.training.evaluation import HeldOut, Sampler, held_out, told_apart
-from trainer.training.precision import compute_as_told
+from trainer.training.activation_checkpointing import apply_activation_checkpointing
+from trainer.training.evaluation import HeldOut, Sampler, make_held_out_set, with_unique_names
+from trainer.training.precision import apply_precision
 
 
 @dataclass
-class Session:
+class TrainState:
     """One rank's part of a run, ready to train from `first_step` (0-based)."""
 
     assignment: Assignment
@@ -48,7 +48,7 @@ class Session:
     storage: Storage
     encryptor: Encryptor
     index: DatasetIndex
-    model: SpreadModel
+    model: ParallelModel
     optimizer: ShardOptimizer
     balancer: Balancer
     loader: Loader
@@ -64,7 +64,7 @@ class Session:
         return self.assignment.training
 
 
-def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
+def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     """Collective: every rank builds alike. Raises TrainerError for a spec that these ranks cannot run."""
     run, training = assignment.run, assignment.training
     platform, storage = assignment.connection.connect(run)
@@ -73,7 +73,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
         source.on_corrupt = shard_skipped(reporter)
-    mesh, part = _planned(training, mesh, index.vocab_size, assignment.largest_micro_batch)
+    mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"this run is on a device of kind {mesh.device.type}")
     if training.parallelism.tensor_overlap and not has_fused_products(mesh):
@@ -84,14 +84,14 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
     with reporter.phase("model", shown="model"):
         torch.manual_seed(training.seed)
         base = _base(assignment)
-        model = spread_model(
+        model = parallelize_model(
             training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training, mesh),
             lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
         )  # fmt: skip
         if base is not None:
             for name, balance in model.weights.balances.items():
                 balance.copy_(base.whole(name, tuple(balance.shape)))
-        optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
+        optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
             check_manifest(run.resume, encryptor, job_id=run.job_id)
@@ -101,7 +101,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> Session:
             model.weights.publish()
     first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
-    return Session(
+    return TrainState(
         assignment=assignment,
         mesh=mesh,
         reporter=reporter,
@@ -133,10 +133,10 @@ def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
 def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
     """What to do when a damaged shard is met that may be skipped: say which."""
 
-    def tell(source: str, error: CorruptShard) -> None:
+    def report_skipped(source: str, error: CorruptShard) -> None:
         reporter.event_once(error.name, "data.shard_skipped", source=source, shard=error.name, because=error.problem)
 
-    return tell
+    return report_skipped
 
 
 def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOut]:
@@ -146,9 +146,9 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
     for place in assignment.sources:
         source = Source(place, "validation", training.data, training.sequence_length, storage)
         batches = validation_batches(source, training.evaluation.sequences, part)
-        found.append(held_out(place.name, source.index, batches))
+        found.append(make_held_out_set(place.name, source.index, batches))
         source.close()
-    return told_apart(found)
+    return with_unique_names(found)
 
 
 def _base(assignment: Assignment) -> StoredWeights | None:
@@ -160,8 +160,8 @@ def _base(assignment: Assignment) -> StoredWeights | None:
 
 def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
     """What a spec says of a stage's computation, before it is sharded."""
-    keep_as_told(stage, training)
-    compute_as_told(stage, training, mesh)
+    apply_activation_checkpointing(stage, training)
+    apply_precision(stage, training, mesh)
     if training.compile:
         for block in stage.blocks.values():
             block.compile(mode="reduce-overhead" if training.cuda_graphs else None)
@@ -169,14 +169,14 @@ def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
         stage.head.z_loss = training.z_loss
 
 
-def _planned(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int | None) -> tuple[Mesh, RankShare]:
+def _plan_mesh(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int | None) -> tuple[Mesh, RankShare]:
     """The grid that the spec asks for, and this rank's share of a step. The platform has checked both; the vocabulary
     is only known now."""
     sizes = plan_mesh(training, vocab_size, mesh.world_size)
     if isinstance(sizes, list):
         problem = sizes[0]
         raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
-    mesh = mesh.spread(sizes)
+    mesh = mesh.with_sizes(sizes)
     size = micro_batch_size(training, sizes, vocab_size, largest)
     return mesh, RankShare(
         mesh.coordinate("replicate", "shard"), sizes.data, size, sizes.pipeline > 1, mesh.world_size // sizes.data

@@ -15,7 +15,7 @@ _TOP_PAD_BYTES = 64 * 2**20
 STEPS_BETWEEN_COLLECTIONS = 50
 
 
-def hold_garbage_collection() -> None:
+def disable_automatic_collection() -> None:
     """From here on Python looks for unreachable cycles only when `collect_garbage` says so: a pause on one rank is a
     pause on all, and ranks left to themselves pause at different steps. What exists by now is not looked at again."""
     gc.collect()
@@ -36,7 +36,7 @@ def share_cores(processes_per_node: int) -> int:
     return threads
 
 
-def keep_freed_memory() -> None:
+def reuse_freed_memory() -> None:
     """Let the allocator reuse large blocks: by default each activation of each step is mapped, faulted in and unmapped.
 
     For runs on the CPU only, whose steps ask for the same sizes again and again. Without the GNU C library, nothing.

@@ -15,7 +15,7 @@ from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
 from trainer.parallel.generation import generating
 from trainer.parallel.mesh import sum_over_ranks
-from trainer.parallel.parallelize import SpreadModel
+from trainer.parallel.parallelize import ParallelModel
 from trainer.resilience.assignment import Assignment
 
 VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
@@ -42,14 +42,14 @@ class Evaluated:
     seconds: float
 
 
-def held_out(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOut:
+def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOut:
     name = re.sub(r"[^a-z0-9]+", "_", source.partition(":")[2].lower()).strip("_") or "data"
     num_bytes = index.text_bytes["validation"]
     per_byte = index.validation_tokens / num_bytes if num_bytes and not index.is_masked else None
     return HeldOut(name, batches, per_byte)
 
 
-def told_apart(sets: Sequence[HeldOut]) -> list[HeldOut]:
+def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
     """The same, with a number behind a name that an earlier one has."""
     found: dict[str, HeldOut] = {}
     for each in sets:
@@ -61,7 +61,7 @@ def told_apart(sets: Sequence[HeldOut]) -> list[HeldOut]:
     return list(found.values())
 
 
-def evaluate(model: SpreadModel, sets: Sequence[HeldOut]) -> Evaluated:
+def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
     """Collective, the same on every rank. The loss is the mean over the counted tokens of all data sets; bits per byte
     is the loss in bits, by what a byte of the split's text comes to in tokens."""
     begin = time.monotonic()
@@ -86,7 +86,7 @@ def evaluate(model: SpreadModel, sets: Sequence[HeldOut]) -> Evaluated:
 class Sampler:
     """Continue fixed prompts, each time with the same random numbers, on any mesh."""
 
-    def __init__(self, assignment: Assignment, model: SpreadModel) -> None:
+    def __init__(self, assignment: Assignment, model: ParallelModel) -> None:
         training = assignment.training
         spec, length = training.evaluation, training.sequence_length
         index = DatasetIndex.read(assignment.dataset_folder)
@@ -112,7 +112,7 @@ class Sampler:
             first_PN[row, : len(ids)] = torch.tensor(ids, device=device)
         generator = torch.Generator().manual_seed(SAMPLING_SEED)
         room = max(lengths) + self._num_tokens
-        with generating(self._model, room, lambda logits_PV: chosen_words(logits_PV, generator)) as generation:
+        with generating(self._model, room, lambda logits_PV: sample_tokens(logits_PV, generator)) as generation:
             new = [generation.begin(first_PN, lengths)]
             while len(new) < self._num_tokens:
                 new.append(generation.step(new[-1]))
@@ -124,7 +124,7 @@ class Sampler:
         return self._tokenizer.decode(new)
 
 
-def chosen_words(logits_PV: Tensor, generator: torch.Generator) -> Tensor:
+def sample_tokens(logits_PV: Tensor, generator: torch.Generator) -> Tensor:
     """[P], one of each row by its probabilities; drawn on the CPU, where every device gives the same numbers."""
     scores_PV = (logits_PV.float().cpu() / SAMPLING_TEMPERATURE).softmax(-1)
     if not scores_PV.isfinite().all():

@@ -23,9 +23,9 @@ from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_co
 from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_stack
 from trainer.models.lora import is_adapter, merged
-from trainer.parallel.full_tensors import gather_whole
+from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
-from trainer.training.build import Session
+from trainer.training.build import TrainState
 
 LARGEST_FILE_BYTES = 4 * 2**30
 BASE_FILES = (
@@ -35,38 +35,38 @@ BASE_FILES = (
 """What a model's tokenizer and its use are described by: copied unchanged from a base model."""
 
 
-def export_model(session: Session) -> None:
+def export_model(state: TrainState) -> None:
     """Collective: every rank takes part in gathering, the first one writes."""
     begin = time.monotonic()
-    dtype = torch.float32 if session.training.precision == "fp32" else torch.bfloat16
-    shape = session.training.model.resolve()
+    dtype = torch.float32 if state.training.precision == "fp32" else torch.bfloat16
+    shape = state.training.model.resolve()
     tensors: dict[str, Tensor] = {}
-    lora = session.training.lora
+    lora = state.training.lora
     only_adapter = lora is not None and lora.export == "adapter"
     if only_adapter:
-        for name, whole in gather_whole(session.model.weights, wanted=is_adapter):
+        for name, whole in gather_full_tensors(state.model.weights, wanted=is_adapter):
             tensors[name] = whole.to("cpu", copy=True).contiguous()
     else:
-        named = gather_whole(session.model.weights)
+        named = gather_full_tensors(state.model.weights)
         for name, whole in merged(named, lora.scale) if lora is not None else named:
             export_tensors(tensors, name, whole, shape, dtype)
-    if session.mesh.rank != 0:
+    if state.mesh.rank != 0:
         return
-    assignment = session.assignment
+    assignment = state.assignment
     folder = assignment.model_folder or assignment.folder / "export"
     building = folder.with_name(f"{folder.name}.building")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     if only_adapter:
-        write_adapter(session, tensors, building)
+        write_adapter(state, tensors, building)
     else:
-        write_files(session, tensors, building)
+        write_files(state, tensors, building)
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)
     if assignment.model_folder is None:
-        _store(session, folder)
+        _store(state, folder)
         shutil.rmtree(folder)
-    session.reporter.event("export.finished", seconds=time.monotonic() - begin)
+    state.reporter.event("export.finished", seconds=time.monotonic() - begin)
 
 
 def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: ModelShape, dtype: torch.dtype) -> None:
@@ -79,24 +79,24 @@ def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: 
         tensors[their_name] = part.to("cpu", kept, copy=True).contiguous()
 
 
-def write_files(session: Session, tensors: dict[str, Tensor], folder: Path) -> None:
+def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
     """Everything that `transformers` loads a model and its tokenizer from."""
-    end_of_text = _write_tokenizer(session, folder)
-    dtype = "float32" if session.training.precision == "fp32" else "bfloat16"
-    length = session.training.sequence_length
-    config = hugging_face_config(session.training.model.resolve(), session.index.vocab_size, length, dtype, end_of_text)
-    base = session.assignment.base_folder
+    end_of_text = _write_tokenizer(state, folder)
+    dtype = "float32" if state.training.precision == "fp32" else "bfloat16"
+    length = state.training.sequence_length
+    config = hugging_face_config(state.training.model.resolve(), state.index.vocab_size, length, dtype, end_of_text)
+    base = state.assignment.base_folder
     if base is not None:
         config |= _kept_of(read_config(base), length)
     write_weights(tensors, folder, LARGEST_FILE_BYTES)
     _write_json(folder / CONFIG_NAME, config)
 
 
-def write_adapter(session: Session, tensors: dict[str, Tensor], folder: Path) -> None:
+def write_adapter(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
     """Everything that `peft` puts on the base model: the adapters as they were trained, in fp32, by our names."""
-    training = session.training
+    training = state.training
     assert training.lora is not None and training.model.base is not None
-    _write_tokenizer(session, folder)
+    _write_tokenizer(state, folder)
     shape = training.model.resolve()
     renamed = {peft_name(name, shape): tensor for name, tensor in tensors.items()}
     save_file(renamed, folder / ADAPTER_NAME, metadata={"format": "pt"})
@@ -104,22 +104,22 @@ def write_adapter(session: Session, tensors: dict[str, Tensor], folder: Path) ->
     _write_json(folder / ADAPTER_CONFIG_NAME, config)
 
 
-def _write_tokenizer(session: Session, folder: Path) -> int | None:
+def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
     """Write the tokenizer, and how it is used. Return the token that ends a text, None where a base model's tokenizer
     has not ours."""
-    shutil.copy(session.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
+    shutil.copy(state.assignment.dataset_folder / TOKENIZER_NAME, folder / TOKENIZER_NAME)
     end_of_text = Tokenizer.from_file(str(folder / TOKENIZER_NAME)).token_to_id(END_OF_TEXT)
-    base = session.assignment.base_folder
+    base = state.assignment.base_folder
     if base is None:
         assert end_of_text is not None, "every tokenizer that is trained here has it"
-        _write_tokenizer_settings(folder, end_of_text, session.training.sequence_length)
+        _write_tokenizer_settings(folder, end_of_text, state.training.sequence_length)
     else:
         for name in BASE_FILES:
             if (base / name).exists():
                 shutil.copy(base / name, folder / name)
         if not (folder / TOKENIZER_SETTINGS_NAME).exists():
             _write_json(folder / TOKENIZER_SETTINGS_NAME, {"tokenizer_class": "PreTrainedTokenizerFast"})
-    is_chat = any(part.format == "chat" for part in session.training.data.parts)
+    is_chat = any(part.format == "chat" for part in state.training.data.parts)
     if is_chat and template_of(folder, json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())) is None:
         (folder / TEMPLATE_NAME).write_text(DEFAULT_TEMPLATE)
     return end_of_text
@@ -170,26 +170,24 @@ def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) 
     _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
 
 
-def _store(session: Session, folder: Path) -> None:
-    run = session.assignment.run
-    prefix = f"{run.prefix}model/{run.attempt_number}-{session.assignment.generation}/"
-    files = [
-        encrypt_file(session.storage, session.encryptor, prefix, path.name, path) for path in sorted(folder.iterdir())
-    ]
-    shape, lora = session.training.model.resolve(), session.training.lora
-    num_parameters = shape.num_parameters(session.index.vocab_size)
+def _store(state: TrainState, folder: Path) -> None:
+    run = state.assignment.run
+    prefix = f"{run.prefix}model/{run.attempt_number}-{state.assignment.generation}/"
+    files = [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in sorted(folder.iterdir())]
+    shape, lora = state.training.model.resolve(), state.training.lora
+    num_parameters = shape.num_parameters(state.index.vocab_size)
     if lora is not None and lora.export == "adapter":
         num_parameters = shape.adapter_parameters(lora.rank, lora.targets)
     manifest = ModelManifest(
         job_id=run.job_id,
         attempt_id=run.attempt_id,
-        step=session.training.steps,
+        step=state.training.steps,
         num_parameters=num_parameters,
-        metrics=session.final_metrics,
+        metrics=state.final_metrics,
         created_at=datetime.now(UTC),
         files=files,
     )
-    session.platform.register_model(authenticate(manifest, session.encryptor))
+    state.platform.register_model(authenticate(manifest, state.encryptor))
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -16,47 +16,47 @@ from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import sum_over, sum_over_ranks
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.stats import StatsPipe, StepStats
-from trainer.reporting.step_clock import SkewWatch, StepClock
+from trainer.reporting.step_clock import SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
-from trainer.training.build import Session
-from trainer.training.cpu import collect_garbage, hold_garbage_collection
+from trainer.training.build import TrainState
+from trainer.training.cpu import collect_garbage, disable_automatic_collection
 from trainer.training.evaluation import Evaluated, evaluate
 
-MOST_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
+MAX_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
 
-def train(session: Session) -> EndClass:
+def train(state: TrainState) -> EndClass:
     """Train to the last step or to a stop request, with state durable or on its way there at the end."""
-    training, reporter = session.training, session.reporter
-    monitor = Monitor(session)
-    pipe, clock = StatsPipe(session.mesh.device), monitor.clock
-    profiler = StepProfiler(session.assignment)
+    training, reporter = state.training, state.reporter
+    monitor = Monitor(state)
+    pipe, clock = StatsPipe(state.mesh.device), monitor.clock
+    profiler = StepProfiler(state.assignment)
     stopping = False
     if training.compile:
-        with session.reporter.phase("compile"):
-            run_ahead(session)
-    elif training.step_sizes.at(session.first_step) < training.step_sizes.full:
-        run_ahead(session)
-    if session.first_step == 0:
-        monitor.evaluated(0, evaluated(session, 0))
+        with state.reporter.phase("compile"):
+            run_ahead(state)
+    elif training.step_sizes.at(state.first_step) < training.step_sizes.full:
+        run_ahead(state)
+    if state.first_step == 0:
+        monitor.evaluated(0, evaluated(state, 0))
     reporter.enter("training")
-    session.model.weights.begin(session.first_step)
-    hold_garbage_collection()
+    state.model.weights.begin(state.first_step)
+    disable_automatic_collection()
     monitor.resume_clock()
-    for step in range(session.first_step, training.steps):
+    for step in range(state.first_step, training.steps):
         profiler.begin(step + 1)
-        batches = session.loader.next_step(step)
-        tokens = counted_tokens(session, batches, step)
+        batches = state.loader.next_step(step)
+        tokens = counted_tokens(state, batches, step)
         clock.begin()
-        loss = session.model.forward_backward(batches, tokens, clock.lap)
-        stats, gradient_norm, is_finite = reduce_statistics(session, loss, clock.pass_seconds)
-        clock.lap("communication")
-        session.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
-        session.balancer.step(is_finite)
-        session.model.weights.commit(is_finite)
-        session.optimizer.zero_gradients()
-        session.model.weights.publish()
-        clock.lap("optimizer")
+        loss = state.model.forward_backward(batches, tokens, clock.end_phase)
+        stats, gradient_norm, is_finite = reduce_statistics(state, loss, clock.pass_seconds)
+        clock.end_phase("communication")
+        state.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
+        state.balancer.step(is_finite)
+        state.model.weights.commit(is_finite)
+        state.optimizer.zero_gradients()
+        state.model.weights.publish()
+        clock.end_phase("optimizer")
         clock.end()
         profiler.end(step + 1)
         known = pipe.push(step, stats)
@@ -65,43 +65,43 @@ def train(session: Session) -> EndClass:
         done = step + 1
         profiler.hear(known, done)
         reporter.finished_step(done)
-        session.writer.check()
+        state.writer.check()
         collect_garbage(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.steps(pipe.drain())
-            monitor.evaluated(done, evaluated(session, done))
-        if done % session.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
+            monitor.evaluated(done, evaluated(state, done))
+        if done % state.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
             monitor.steps(pipe.drain())
-            monitor.saved(done, save(session, done, monitor.latest))
+            monitor.saved(done, save(state, done, monitor.latest))
         if stopping and done < training.steps:
             profiler.close()
             return EndClass.STOPPED
     profiler.close()
-    session.final_metrics.update(monitor.latest)
+    state.final_metrics.update(monitor.latest)
     return EndClass.COMPLETED
 
 
-def counted_tokens(session: Session, batches: list[MicroBatch], step: int) -> float | Tensor:
+def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> float | Tensor:
     """Targets of all ranks that a loss is counted for in this step; what every loss of it is divided by."""
-    if not session.loader.counts_vary:
-        return float(session.training.tokens_at(step))
+    if not state.loader.counts_vary:
+        return float(state.training.tokens_at(step))
     counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
-    return sum_over(counted, session.mesh.group("replicate", "shard")).clamp(min=1.0)
+    return sum_over(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
-def reduce_statistics(session: Session, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
+def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
     """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences, number and steps of a wanted
     profile, each rank's seconds], gradient norm, is finite), over all ranks.
 
     One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
     """
-    mesh = session.mesh
-    reporter = session.reporter
+    mesh = state.mesh
+    reporter = state.reporter
     flags = torch.zeros(4 + mesh.world_size, device=loss.device)
-    flags[0], flags[1] = float(reporter.stop_requested()), session.loader.skipped_sequences
+    flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
     flags[2], flags[3] = reporter.profile_requested()
     flags[4 + mesh.rank] = pass_seconds
-    sums = torch.cat([torch.stack([loss, session.optimizer.gradient_square_sum()]), flags])
+    sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
     loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_finite = gradient_norm.isfinite() & loss.isfinite()
@@ -109,54 +109,54 @@ def reduce_statistics(session: Session, loss: Tensor, pass_seconds: float) -> tu
     return stats, gradient_norm, is_finite
 
 
-def run_ahead(session: Session) -> None:
+def run_ahead(state: TrainState) -> None:
     """Run a full step's micro-batches through, and keep nothing: so that compiling has its own line in the start-up
     times, and that memory which only full steps lack is missed before the first."""
-    rows = session.validation[0].batches[0].to(session.mesh.device)
-    chosen = torch.arange(session.part.micro_batch, device=session.mesh.device) % rows.tokens_BS.shape[0]
+    rows = state.validation[0].batches[0].to(state.mesh.device)
+    chosen = torch.arange(state.part.micro_batch, device=state.mesh.device) % rows.tokens_BS.shape[0]
     batch = rows.each(lambda tensor: tensor[chosen])
-    session.model.forward_backward([batch] * session.part.num_micro_batches(session.training.step_sizes.full), 1.0)
-    session.optimizer.zero_gradients()
-    nothing = torch.zeros((), dtype=torch.bool, device=session.mesh.device)
-    session.balancer.step(nothing)
-    session.model.weights.commit(nothing)
+    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.step_sizes.full), 1.0)
+    state.optimizer.zero_gradients()
+    nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
+    state.balancer.step(nothing)
+    state.model.weights.commit(nothing)
 
 
-def evaluated(session: Session, step: int) -> Evaluated:
+def evaluated(state: TrainState, step: int) -> Evaluated:
     """Losses on what is held out after `step` steps, the same on every rank."""
-    session.reporter.enter("evaluation")
-    found = evaluate(session.model, session.validation)
-    tell_samples(session, step)
-    session.reporter.enter("training")
+    state.reporter.enter("evaluation")
+    found = evaluate(state.model, state.validation)
+    report_samples(state, step)
+    state.reporter.enter("training")
     return found
 
 
-def tell_samples(session: Session, step: int) -> None:
+def report_samples(state: TrainState, step: int) -> None:
     """What the model makes of the spec's prompts, as events."""
-    sampler = session.sampler
+    sampler = state.sampler
     if not sampler.prompts:
         return
     for prompt, text in zip(sampler.prompts, sampler.samples(), strict=True):
-        session.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
+        state.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 
 
-def save(session: Session, step: int, metrics: dict[str, float]) -> float:
+def save(state: TrainState, step: int, metrics: dict[str, float]) -> float:
     """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
-    if session.writer.last_step == step:
+    if state.writer.last_step == step:
         return 0.0
-    weights = session.model.weights
-    return session.writer.save(step, live_shards(weights, session.optimizer), own_states(weights), metrics)
+    weights = state.model.weights
+    return state.writer.save(step, live_shards(weights, state.optimizer), own_states(weights), metrics)
 
 
 class Monitor:
     """Turns step statistics into reports, and ends a run whose loss is lost."""
 
-    def __init__(self, session: Session) -> None:
-        self._reporter, self._training, self._mesh = session.reporter, session.training, session.mesh
-        self._vocab_size = session.index.vocab_size
-        self._peak = peak_of(session.mesh.device)
-        self._stalls, self._sent = session.loader.stalls, session.model.weights.sent
-        self.clock, self._skew = StepClock(session.mesh.device), SkewWatch()
+    def __init__(self, state: TrainState) -> None:
+        self._reporter, self._training, self._mesh = state.reporter, state.training, state.mesh
+        self._vocab_size = state.index.vocab_size
+        self._peak = peak_of(state.mesh.device)
+        self._stalls, self._sent = state.loader.stalls, state.model.weights.sent
+        self.clock, self._skew = StepClock(state.mesh.device), SkewDetector()
         self._skipped = self._all_skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
@@ -232,7 +232,7 @@ class Monitor:
         self._skipped = 0 if stats.is_finite else self._skipped + 1
         if not stats.is_finite:
             self._reporter.event("step.skipped", step=stats.step + 1, because="the loss or its gradient is not finite")
-        if self._skipped >= MOST_SKIPPED_STEPS:
+        if self._skipped >= MAX_SKIPPED_STEPS:
             raise TrainerError(
                 EndClass.LOSS_DIVERGED,
                 f"the loss or its gradient was not finite in {self._skipped} steps running, up to step "

@@ -13,7 +13,7 @@ from trainer.parallel.mesh import Mesh
 FP8_MULTIPLE = 16  # of both dimensions of a matrix, as the kernels want it
 
 
-def compute_as_told(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
+def apply_precision(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
     """fp8: the matrix products of attention and dense feed-forward, each tensor scaled by its largest value as it comes
     (torchao's dynamic tensorwise scaling); embedding, head, norms, routers and experts stay in bf16.
 

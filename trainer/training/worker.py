@@ -9,7 +9,7 @@ from trainer.resilience.assignment import Assignment
 from trainer.resilience.forking import FORK_TIMES
 from trainer.resilience.store_server import STORE_TIMEOUT
 from trainer.training.build import build
-from trainer.training.cpu import keep_freed_memory, share_cores
+from trainer.training.cpu import reuse_freed_memory, share_cores
 from trainer.training.export import export_model
 from trainer.training.loop import train
 
@@ -25,7 +25,7 @@ def work(assignment: Assignment) -> EndClass:
     with reporter.phase("rendezvous", shown="rendezvous"):
         mesh = _join(assignment)
     if mesh.device.type == "cpu":
-        keep_freed_memory()
+        reuse_freed_memory()
     try:
         return _train_and_export(assignment, mesh, reporter)
     finally:
@@ -45,15 +45,15 @@ def _join(assignment: Assignment) -> Mesh:
 
 
 def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:
-    session = build(assignment, mesh, reporter)
+    state = build(assignment, mesh, reporter)
     try:
-        end_class = train(session)
+        end_class = train(state)
         if end_class is EndClass.COMPLETED:
             reporter.enter("export")
-            export_model(session)
-        session.writer.wait()
+            export_model(state)
+        state.writer.wait()
     finally:
-        session.loader.close()
-    del session
+        state.loader.close()
+    del state
     leave()
     return end_class

@@ -9,7 +9,7 @@ from trainer.contract.run import DataKeys, RunConfig
 from trainer.contract.telemetry import MLFLOW_SECRETS
 from trainer.reporting.sinks.event_files import EventFiles
 from trainer.reporting.sinks.mlflow_run import MlflowRun
-from trainer.reporting.sinks.sink_queue import Feed, Sink, Tell
+from trainer.reporting.sinks.sink_queue import ReportEvent, Sink, SinkQueue
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,9 @@ class LocalSinks:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def feeds_of(run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, tell: Tell) -> list[Feed]:
+def sink_queues(
+    run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, report_event: ReportEvent
+) -> list[SinkQueue]:
     """Running feeds of a run that trains; of the first node's agent, which alone has the metrics."""
     if run.training is None:
         return []
@@ -33,4 +35,4 @@ def feeds_of(run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, t
         }
         allowed = None if run.outbound_allow is None else Allowed(run.outbound_allow)
         sinks.append(MlflowRun(run.telemetry.mlflow, identity, run.training, {**local.environment, **secrets}, allowed))
-    return [Feed(sink, tell) for sink in sinks]
+    return [SinkQueue(sink, report_event) for sink in sinks]

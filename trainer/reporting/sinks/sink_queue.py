@@ -6,10 +6,10 @@ from typing import Protocol
 
 from trainer.contract.run import EndClass, MetricPoint
 
-MOST_WAITING = 20_000  # points; what is older is lost
-LOOK_SECONDS = 1.0
+MAX_QUEUED = 20_000  # points; what is older is lost
+POLL_SECONDS = 1.0
 SECONDS_AFTER_FAILURE = 10.0
-Tell = Callable[..., None]  # (type of event, **data)
+ReportEvent = Callable[..., None]  # (type of event, **data)
 
 
 class Sink(Protocol):
@@ -24,15 +24,15 @@ class Sink(Protocol):
     def close(self, end_class: EndClass) -> None: ...
 
 
-class Feed:
+class SinkQueue:
     """`offer` takes points and returns immediately; `finish` waits for the sink, for a bounded time.
 
     The first failure is reported as an event, and at the end the number of points that the sink never got.
     """
 
-    def __init__(self, sink: Sink, tell: Tell) -> None:
-        self._sink, self._tell = sink, tell
-        self._waiting: list[MetricPoint] = []
+    def __init__(self, sink: Sink, report_event: ReportEvent) -> None:
+        self._sink, self._report_event = sink, report_event
+        self._queued: list[MetricPoint] = []
         self._lost = 0
         self._is_open = self._has_failed = False
         self._end_class: EndClass | None = None
@@ -42,28 +42,28 @@ class Feed:
 
     def offer(self, points: Sequence[MetricPoint]) -> None:
         with self._lock:
-            self._keep([*self._waiting, *points])
+            self._keep([*self._queued, *points])
 
     def finish(self, end_class: EndClass, patience_seconds: float) -> None:
         self._end_class = end_class
         self._ending.set()
         self._thread.join(patience_seconds)
         with self._lock:
-            lost = self._lost + len(self._waiting)
+            lost = self._lost + len(self._queued)
         if lost:
-            self._tell("sink.incomplete", sink=self._sink.name, points_lost=lost)
+            self._report_event("sink.incomplete", sink=self._sink.name, points_lost=lost)
 
     def _loop(self) -> None:
         pause = 0.0
         while True:
             is_last = self._ending.wait(pause)
-            pause = LOOK_SECONDS if self._pass_on() else SECONDS_AFTER_FAILURE
+            pause = POLL_SECONDS if self._write_queued() else SECONDS_AFTER_FAILURE
             if is_last:
                 return
 
-    def _pass_on(self) -> bool:
+    def _write_queued(self) -> bool:
         with self._lock:
-            points = list(self._waiting)
+            points = list(self._queued)
         try:
             if not self._is_open:
                 self._sink.open()
@@ -75,7 +75,7 @@ class Feed:
             return False
         with self._lock:
             written = set(map(id, points))
-            self._waiting = [point for point in self._waiting if id(point) not in written]
+            self._queued = [point for point in self._queued if id(point) not in written]
         if self._end_class is not None:
             try:
                 self._sink.close(self._end_class)
@@ -86,8 +86,8 @@ class Feed:
     def _failed(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._tell("sink.failed", sink=self._sink.name, because=f"{type(error).__name__}: {error}"[:500])
+            self._report_event("sink.failed", sink=self._sink.name, because=f"{type(error).__name__}: {error}"[:500])
 
     def _keep(self, points: list[MetricPoint]) -> None:
-        self._lost += max(0, len(points) - MOST_WAITING)
-        self._waiting = points[-MOST_WAITING:]
+        self._lost += max(0, len(points) - MAX_QUEUED)
+        self._queued = points[-MAX_QUEUED:]

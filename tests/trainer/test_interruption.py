@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.providers import Provider
-from trainer.agent.interruption import MOST, interruption_notice
+from trainer.agent.interruption import MOST, read_interruption_notice
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def metadata() -> Iterator[Provider]:
 
 def test_a_file_that_appears_is_a_notice(tmp_path: Path) -> None:
     path = tmp_path / "notice"
-    assert interruption_notice("") == interruption_notice(str(path)) == ""
+    assert read_interruption_notice("") == read_interruption_notice(str(path)) == ""
     path.write_text("")
-    assert interruption_notice(str(path)) == "the notice appeared"
+    assert read_interruption_notice(str(path)) == "the notice appeared"
     path.write_text("terminate at 12:00\n")
-    assert interruption_notice(str(path)) == "terminate at 12:00"
+    assert read_interruption_notice(str(path)) == "terminate at 12:00"
     path.write_text("FALSE\n")
-    assert interruption_notice(str(path)) == ""
+    assert read_interruption_notice(str(path)) == ""
     path.write_text("x" * 10_000)
-    assert len(interruption_notice(str(path))) == MOST
+    assert len(read_interruption_notice(str(path))) == MOST
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_a_file_that_appears_is_a_notice(tmp_path: Path) -> None:
 )
 def test_an_address_that_answers_is_a_notice(metadata: Provider, status: int, body: bytes, notice: str) -> None:
     metadata.status, metadata.body = status, body
-    assert interruption_notice(metadata.url) == notice
+    assert read_interruption_notice(metadata.url) == notice
 
 
 def test_an_address_where_nobody_is_is_none() -> None:
-    assert interruption_notice("http://127.0.0.1:9/preempted") == ""
+    assert read_interruption_notice("http://127.0.0.1:9/preempted") == ""
