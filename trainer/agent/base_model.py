@@ -14,7 +14,9 @@ from trainer.storage.encrypted import decrypt_to_file
 
 
 def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
-    """The folder of the base model's files; None where training begins from nothing. Attempts of one node share it.
+    """Return the folder of the base model's files, downloading them if needed; None if training starts from scratch.
+
+    Attempts on one node share the folder.
 
     Raises StorageError, DecryptionError.
     """

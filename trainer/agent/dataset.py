@@ -41,7 +41,7 @@ class DatasetPreparer:
         is_stopping: Callable[[], bool],
         base: Path | None = None,
     ) -> None:
-        """`base`: folder of the base model, whose tokenizer is used."""
+        """Set up for one run; `base` is the folder of the base model, whose tokenizer is used."""
         self._base = base
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.data.parts
@@ -51,7 +51,7 @@ class DatasetPreparer:
         self.places: list[SourcePlace] = []
 
     def obtain(self, local_files: list[Path]) -> None:
-        """Fills `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
+        """Fill `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
         trainer = self._run.tokenizer.trainer_among(self._parts)
         # The part that trains the tokenizer comes first; the others need what it trained.
         order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
@@ -127,7 +127,7 @@ class DatasetPreparer:
         return place
 
     def _until_stopped(self, objects: "_RawObjects") -> Iterator[RawObject]:
-        """The same objects, which end in an error once the run is to stop."""
+        """Yield the same objects; raise TrainerError (STOPPED) in their reading once the run is to stop."""
 
         def watched(raw: RawObject) -> Iterator[bytes]:
             for block in raw.read():
@@ -147,7 +147,7 @@ class DatasetPreparer:
 
 
 def _adopt(building: Path, folder: Path) -> None:
-    """`building` was of this process alone: attempts that share a cache may prepare the same data at the same time."""
+    """Move `building`, private to this process, to `folder`, unless another attempt with the same cache was first."""
     if folder.name.endswith("-local") or not (folder / INDEX_NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -17,7 +17,7 @@ NO_NOTICE = frozenset({"", "NONE", "FALSE"})
 
 
 def read_interruption_notice(place: str) -> str:
-    """What it says; empty when there is none, or nowhere to look."""
+    """Return the text of the notice; empty if there is none, or if `place` is empty."""
     if not place:
         return ""
     try:

@@ -53,7 +53,7 @@ class LogFollower:
         return text
 
     def say(self, text: str) -> None:
-        """A line of the agent's own."""
+        """Write a log line of the agent itself."""
         text = self.redact(text)[:LONGEST_LINE]
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 

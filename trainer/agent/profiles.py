@@ -51,7 +51,7 @@ class ProfileUploader:
             self._thread.start()
 
     def finish(self, patience_seconds: float) -> None:
-        """What the workers left is brought away still."""
+        """Upload the traces that the workers have left, then end; wait at most `patience_seconds`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(patience_seconds)

@@ -45,7 +45,7 @@ class RendezvousClient:
         return self.wanted > self.round > 0
 
     def alone(self, port: int) -> Place:
-        """The only node of a run; each call is a round."""
+        """Return the place of the only node of a run; each call is a new round."""
         mine = Join(node_index=0, name=self._identity.name, address=self._identity.address, store_port=port)
         here = self._identity.address
         self.place = Place(
@@ -54,8 +54,9 @@ class RendezvousClient:
         return self.place
 
     def attend(self, port: int, because: str = "") -> Place | None:
-        """The place in the next round, once all are there; `over` when the attempt has ended. None: it was asked to
-        stop, or the others did not come back in time. May raise TrainerError."""
+        """Wait for the next round and return this node's place in it; state `over` if the attempt has ended.
+
+        None: the run is to stop, or the other nodes did not rejoin in time. May raise TrainerError."""
         first = self.place is None
         asked = max(self.round + 1, self.wanted)
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
@@ -97,5 +98,5 @@ def mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
 
 
 def max_neighbour_hops(place: Place) -> int:
-    """The most switches between two nodes that follow each other in rank."""
+    """Return the largest number of switches between two nodes of consecutive rank."""
     return max((hops(one, other) for one, other in zip(place.nodes, place.nodes[1:], strict=False)), default=0)

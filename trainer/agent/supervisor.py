@@ -204,7 +204,8 @@ class Supervisor:
         self._resumed = now
 
     def _join_round(self, run: RunConfig, vocab_size: int, because: str) -> Place | None:
-        """The place in the next round. `over`: the attempt has ended elsewhere. None: it is to stop, or is left alone.
+        """Return the place in the next round. `over`: the attempt has ended. None: stop, or the other nodes are
+        missing.
 
         Its number is that of the generation of workers, from 0.
         """
@@ -225,7 +226,7 @@ class Supervisor:
         return place
 
     def _outcome_without_training(self, run: RunConfig, place: Place | None) -> Outcome:
-        """A node that never had ranks: it was stopped before, or was spare to the end."""
+        """Return the outcome of a node that never had ranks: stopped before training, or a spare until the end."""
         if place is None:
             return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
         self._was_spare = True
@@ -252,8 +253,9 @@ class Supervisor:
         return Outcome(EndClass.COMPLETED, "", -1, {})
 
     def _serving_store(self) -> int:
-        """The port of this node's store, by which ranks find each other if this node is asked to serve it. It outlives
-        the workers, but not the fork server: then a new one takes its place."""
+        """Return the port of this node's rendezvous store; start the store if it is not running.
+
+        It outlives the workers, but not the fork server."""
         if self._store is None or not self._store.process.is_alive():
             self._store, address = start_store(self._place.node.address)
             self._store_port = address.port
@@ -325,7 +327,7 @@ class Supervisor:
         self._events.flush()
 
     def _report_sink_event(self, kind: str, **data: object) -> None:
-        """What a tool's package says of a failure may quote what it was given."""
+        """Report an event of a sink, with secrets redacted: a package's error may quote its credentials."""
         redacted = {name: self._logs.redact(value) if isinstance(value, str) else value for name, value in data.items()}
         self._report_event(kind, **redacted)
 

@@ -31,7 +31,7 @@ class Outcome:
 
 class WorkerGroup:
     def __init__(self, assignments: list[Assignment], follower: LogFollower) -> None:
-        """Starts the processes; `assignments` are those of this node, in order of local rank."""
+        """Start the processes; `assignments` are those of this node, in order of local rank."""
         self._assignments = assignments
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self._oom_kills = oom_kills()
@@ -90,7 +90,7 @@ class WorkerGroup:
             forked.process.join()
 
     def _conclude(self) -> Outcome:
-        """A process has failed: find what failed first, end the rest."""
+        """Find which process failed first, and end the rest."""
         deadline = time.monotonic() + PEER_GRACE_SECONDS
         while True:
             failures = self._failures()

@@ -79,18 +79,19 @@ def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
-    """A snapshot, by stored names, of what this rank writes; further steps do not touch it."""
+    """Return a snapshot on the host, by stored name, of what this rank writes; later steps do not change it."""
     return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards if shard.is_mine}
 
 
 def own_states(weights: Weights) -> dict[str, Tensor]:
-    """What this rank alone has, random states among it; further steps do not touch it."""
+    """Return a snapshot of the state that only this rank has, such as random states; later steps do not change it."""
     own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.own_state().items()}
     return own | rng_states(weights.mesh.device)
 
 
 def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
-    """What a rank of the same mesh had. If the spec now requests another compression, its state restarts."""
+    """Restore the state that the same rank of an equal mesh had. If the spec now requests another compression, its
+    state restarts."""
     set_rng_states(states, weights.mesh.device)
     for name, tensor in weights.own_state().items():
         stored = states.get(f"{OWN_PREFIX}{name}")
@@ -106,7 +107,7 @@ def encode(shards: dict[str, Shard], own: dict[str, Tensor]) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[Shard]:
-    """Stored shards of one file, what is a rank's own among them (as whole tensors)."""
+    """Yield the shards of one file; state that only one rank has is among them, as full tensors."""
     layout = _layout(content)
     for name, tensor in load_safetensors(content).items():
         offsets, shape = layout.get(name, [[0] * tensor.ndim, list(tensor.shape)])

@@ -104,13 +104,13 @@ class LocalPlatform:
         return BatchReply(next_sequence=batch.sequence + 1)
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
-        """The manifest in the store is the registration; older checkpoints beyond `keep_last` go."""
+        """Delete checkpoints beyond the newest `keep_last`; the manifest in the store is the registration."""
         keep = self._settings.checkpoint.keep_last
         for _, folder in self._checkpoints()[:-keep]:
             self.storage.delete_prefix(f"checkpoints/{folder.name}")
 
     def register_model(self, manifest: ModelManifest) -> None:
-        """The export is a plain folder here, complete once its config is there."""
+        """Do nothing: the export is a plain folder here, complete once its config exists."""
 
     def register_dataset(self, manifest: DatasetManifest) -> None:
         """Kept in the cache folder only."""

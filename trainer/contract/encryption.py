@@ -51,7 +51,8 @@ class Encryptor:
         return ciphertext, part
 
     def decrypt(self, ciphertext: bytes, part: StoredPart) -> bytes:
-        """The plaintext of a part that a manifest names. Raises DecryptionError on any difference."""
+        """Decrypt and return the plaintext of a part that a manifest names. Raises DecryptionError on any
+        difference."""
         if len(ciphertext) != part.size:
             raise DecryptionError(f"{part.key}: {len(ciphertext)} bytes where the manifest says {part.size}")
         if hashlib.sha256(ciphertext).hexdigest() != part.sha256:
@@ -62,7 +63,7 @@ class Encryptor:
         return plaintext
 
     def decrypt_unlisted(self, ciphertext: bytes, key: str) -> bytes:
-        """The plaintext of an object that no manifest names (a manifest itself, an end marker)."""
+        """Decrypt and return an object that no manifest names (a manifest itself, an end marker)."""
         try:
             with self._primitive.new_decrypting_stream(io.BytesIO(ciphertext), key.encode()) as stream:
                 return cast(bytes, stream.read())
@@ -103,7 +104,7 @@ def check_manifest(manifest: Manifest, encryptor: Encryptor, **expected: Any) ->
 
 
 def new_keyset() -> str:
-    """A fresh data key, as base64 of Tink's JSON form."""
+    """Return a new data key, as base64 of Tink's JSON form."""
     handle = tink.new_keyset_handle(streaming_aead.streaming_aead_key_templates.AES256_GCM_HKDF_1MB)
     text = tink.json_proto_keyset_format.serialize(handle, secret_key_access.TOKEN)
     return base64.b64encode(text.encode()).decode()

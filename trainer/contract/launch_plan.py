@@ -12,7 +12,7 @@ LARGEST_LOGITS_BYTES = 256 * 2**20
 
 
 def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
-    """The grid of `world` ranks, or all that is wrong with it."""
+    """Return the mesh of `world` ranks, or all its problems."""
     spec, shape = training.parallelism, training.model.resolve()
     sizes = mesh_sizes(spec, shape, vocab_size, world)
     if isinstance(sizes, MeshProblem):
@@ -85,7 +85,7 @@ def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int
 
 
 def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProblem]:
-    """A graph replays the same kernels on the same addresses: what decides otherwise in a step cannot be in it."""
+    """Return why CUDA graphs cannot be used: a graph replays the same kernels on the same addresses."""
     if not training.cuda_graphs:
         return []
     moves = {

@@ -49,7 +49,7 @@ class Place(WireModel):
 
 
 def arrange(joins: Sequence[Join], nodes: int, stages: int = 1) -> list[Join]:
-    """The `nodes` that take part, by node rank.
+    """Return the `nodes` that take part, by node rank.
 
     Those of the lowest index take part. They are ordered by the switches above them, so that neighbours in rank are
     neighbours in the network. Where a pipeline has `stages` of whole nodes each, the nodes that pass activations to

@@ -122,12 +122,12 @@ def micro_batch(rows: Rows) -> MicroBatch:
 
 
 def uncounted(batch: MicroBatch) -> MicroBatch:
-    """The same tokens, with no loss counted for them."""
+    """Return the same tokens with no loss counted for them."""
     return replace(batch, targets_BS=torch.full_like(batch.targets_BS, IGNORED))
 
 
 def validation_batches(source: Source, count: int, part: RankShare) -> list[MicroBatch]:
-    """This rank's share of `count` evenly spaced rows of a source.
+    """Return this rank's share of `count` evenly spaced rows of a source.
 
     Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences has some in which
     nothing is counted.

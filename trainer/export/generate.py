@@ -28,7 +28,7 @@ def generate(
     window: int,
     end_of_text: int | None = None,
 ) -> list[int]:
-    """New token ids, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them.
+    """Return new token ids, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them.
 
     The model sees all that came before, up to `window` ids; when these are full it continues from their later half.
     `temperature` 0 takes the likeliest token each time. The same seed gives the same text.

@@ -29,7 +29,7 @@ class StoredWeights:
     """The tensors of a folder by our names. `part` reads only the bytes of the part, but for the last dimensions."""
 
     def __init__(self, folder: Path, shape: ModelShape) -> None:
-        """Raises TrainerError (USER_ERROR) where weights are missing."""
+        """Index the folder's tensors. Raises TrainerError (USER_ERROR) if weights are missing."""
         self._folder, self._shape = folder, shape
         self._files: dict[str, Any] = {}
         index = folder / INDEX_NAME
@@ -43,7 +43,7 @@ class StoredWeights:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
     def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
-        """The box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
+        """Return the box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
 
         Raises TrainerError: USER_ERROR where the tensor is missing, BAD_SPEC where it has another shape.
         """
@@ -56,7 +56,7 @@ class StoredWeights:
         return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])
 
     def part_of(self, place: ParamLayout) -> Tensor:
-        """What a rank holds of a tensor."""
+        """Return a rank's shard of a tensor."""
         return self.part(place.name, place.offsets, place.local_shape, place.shape)
 
     def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:

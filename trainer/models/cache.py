@@ -55,7 +55,7 @@ class LayerCache:
         self._cached_2BKWE: Tensor | None = None
 
     def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
-        """The new tokens over themselves and all before them, [B, H, N, E]."""
+        """Return the attention of the new tokens over themselves and all earlier ones, [B, H, N, E]."""
         cache = self._cache
         batch, heads, _, size = key_BKNE.shape
         if self._cached_2BKWE is None:

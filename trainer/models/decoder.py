@@ -152,13 +152,13 @@ class Decoder(nn.Module):
         return self.head(self.enter(self.norm(x)), targets_BS, tied_weight)
 
     def zero_buffers(self) -> None:
-        """What is counted or moved, not trained, begins at 0."""
+        """Set all buffers to zero."""
         for buffer in self.buffers():
             buffer.zero_()
 
 
 def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) -> Tensor:
-    """A parameter's first value, whole, in fp32 on the CPU: a function of its name and the seed alone.
+    """Return a parameter's initial value, undivided, in fp32 on the CPU: a function of its name and the seed alone.
 
     Normal weights, narrower for what writes to the residual stream (Radford et al. 2019, 1/sqrt(2 layers)).
     """

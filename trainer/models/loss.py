@@ -28,7 +28,7 @@ def linear_cross_entropy(
     vocab_start_index: int = 0,
     combine: Combine | None = None,
 ) -> Tensor:
-    """Summed loss over the targets that are not IGNORED, a scalar in fp32.
+    """Return the summed loss over the targets that are not IGNORED, a scalar in fp32.
 
     `z_loss` adds that much of the squared log of the softmax's denominator (Chowdhery et al. 2022, section 5). Where
     the vocabulary is sharded over ranks, `weight_VD` has the rows from `vocab_start_index` on and

@@ -27,7 +27,8 @@ class GatherScatter:
     """
 
     def __init__(self, params: Sequence[ShardedParam], group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
-        """Collective. Without a group this rank holds everything and nothing travels; `dtype` is what travels."""
+        """Plan the exchange; a collective. Without a group this rank has everything and sends nothing; `dtype` is
+        what is sent."""
         self._group, self._dtype, self._device = group, dtype, params[0].shard.device
         self._stacks = [_stack_shape(param) for param in params]
         self._size = dist.get_world_size(group) if group is not None else 1
@@ -73,7 +74,7 @@ class GatherScatter:
         return [index for index, owner in enumerate(self._owners) if owner == peer]
 
     def _senders(self, index: int) -> set[int]:
-        """The ranks that give the owner of a member its boxes, each box once; what it has it keeps."""
+        """Return the ranks that provide the boxes of a parameter, each box once; the owner uses its own box."""
         senders: dict[Box, int] = {self._boxes[self._owners[index]][index]: self._owners[index]}
         for peer, boxes in enumerate(self._boxes):
             senders.setdefault(boxes[index], peer)

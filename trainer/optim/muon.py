@@ -20,7 +20,7 @@ class Muon:
     """Updates `params`, matrices [R, C] or stacks of them [N, R, C]; their gradients lie on the shards."""
 
     def __init__(self, params: Sequence[ShardedParam], spec: MuonSpec, *, offload: bool = False) -> None:
-        """Collective: the ranks that hold parts of the same matrices agree who works on which."""
+        """Assign matrices to ranks; a collective of all ranks that hold parts of the same matrices."""
         self._spec = spec
         self._momentum = {param.name: state_like(param.shard, offload=offload) for param in params}
         by_axes: dict[tuple[str, ...], list[ShardedParam]] = {}
@@ -81,7 +81,7 @@ class Muon:
 
 
 def _axes_that_share(param: ShardedParam) -> tuple[str, ...]:
-    """The mesh axes whose ranks hold parts of the same matrices, or where nothing is sharded all of them.
+    """Return the mesh axes whose ranks hold parts of the same matrices, or where nothing is sharded all of them.
 
     Replicas of sharded matrices have slow ways between them, and work for themselves. A stack of experts that is cut
     between experts needs nobody.
@@ -92,7 +92,7 @@ def _axes_that_share(param: ShardedParam) -> tuple[str, ...]:
 
 
 def _alike(full_tensors: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Indices of matrices of one shape, few enough to be processed together."""
+    """Yield the indices of matrices of one shape, in batches of at most LARGEST_BATCH elements."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for index, whole in enumerate(full_tensors):
         by_shape.setdefault(tuple(whole.shape[-2:]), []).append(index)

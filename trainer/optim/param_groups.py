@@ -65,7 +65,7 @@ def _algorithm(name: str, num_dimensions: int, spec: OptimizerSpec) -> Algorithm
 
 
 def check_patterns(groups: Iterable[ParameterGroup], names: Iterable[str]) -> None:
-    """Raises TrainerError for a group that no parameter of the whole model (`names`) belongs to."""
+    """Raise TrainerError for a group whose pattern matches no parameter of the undivided model (`names`)."""
     names = list(names)
     for group in groups:
         if not any(fnmatchcase(name, group.pattern) for name in names):

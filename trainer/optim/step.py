@@ -26,7 +26,7 @@ class ShardOptimizer:
     def __init__(
         self, named: Mapping[str, nn.Parameter], layouts: Mapping[str, ParamLayout], spec: OptimizerSpec
     ) -> None:
-        """Collective where Muon meets sharded matrices."""
+        """Build one optimizer per algorithm; a collective if Muon updates sharded matrices."""
         self._clip = spec.gradient_clip
         self._params = [
             ShardedParam(
@@ -48,7 +48,7 @@ class ShardOptimizer:
         self._one = torch.ones((), device=device)
 
     def gradient_square_sum(self) -> Tensor:
-        """This rank's share of the sum of squares of all gradients, a scalar; call after each backward."""
+        """Return this rank's share of the sum of squares of all gradients, a scalar; call after each backward."""
         gradients = []
         for param in self._params:
             assert param.parameter.grad is not None, f"{param.name} took no part in the step"

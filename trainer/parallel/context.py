@@ -34,7 +34,8 @@ class ContextCut:
         self._peers = mesh.peers("context")
 
     def part_of(self, batch: MicroBatch) -> MicroBatch:
-        """This rank's tokens, targets and positions; the document numbers stay whole, since attention needs them."""
+        """Return this rank's tokens, targets and positions; the document numbers stay complete, since attention needs
+        them."""
         if self._group is None:
             return batch
         mine_S = self._mine(batch.tokens_BS.shape[1], batch.tokens_BS.device)

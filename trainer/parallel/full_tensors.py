@@ -15,7 +15,7 @@ def gather_full_tensors(
     value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
     wanted: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Collective: every rank goes through it to its end, only the first gets anything: (name, whole tensor in fp32),
+    """Yield (name, full tensor in fp32) on the first rank; a collective that every rank must iterate to its end,
     stage by stage, the balance of experts among them. One tensor is whole at a time.
 
     `value` gives what is gathered of each parameter, of the parameter's own shape: itself, or its gradient; `wanted`

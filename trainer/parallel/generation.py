@@ -28,12 +28,12 @@ class WorkerGroup:
         self._has_begun = False
 
     def begin(self, tokens_BN: Tensor, lengths: list[int]) -> Tensor:
-        """Collective: what follows the first `lengths[b]` tokens of each row, [B], the same on every rank."""
+        """Return the token that follows the first `lengths[b]` tokens of each row, [B], the same on every rank."""
         self._cache.begin(lengths, tokens_BN.device)
         return self._next(tokens_BN)
 
     def step(self, tokens_B: Tensor) -> Tensor:
-        """Collective: what follows when each row has gone on by a token."""
+        """Append a token to each row and return the tokens that follow, [B]; a collective."""
         self._cache.step()
         return self._next(tokens_B[:, None])
 
@@ -54,7 +54,7 @@ class WorkerGroup:
         return stage(tokens_BN, positions_BS=self._cache.places_BN)
 
     def _whole(self, logits_BV: Tensor) -> Tensor:
-        """The logits of all words, which the tensor ranks have parts of."""
+        """Return the logits of the full vocabulary, of which each tensor rank has a shard."""
         group = self._mesh.group("tensor")
         if group is None:
             return logits_BV
@@ -66,7 +66,7 @@ class WorkerGroup:
 
 @contextmanager
 def generating(model: ParallelModel, room: int, choose: Callable[[Tensor], Tensor]) -> Iterator[WorkerGroup]:
-    """Collective; inside, the model does nothing else. `room`: tokens that a row can have.
+    """Generate with the model, which does nothing else inside; a collective. `room`: tokens that a row can have.
 
     Compiled blocks run as they were written: every step has another shape.
     """

@@ -92,13 +92,14 @@ class ParamLayout:
         return name == self.name
 
     def part_of(self, whole: Tensor) -> Tensor:
-        """This rank's part of a tensor of the whole shape; shares its memory."""
+        """Return this rank's part of a tensor of the full shape; shares its memory."""
         for dimension, (offset, size) in enumerate(zip(self.offsets, self.local_shape, strict=True)):
             whole = whole.narrow(dimension, offset, size)
         return whole
 
     def gather(self, shard: Tensor) -> Tensor:
-        """The whole on every rank: a collective of all ranks that hold parts of it, in the same order everywhere."""
+        """Return the full tensor on every rank: a collective of all ranks that hold parts of it, in the same order
+        everywhere."""
         sizes = list(self.shape)
         for cut in self.cuts:
             sizes[cut.dimension] = cut.bounds(sizes[cut.dimension])[1] - cut.bounds(sizes[cut.dimension])[0]
@@ -177,6 +178,7 @@ def cut_parameters(model: nn.Module, mesh: Mesh) -> dict[str, tuple[int, ...]]:
 
 
 def initial_part(param_layout: ParamLayout, num_layers: int, seed: int) -> Tensor:
-    """The first value of a rank's shard: the same model on any mesh. A head that shares the embedding's weight on
+    """Return the initial value of a rank's shard: the same model on any mesh. A head that shares the embedding's
+    weight on
     another stage begins as the embedding does."""
     return param_layout.part_of(initial_value(param_layout.name, param_layout.shape, num_layers, seed))

@@ -89,7 +89,8 @@ def parallelize_model(
     prepare: Callable[[Decoder], None] = lambda stage: None,
     first_part: Callable[[ParamLayout], Tensor | None] = lambda place: None,
 ) -> ParallelModel:
-    """Collective. `micro_batch`: sequences in one forward pass; `prepare` sees each stage before it is sharded;
+    """Build this rank's part of the model; a collective. `micro_batch`: sequences in one forward pass; `prepare` sees
+    each stage before it is sharded;
     `first_part` gives the values that a shard begins with, or None for random ones by the spec's seed."""
     spec, shape = training.parallelism, training.model.resolve()
     mesh.form_groups()

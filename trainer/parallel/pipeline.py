@@ -79,7 +79,7 @@ class Pipeline:
         self._has_head = any(stage.head is not None for stage in stages)
 
     def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, end_phase: EndPhase) -> Tensor:
-        """The sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
+        """Return the sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
 
         `end_phase` receives `forward`, `backward` and, for the time between them in which this rank waited, `idle`.
         """
@@ -89,7 +89,7 @@ class Pipeline:
         return total
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
-        """Summed losses without gradients where the head is, 0 elsewhere."""
+        """Return the summed losses without gradients where the head is, 0 elsewhere."""
         total = torch.zeros((), device=self._mesh.device)
         for loss in self._through([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches]):
             total += loss
@@ -101,7 +101,8 @@ class Pipeline:
         return results[0] if results else None
 
     def _through(self, batches: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]) -> list[Tensor]:
-        """The head's results for each (tokens, targets, documents, positions); none where there is no head. Every stage
+        """Return the head's results for each (tokens, targets, documents, positions); none where there is no head.
+        Every stage
         in turn takes all batches.
 
         Torch's schedules keep their backward actions when they evaluate, which the V-shaped ones do not survive.
@@ -139,7 +140,7 @@ class Pipeline:
         return work
 
     def _rank_of(self, number: int) -> int:
-        """The rank that has a stage."""
+        """Return the rank that has a stage."""
         ranks = self._mesh.peers("pipeline")
         return next(rank for place, rank in enumerate(ranks) if number in stage_numbers(self._spec, place))
 

@@ -54,7 +54,7 @@ class Weights:
         return {f"blocks.{number}.mlp.balance": mlp.balance for number, mlp in mixtures(self.stages).items()}
 
     def before_backward(self, *, is_last: bool) -> None:
-        """Called before each micro-batch's pass; sums over ranks begin with the last."""
+        """Prepare for a micro-batch's passes; sums over ranks begin with the last."""
 
     def finish_gradients(self) -> None:
         """After the last backward: wait for the sums over ranks, and add what the data axes do not cover."""
@@ -68,7 +68,7 @@ class Weights:
             compressor.step = step
 
     def commit(self, is_finite: Tensor) -> None:
-        """The step's gradients have been used, or where `is_finite` is false thrown away."""
+        """Finish the step: its gradients were applied, or discarded if `is_finite` is false."""
         if self.compressors:
             each = [compressor.commit(is_finite) for compressor in self.compressors]
             self.sent.append(WireBytes(sum(one.uncompressed for one in each), sum(one.compressed for one in each)))
@@ -81,7 +81,8 @@ class Weights:
         """After an update of `named`: make the model compute with it."""
 
     def inference(self) -> AbstractContextManager[object]:
-        """A forward without gradients. Not inference mode: FSDP's hooks need version counters, which it does not keep,
+        """Return a context for a forward pass without gradients. Not inference mode: FSDP's hooks need version
+        counters, which it does not keep,
         and compiled blocks cannot take the tensors of an exchange made in it."""
         context: AbstractContextManager[object] = torch.no_grad()
         return context
@@ -98,7 +99,7 @@ class Weights:
         return gradients
 
     def _sum_over_tensor_ranks(self) -> None:
-        """What no tensor rank has a part of (norms, the router): each rank's gradient is a part of the sum."""
+        """Sum the gradients of parameters that tensor ranks replicate (norms, the router)."""
         group = self.mesh.group("tensor")
         if group is not None:
             uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.layouts[name].cuts)]
@@ -116,7 +117,7 @@ class Weights:
 
 
 def mixtures(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:
-    """The mixtures of these stages by the number of their layer."""
+    """Return the mixtures of experts of these stages by the number of their layer."""
     blocks = {number: block for stage in stages for number, block in stage.blocks.items()}
     return {number: block.mlp for number, block in blocks.items() if isinstance(block.mlp, MixtureOfExperts)}
 
@@ -188,7 +189,7 @@ class Bucket:
         *,
         rounded: bool,
     ) -> None:
-        """`rounded`: bf16 is what is sent and added up."""
+        """Allocate the bucket; with `rounded`, gradients are sent and summed in bf16."""
         parameters = list(named.values())
         self.parameters, self.group = parameters, group
         sizes = [parameter.numel() for parameter in parameters]
@@ -312,7 +313,7 @@ class ReplicatedWeights(Weights):
                 bucket.begin()
 
     def _take_leftovers(self) -> None:
-        """A backward pass that was taken apart leaves gradients without a word; what got none at all counts as 0."""
+        """Collect gradients that a split backward pass left on the parameters; a missing gradient counts as 0."""
         self._overlaps = False
         for parameter, (_, view) in self._place.items():
             if parameter.grad is not None:

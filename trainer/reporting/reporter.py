@@ -124,6 +124,6 @@ def _to_error_log(text: str) -> None:
 
 
 def _to_log(text: str) -> None:
-    """The agent follows a worker's output and ships it as its log."""
+    """Print a line, which the agent ships as this worker's log."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

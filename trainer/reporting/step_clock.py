@@ -30,7 +30,7 @@ class StepClock:
         self._marks = [("begin", self._now())]
 
     def end_phase(self, name: str) -> None:
-        """What ran since the lap before is called `name`; what is called alike adds up."""
+        """Attribute the time since the previous phase to `name`; times of equal names add up."""
         self._marks.append((name, self._now()))
 
     def end(self) -> None:

@@ -81,7 +81,7 @@ def read_failures(folder: Path) -> list[Failure]:
 
 
 def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Failure:
-    """A process that ended without a word: by a signal (negative exit code) or by leaving in the middle."""
+    """Describe a process that ended without a report: by a signal (negative exit code) or by leaving in the middle."""
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         if -exit_code == signal.SIGKILL and kernel_was_short_of_memory:
@@ -95,7 +95,7 @@ def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Fa
 
 
 def first_cause(failures: list[Failure]) -> Failure:
-    """The failure that explains the others: a rank that only lost its peer is never the cause if another can be.
+    """Return the failure that explains the others: a rank that only lost its peer is never the cause if another can be.
 
     A silent death (at = 0: nobody saw it) comes before the reports of those that it took along.
     """

@@ -60,7 +60,7 @@ def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
 
 @atexit.register
 def kill_all() -> None:
-    """Processes here ignore SIGTERM, so multiprocessing's own clean-up at exit would wait for them for ever.
+    """Kill all started processes at exit: they ignore SIGTERM, so multiprocessing would wait for them forever.
 
     It was registered before this function, and so runs after it.
     """
@@ -70,7 +70,7 @@ def kill_all() -> None:
 
 
 def make_pipe() -> tuple[Connection, Connection]:
-    """(reading end, writing end), both fit to be passed to `fork`."""
+    """Return (reading end, writing end), both of which can be passed to `fork`."""
     return _context.Pipe(duplex=False)
 
 

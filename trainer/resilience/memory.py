@@ -34,7 +34,7 @@ class Note(WireModel):
 
 
 def out_of_memory(message: str, micro_batch: int) -> str:
-    """What a run ended with, whose micro-batches are not to become smaller."""
+    """Return the final message of a run whose micro-batches cannot become smaller."""
     smaller = "" if micro_batch == 1 else "; leave training.parallelism.micro_batch_sequences out, or make it smaller"
     return f"{message}; a micro-batch was {micro_batch} sequences{smaller}; {REMEDIES}"
 
@@ -50,7 +50,7 @@ def halve_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> t
 def store_micro_batch(
     storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int, micro_batch: int
 ) -> None:
-    """Raises StorageError."""
+    """Store the size for later attempts. Raises StorageError."""
     sizes, key = _sizes(run, vocab_size), run.prefix + NOTE_NAME
     assert sizes is not None, "a run without a mesh takes no memory"
     note = Note(training=_digest(run), mesh=sizes.axes, micro_batch=micro_batch)

@@ -48,6 +48,6 @@ class SharedStatus:
         _PROFILE.pack_into(self._memory, _PROFILE_AT, profile.number << 8 | profile.steps)
 
     def profile_requested(self) -> tuple[int, int]:
-        """(number, steps) of the newest request; (0, 0) before the first."""
+        """Return (number, steps) of the newest request; (0, 0) before the first."""
         (word,) = _PROFILE.unpack_from(self._memory, _PROFILE_AT)
         return word >> 8, word & 0xFF

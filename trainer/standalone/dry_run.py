@@ -56,7 +56,7 @@ def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
 
 
 def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank: int) -> StateBytes:
-    """What `rank` of this mesh holds between steps, gradients included."""
+    """Return the bytes that `rank` of this mesh holds between steps, gradients included."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415 - registers a backend
 
     plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # its errors are no state here

@@ -14,7 +14,7 @@ class Terminal:
         self._log_formatter = LogFormatter(steps, SECONDS_BETWEEN_STEPS, _say)
 
     def show(self, kind: str, batch: Batch) -> None:
-        """Called with each batch as it is delivered."""
+        """Print a batch as it is delivered."""
         for event in batch.events:
             self._log_formatter.event(event)
         for line in batch.lines:

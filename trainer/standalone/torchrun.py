@@ -81,7 +81,7 @@ def run_rank(
     profile: tuple[int, int] | None,
     sinks: LocalSinks,
 ) -> int:
-    """The exit status. A stop that was asked for is a good end: torchrun would start anything else again."""
+    """Run one rank and return its exit status; 0 for a requested stop, since torchrun restarts anything else."""
     settings = replace(settings, layout=place.layout)
     server = TCPStore(
         place.store.host, place.store.port, is_master=place.hosts_store, timeout=STORE_TIMEOUT, wait_for_workers=False
@@ -121,7 +121,7 @@ def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str)
 def _prepared(
     place: Place, settings: LocalSettings, platform: LocalPlatform, store: Store, output: Path, files: list[Path]
 ) -> Assignment:
-    """The data are in the output folder when this returns; the other ranks find there what the first one made."""
+    """Prepare the data in the output folder on the first rank, wait for it on the others, and return the assignment."""
     if place.rank > 0:
         store.wait(["prepared"], PREPARATION_TIMEOUT)
     run, keys = platform.run(), platform.keys()

@@ -65,7 +65,7 @@ class TrainState:
 
 
 def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
-    """Collective: every rank builds alike. Raises TrainerError for a spec that these ranks cannot run."""
+    """Build this rank's state; a collective. Raises TrainerError for a spec that these ranks cannot run."""
     run, training = assignment.run, assignment.training
     platform, storage = assignment.connection.connect(run)
     encryptor = Encryptor(assignment.job_key)
@@ -131,7 +131,7 @@ def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
 
 
 def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
-    """What to do when a damaged shard is met that may be skipped: say which."""
+    """Return a callback that reports a skipped damaged shard."""
 
     def report_skipped(source: str, error: CorruptShard) -> None:
         reporter.event_once(error.name, "data.shard_skipped", source=source, shard=error.name, because=error.problem)
@@ -159,7 +159,7 @@ def _base(assignment: Assignment) -> StoredWeights | None:
 
 
 def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
-    """What a spec says of a stage's computation, before it is sharded."""
+    """Apply the spec's computation settings to a stage, before it is sharded."""
     apply_activation_checkpointing(stage, training)
     apply_precision(stage, training, mesh)
     if training.compile:
@@ -170,7 +170,7 @@ def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
 
 
 def _plan_mesh(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int | None) -> tuple[Mesh, RankShare]:
-    """The grid that the spec asks for, and this rank's share of a step. The platform has checked both; the vocabulary
+    """Return the mesh of the spec, and this rank's share of a step. The platform has checked both; the vocabulary
     is only known now."""
     sizes = plan_mesh(training, vocab_size, mesh.world_size)
     if isinstance(sizes, list):

@@ -50,7 +50,7 @@ def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch
 
 
 def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
-    """The same, with a number behind a name that an earlier one has."""
+    """Return the sets with unique names: a number is appended to a repeated name."""
     found: dict[str, HeldOut] = {}
     for each in sets:
         name, number = each.name, 1
@@ -62,7 +62,8 @@ def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
 
 
 def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
-    """Collective, the same on every rank. The loss is the mean over the counted tokens of all data sets; bits per byte
+    """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens
+    of all data sets; bits per byte
     is the loss in bits, by what a byte of the split's text comes to in tokens."""
     begin = time.monotonic()
     mesh = model.weights.mesh
@@ -104,7 +105,8 @@ class Sampler:
         self._prompts = [(ids or [self._end_of_text])[-(length - self._num_tokens) :] for ids in encoded]
 
     def samples(self) -> list[str]:
-        """Collective: what follows each prompt, up to the end of the text or of the allowance."""
+        """Return the continuation of each prompt; a collective. A continuation extends up to the end of the text or
+        of the allowance."""
         device = self._model.weights.mesh.device
         lengths = [len(ids) for ids in self._prompts]
         first_PN = torch.full((len(lengths), max(lengths)), self._end_of_text, device=device)

@@ -36,7 +36,7 @@ BASE_FILES = (
 
 
 def export_model(state: TrainState) -> None:
-    """Collective: every rank takes part in gathering, the first one writes."""
+    """Export the model; a collective: all ranks gather, the first one writes."""
     begin = time.monotonic()
     dtype = torch.float32 if state.training.precision == "fp32" else torch.bfloat16
     shape = state.training.model.resolve()
@@ -126,7 +126,7 @@ def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
 
 
 def _kept_of(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
-    """What a model's configuration keeps of the one that it began from."""
+    """Return the entries that the configuration takes over from the base model's."""
     kept = {name: base[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in base}
     return kept | {"max_position_embeddings": max(sequence_length, base.get("max_position_embeddings", 0))}
 

@@ -132,7 +132,7 @@ def evaluated(state: TrainState, step: int) -> Evaluated:
 
 
 def report_samples(state: TrainState, step: int) -> None:
-    """What the model makes of the spec's prompts, as events."""
+    """Report the continuations of the spec's prompts as events."""
     sampler = state.sampler
     if not sampler.prompts:
         return

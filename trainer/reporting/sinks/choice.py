@@ -23,7 +23,7 @@ class LocalSinks:
 def sink_queues(
     run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, report_event: ReportEvent
 ) -> list[SinkQueue]:
-    """Running feeds of a run that trains; of the first node's agent, which alone has the metrics."""
+    """Start the sinks of a training run, one queue each; for the first node's agent, which alone has the metrics."""
     if run.training is None:
         return []
     sinks: list[Sink] = []

@@ -16,7 +16,7 @@ class Sink(Protocol):
     name: str
 
     def open(self) -> None:
-        """Called until it succeeds, before anything else."""
+        """Connect; called until it succeeds, before anything else."""
 
     def write(self, points: list[MetricPoint]) -> None:
         """All or nothing as far as it can: after a failure the same points come again."""
