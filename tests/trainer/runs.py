@@ -104,7 +104,7 @@ def run_alone(
 ) -> FinishedRun:
     """A standalone run in worker processes of this test process's fork server. `files`: of a mixture, one a source.
 
-    `at_first_checkpoint` is called, while training goes on, as soon as a new checkpoint's manifest is stored.
+    `at_first_checkpoint` is called, while training continues, as soon as a new checkpoint's manifest is stored.
     """
     output.mkdir(parents=True, exist_ok=True)
     if data is None:

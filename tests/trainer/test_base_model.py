@@ -1,4 +1,4 @@
-"""Training that goes on from a model in Hugging Face's layout, on any mesh, and what it leaves."""
+"""Training that starts from a model in Hugging Face's layout, on any mesh, and its exported model."""
 
 from pathlib import Path
 from typing import Any

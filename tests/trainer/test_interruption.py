@@ -11,7 +11,7 @@ from trainer.agent.interruption import MOST, read_interruption_notice
 
 @pytest.fixture
 def metadata() -> Iterator[Provider]:
-    """As a machine's metadata are told, to who asks with Google's header."""
+    """Serve a machine's metadata to requests with Google's header."""
     with Provider(status=404, headers=(("Metadata-Flavor", "Google"),)) as made:
         yield made
 

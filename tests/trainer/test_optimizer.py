@@ -128,7 +128,7 @@ def test_norms_are_not_decayed() -> None:
 
 
 def test_a_group_has_a_decay_and_a_rate_of_its_own() -> None:
-    """Gradients of zero: what is left of a weight after a step tells its decay and rate."""
+    """Gradients of zero: what is left of a weight after a step shows its decay and rate."""
     groups = [
         {"pattern": "embedding.*", "weight_decay_factor": 0.0},
         {"pattern": "blocks.0.*.weight", "learning_rate_factor": 0.5, "weight_decay_factor": 2.0},

@@ -162,8 +162,8 @@ def test_a_run_that_only_prepares_registers_its_data_which_a_training_run_then_s
         assert supervisor_for(api, tmp_path / "prepare").run() is EndClass.COMPLETED
         assert api.ends[0]["end_class"] == "completed"
         assert (len(api.datasets), api.models, api.checkpoints) == (1, [], [])
-        (told,) = api.events("dataset.prepared")
-        assert (told["source"], told["train_tokens"]) == ("dataset:tiny", api.datasets[0]["train_tokens"])
+        (prepared,) = api.events("dataset.prepared")
+        assert (prepared["source"], prepared["train_tokens"]) == ("dataset:tiny", api.datasets[0]["train_tokens"])
         training = tiny_training().model_dump()
         api.run = RunConfig.model_validate({**api.run.model_dump(), "training": training, "prepare": None})
         assert supervisor_for(api, tmp_path / "train").run() is EndClass.COMPLETED

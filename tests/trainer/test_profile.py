@@ -1,4 +1,4 @@
-"""Traces of chosen steps, on every rank: named from the start of a run, or asked for while it goes on."""
+"""Traces of chosen steps, on every rank: named from the start of a run, or requested while it runs."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Ships spooled batches to the platform in order; keeps them while it is away."""
+"""Ships spooled batches to the platform in order; they stay on disk while the platform is unreachable."""
 
 import logging
 import re
@@ -22,7 +22,7 @@ SINK_SECONDS = 30.0  # at the end of a run, for a sink that is slow
 
 
 class Shipper:
-    """State is the spool folder alone: a new shipper carries on where a dead one stopped."""
+    """State is the spool folder alone: a new shipper continues where a dead one stopped."""
 
     def __init__(self, spool: Path, platform: Platform) -> None:
         self._spool, self._platform = spool, platform
