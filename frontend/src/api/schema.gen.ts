@@ -3669,7 +3669,7 @@ export interface components {
             /**
              * Shuffle Shards
              * @description Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
-             *     twice as many at once. Ignored in `prepare`.
+             *     twice as many at the same time. Ignored in `prepare`.
              * @default 8
              */
             shuffle_shards: number;
