@@ -133,7 +133,7 @@ def param_layout(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh:
     cuts = model_cuts(name, mesh)
     sequence_axes = ("expert_shard",) if is_expert(name) else ("shard", "context")
     if isinstance(parameter, DTensor):
-        (sharding,) = [each for each in parameter.layouts if isinstance(each, Shard)]
+        (sharding,) = [each for each in parameter.placements if isinstance(each, Shard)]
         parts = mesh.size(*sequence_axes)
         if parts > 1:
             cuts.append(Cut(sharding.dim, parts, mesh.coordinate(*sequence_axes), sequence_axes, by_chunk=True))
