@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from trainer.agent.environment import keep_only_known, take_mlflow_variables
+from trainer.agent.environment import drop_unknown_variables, take_mlflow_variables
 from trainer.resilience.forking import start_fork_server
 
 
@@ -38,17 +38,17 @@ def main() -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return run_under_torchrun(arguments)
     mlflow_variables = take_mlflow_variables()
-    keep_only_known()
+    drop_unknown_variables()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
+    from trainer.client.local import LocalPlatform  # noqa: PLC0415 - as above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
-    from trainer.jobfile import read_job  # noqa: PLC0415 - as above
-    from trainer.local_platform import LocalPlatform  # noqa: PLC0415 - as above
+    from trainer.reporting.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
     from trainer.resilience.assignment import FolderConnection  # noqa: PLC0415 - as above
-    from trainer.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
-    from trainer.terminal import Terminal  # noqa: PLC0415 - as above
+    from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
+    from trainer.standalone.terminal import Terminal  # noqa: PLC0415 - as above
 
     try:
         name, settings = read_job(arguments.job, arguments.model)
@@ -88,14 +88,14 @@ def steps_of(text: str) -> tuple[int, int]:
 def run_under_torchrun(arguments: argparse.Namespace) -> int:
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
-    from trainer.jobfile import read_job  # noqa: PLC0415 - as above
-    from trainer.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
-    from trainer.torchrun import place_of, run_rank  # noqa: PLC0415 - as above
+    from trainer.reporting.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
+    from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
+    from trainer.standalone.torchrun import place_of, run_rank  # noqa: PLC0415 - as above
 
     place = place_of(dict(os.environ))
     assert place is not None
     mlflow_variables = take_mlflow_variables()
-    keep_only_known()
+    drop_unknown_variables()
     try:
         name, settings = read_job(arguments.job, arguments.model, many_nodes=True)
     except TrainerError as error:
@@ -108,9 +108,9 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
 
 def show_dry_run(arguments: argparse.Namespace) -> int:
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
-    from trainer.dry_run import dry_run  # noqa: PLC0415 - as above
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
-    from trainer.jobfile import read_job  # noqa: PLC0415 - as above
+    from trainer.standalone.dry_run import dry_run  # noqa: PLC0415 - as above
+    from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
 
     try:
         _, settings = read_job(arguments.job, arguments.model, many_nodes=True)

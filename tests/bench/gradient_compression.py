@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.run import EndClass
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
-from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import FolderConnection
 from trainer.resilience.forking import start_fork_server
 

@@ -3,7 +3,8 @@
 Theory: weights, gradients and moments of what a rank has, and what a step keeps beside them. Needed: the most that the
 process had while it trained and gave back at once what it freed, less what it had before it built anything (the
 interpreter and torch). Held: the same as runs on a CPU really are, which keep freed blocks to use them again
-(`trainer.cpu.keep_freed_memory`): sharded ones, whose blocks come in many sizes, hold nearly twice what they need.
+(`trainer.training.cpu.reuse_freed_memory`): sharded ones, which allocate blocks of many sizes, use nearly twice what
+they need.
 `python -m tests.bench.trainer_memory [--preset llama-100m] [--steps 2]`
 """
 
@@ -16,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.trainer_throughput import trained, training_spec
+from trainer.agent.worker_process import run_worker
 from trainer.contract.cost import RankCost
-from trainer.contract.plan import plan_mesh
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.training import TrainingSpec
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.entry import run_worker
 from trainer.resilience.forking import start_fork_server
 
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -60,14 +61,14 @@ def holding_worker(assignment: Assignment) -> None:
 
 def returning_worker(assignment: Assignment) -> None:
     """The same, of a process that returns what it frees."""
-    from trainer import worker
+    from trainer.training import worker
 
     def return_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, MIB)
         libc.mallopt(_M_TRIM_THRESHOLD, 0)
 
-    worker.keep_freed_memory = return_freed_memory
+    worker.reuse_freed_memory = return_freed_memory
     holding_worker(assignment)
 
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from trainer.contract.training import TrainingSpec
-from trainer.resilience.rendezvous import StoreAddress
+from trainer.resilience.store_server import StoreAddress
 
 
 def set_up(training: TrainingSpec, rank: int, world: int, address: StoreAddress) -> None:

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import trainer_rivals as rivals
-from trainer.agent import generation
+from trainer.agent import worker_group
 from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.worker_process import run_worker
+from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.run import EndClass
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
-from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment, FolderConnection
-from trainer.resilience.entry import run_worker
 from trainer.resilience.forking import fork, make_pipe, start_fork_server
-from trainer.resilience.rendezvous import start_store
+from trainer.resilience.store_server import start_store
 
 WARM_UP_STEPS = 3
 SHAPE = {"hidden_size": 256, "num_layers": 7, "num_heads": 8, "num_kv_heads": 4, "intermediate_size": 704}
@@ -80,7 +80,7 @@ def ours(training: TrainingSpec, world: int, folder: Path) -> list[float]:
 
 def trained(training: TrainingSpec, world: int, folder: Path, worker: Callable[[Assignment], None]) -> Path:
     """Run the whole trainer with `worker` as its processes; the folder in which they worked."""
-    generation.run_worker = worker  # type: ignore[assignment] - as the tests do
+    worker_group.run_worker = worker  # type: ignore[assignment] - as the tests do
     output = Path(tempfile.mkdtemp(dir=folder))
     settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
     place = NodePlace(output / "work", cache=folder / "cache")

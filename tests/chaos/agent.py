@@ -1,7 +1,7 @@
-"""An agent that trains nothing and reports everything: the trainer's own client, sealing and storage, at a pace.
+"""An agent that trains nothing and reports everything: the trainer's own client, encryption and storage, at a pace.
 
-What it leaves behind proves its end as a real one does: reports through the agent API, the sealed model and its
-manifest, the sealed end marker in the store.
+What it leaves behind proves its end as a real one does: reports through the agent API, the encrypted model and its
+manifest, the encrypted end marker in the store.
 """
 
 import threading
@@ -12,6 +12,9 @@ import httpx
 
 from tests.chaos.ledger import Life
 from tests.chaos.script import End, JobScript
+from trainer.client.http import PlatformClient
+from trainer.client.platform import AttemptOver, SequenceGap
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import CheckpointManifest, ModelManifest, StoredFile
 from trainer.contract.run import (
     EXIT_STATUS,
@@ -24,11 +27,9 @@ from trainer.contract.run import (
     RunConfig,
     StopRequest,
 )
-from trainer.contract.sealing import Sealer
 from trainer.errors import TrainerError
-from trainer.platform_client import AttemptOver, PlatformClient, SequenceGap
+from trainer.storage.encrypted import put_encrypted
 from trainer.storage.presigned import PresignedStorage
-from trainer.storage.sealed import put_sealed
 
 if TYPE_CHECKING:
     from tests.chaos.world import World
@@ -155,13 +156,13 @@ class Agent(threading.Thread):
         self._ship_all()
         end = AttemptEnd(end_class=end_class, last_step=step, stopped_for=stopped_for, at=self._now())
         key = f"{run.prefix}attempts/{run.attempt_number}/end.json"
-        self._storage.put(key, Sealer(keys.job).seal(end.model_dump_json().encode(), key)[0])
+        self._storage.put(key, Encryptor(keys.job).encrypt(end.model_dump_json().encode(), key)[0])
         if not only_marker:
             self._client.end(end)
         return end_class.value, EXIT_STATUS[end_class], only_marker
 
     def _put(self, run: RunConfig, keys: DataKeys, folder: str, name: str) -> StoredFile:
-        return put_sealed(self._storage, Sealer(keys.job), run.prefix + folder, name, run.attempt_id.encode())
+        return put_encrypted(self._storage, Encryptor(keys.job), run.prefix + folder, name, run.attempt_id.encode())
 
     def _now(self) -> datetime:
         return datetime.now(UTC) + self._skew

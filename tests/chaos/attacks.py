@@ -32,7 +32,7 @@ RESULTS = REPOSITORY / "test-results" / "attacks.json"
 INSIDE = ("127.0.0.1", "169.254.169.254", "168.63.129.16", "192.0.0.192", "10.0.0.1", "[::1]")
 
 
-class Session(httpx.Client):
+class TrainState(httpx.Client):
     """A browser's: the cookie of the session, and the CSRF token with it."""
 
     def __init__(self, url: str, username: str, password: str) -> None:
@@ -49,7 +49,7 @@ class Target:
 
     stack: StackHandle
     url: str
-    admin: Session
+    admin: TrainState
     member: httpx.Client
     attempt: dict[str, str]
     tries: int = 0
@@ -435,13 +435,13 @@ def _visitor(target: Target) -> httpx.Client:
     return client
 
 
-def _joined(target: Target, name: str, password: str, team: str = "") -> Session:
+def _joined(target: Target, name: str, password: str, team: str = "") -> TrainState:
     """A session of a new member of a team."""
     team = team or target.admin.get("/teams").json()["items"][0]["id"]
     invitation = target.admin.post(f"/teams/{team}/invitations", json={"role": "member"}).raise_for_status().json()
     account = {"token": invitation["token"], "username": name, "password": password}
     httpx.post(f"{target.url}/api/v1/invitations:accept", json=account, timeout=60).raise_for_status()
-    return Session(target.url, name, password)
+    return TrainState(target.url, name, password)
 
 
 ATTACKS: list[Callable[[Target], None]] = [
@@ -468,7 +468,7 @@ def _target(stack: StackHandle) -> Target:
     url = str(credentials["url"])
     with api(stack) as client:
         client.post("/jobs", json=small_job()).raise_for_status()
-    admin = Session(url, credentials["username"], credentials["password"])
+    admin = TrainState(url, credentials["username"], credentials["password"])
     target = Target(stack, url, admin, httpx.Client(base_url=f"{url}/api/v1", timeout=60), made_attempts(stack, 1)[0])
     token = (
         _joined(target, "mallory", "correct horse battery").post("/tokens", json={"name": "mallory"}).json()["token"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import ModelManifest
-from trainer.contract.sealing import Sealer, authenticate, new_keyset
 
 WEIGHTS = bytes(range(256)) * 40
 PIECES = [WEIGHTS[:4096], WEIGHTS[4096:8192], WEIGHTS[8192:]]
@@ -19,13 +19,13 @@ PIECES = [WEIGHTS[:4096], WEIGHTS[4096:8192], WEIGHTS[8192:]]
 def model(server, answer) -> Any:
     """A model of two files, the weights in three parts, offered by the server. Returns the parts' keys."""
     keyset = new_keyset()
-    sealer = Sealer(keyset)
+    encryptor = Encryptor(keyset)
     files, keys = [], []
     for path, pieces in (("config.json", [b"{}"]), ("weights/model.safetensors", PIECES)):
         parts = []
         for index, piece in enumerate(pieces):
             key = f"jobs/job_1/{path}-{index}"
-            ciphertext, part = sealer.seal(piece, key)
+            ciphertext, part = encryptor.encrypt(piece, key)
             server.answer(f"GET /store/{key}", answer(ciphertext))
             parts.append({**part.model_dump(), "url": f"{server.url}/store/{key}"})
             keys.append(key)
@@ -44,7 +44,7 @@ def model(server, answer) -> Any:
             {
                 "artifact": artifact,
                 "files": files,
-                "manifest": authenticate(manifest, sealer).model_dump(mode="json"),
+                "manifest": authenticate(manifest, encryptor).model_dump(mode="json"),
                 "data_key": keyset,
                 "expires_at": "2026-01-02T04:04:05Z",
             }
@@ -53,12 +53,12 @@ def model(server, answer) -> Any:
     return keys
 
 
-def with_manifest(server, answer, change: Callable[[dict[str, Any], Sealer], dict[str, Any] | None]) -> None:
+def with_manifest(server, answer, change: Callable[[dict[str, Any], Encryptor], dict[str, Any] | None]) -> None:
     """Let the server answer with another manifest, and its own list of files changed alike."""
     name = "POST /api/v1/artifacts/art_1:download"
     content = copy.deepcopy(server.answers[name][0].body)
     urls = {part["key"]: part["url"] for file in content["files"] for part in file["parts"]}
-    content["manifest"] = change(content["manifest"], Sealer(content["data_key"]))
+    content["manifest"] = change(content["manifest"], Encryptor(content["data_key"]))
     if content["manifest"]:
         content["files"] = [
             {**file, "size": 1, "parts": [{**part, "url": urls.get(part["key"], "")} for part in file["parts"]]}
@@ -67,40 +67,42 @@ def with_manifest(server, answer, change: Callable[[dict[str, Any], Sealer], dic
     server.answer(name, answer(content))
 
 
-def swap_files(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+def swap_files(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
     first, second = manifest["files"]
     first["parts"], second["parts"] = second["parts"], first["parts"]
     return manifest
 
 
-def swap_parts(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+def swap_parts(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
     manifest["files"][1]["parts"][:2] = reversed(manifest["files"][1]["parts"][:2])
     return manifest
 
 
-def drop_part(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+def drop_part(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
     del manifest["files"][1]["parts"][-1]
     return manifest
 
 
-def drop_file(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+def drop_file(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
     del manifest["files"][0]
     return manifest
 
 
-def older(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
-    return authenticate(ModelManifest.model_validate({**manifest, "step": 4}), sealer).model_dump(mode="json")
+def older(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
+    return authenticate(ModelManifest.model_validate({**manifest, "step": 4}), encryptor).model_dump(mode="json")
 
 
-def of_another_job(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
-    return authenticate(ModelManifest.model_validate({**manifest, "job_id": "job_2"}), sealer).model_dump(mode="json")
+def of_another_job(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
+    return authenticate(ModelManifest.model_validate({**manifest, "job_id": "job_2"}), encryptor).model_dump(
+        mode="json"
+    )
 
 
-def without_tag(manifest: dict[str, Any], sealer: Sealer) -> dict[str, Any]:
+def without_tag(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
     return {**manifest, "tag": ""}
 
 
-def missing(manifest: dict[str, Any], sealer: Sealer) -> None:
+def missing(manifest: dict[str, Any], encryptor: Encryptor) -> None:
     return None
 
 

@@ -13,10 +13,10 @@ from athanor.jobs.models import Attempt, Job
 from athanor.scheduling import services as scheduling
 from athanor.telemetry import ingest
 from athanor.telemetry.models import Heartbeat
+from trainer.contract.encryption import authenticate
 from trainer.contract.manifest import ModelManifest
 from trainer.contract.run import AttemptEnd, EndClass
 from trainer.contract.run import Heartbeat as HeartbeatMessage
-from trainer.contract.sealing import authenticate
 
 
 def dispatch() -> None:
@@ -76,7 +76,7 @@ def register_model(attempt: Attempt, **metrics: Any) -> None:
     manifest = ModelManifest(
         job_id=attempt.job_id, attempt_id=attempt.id, step=5, num_parameters=1, created_at=datetime.now(UTC), files=[]
     )
-    manifest = authenticate(manifest, keys.sealer(attempt.job_id, attempt.job.team))
+    manifest = authenticate(manifest, keys.encryptor(attempt.job_id, attempt.job.team))
     Artifact.objects.create(
         job=attempt.job, attempt=attempt, kind="model", name="model", step=5, size_bytes=0,
         manifest=manifest.model_dump(mode="json"),

@@ -12,8 +12,8 @@ from django.db.migrations.executor import MigrationExecutor
 from athanor.accounts.audit_chain import KEY_OWNER, head_mac
 from athanor.artifacts.manifests import OF_ARTIFACTS
 from athanor.core import encryption
+from trainer.contract.encryption import Encryptor, check_manifest, new_keyset
 from trainer.contract.manifest import UploadManifest
-from trainer.contract.sealing import Sealer, check_manifest, new_keyset
 
 FIRST_VERSION = [
     ("accounts", "0001_initial"),
@@ -133,12 +133,12 @@ def test_manifests_of_before_are_authenticated_as_they_are(empty_database: str) 
         manifest={**model, "kind": "model", "files": files},
     )  # fmt: skip
     apps = migrate(None)
-    sealer = Sealer(data_key)
+    encryptor = Encryptor(data_key)
     for kind, (type_, step) in OF_ARTIFACTS.items():
         manifest = type_.model_validate(rows("Artifact").get(pk=f"art_{kind}").manifest)
-        check_manifest(manifest, sealer, job_id=job, attempt_id=attempt, **{step: 5})
+        check_manifest(manifest, encryptor, job_id=job, attempt_id=attempt, **{step: 5})
     upload = rows("Dataset").get(pk="dset_up")
-    check_manifest(UploadManifest(dataset_id="dset_up", files=upload.files, tag=upload.tag), sealer)
+    check_manifest(UploadManifest(dataset_id="dset_up", files=upload.files, tag=upload.tag), encryptor)
     assert "tag" not in rows("Artifact").get(pk="art_lost").manifest
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainer.contract.rendezvous import Join, Place, arrange
+from trainer.contract.node_rendezvous import Join, Place, arrange
 from trainer.contract.run import DataKeys, RunConfig
 
 TOKEN = "attempt-token"

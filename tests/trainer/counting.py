@@ -7,11 +7,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.equality import Case, built, my_batches, step_batch
-from trainer.activation import keep_as_told
 from trainer.contract import cost
-from trainer.dry_run import StateBytes, bytes_of
 from trainer.parallel import data
 from trainer.parallel.mesh import Mesh
+from trainer.standalone.dry_run import StateBytes, bytes_of
+from trainer.training.activation_checkpointing import apply_activation_checkpointing
 
 
 class SentBytes(TorchDispatchMode):
@@ -61,7 +61,7 @@ def counted_step(mesh: Mesh, case: Case, small_bytes: int) -> tuple[StateBytes, 
     data.ONE_GROUP_BYTES = cost.ONE_GROUP_BYTES = cost.KEPT_GRADIENT_BYTES = small_bytes
     model, part = built(mesh, case.spec(), by_block=small_bytes == 0)
     for stage in model.stages:
-        keep_as_told(stage, case.spec())
+        apply_activation_checkpointing(stage, case.spec())
     batches = my_batches(step_batch(case.packed), part)
     with SentBytes() as sent:
         model.forward_backward(batches, 512.0)

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from tests.trainer.ranks import RankPool
-from trainer.contract.plan import micro_batch_size, plan_mesh
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.data.loader import RankShare
 from trainer.data.sampler import share
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel import data
+from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.parallel.mesh import Mesh, sum_over_ranks
-from trainer.parallel.spread import SpreadModel, spread_model
-from trainer.parallel.whole import gather_whole
+from trainer.parallel.parallelize import ParallelModel, parallelize_model
 
 VOCABULARY = 101  # no axis divides it
 SEQUENCES, LENGTH = 16, 32
@@ -100,15 +100,15 @@ def step_batch(packed: bool) -> MicroBatch:
     return MicroBatch(tokens[:, :-1], targets, documents, positions)
 
 
-def built(mesh: Mesh, training: TrainingSpec, *, by_block: bool = False) -> tuple[SpreadModel, RankShare]:
+def built(mesh: Mesh, training: TrainingSpec, *, by_block: bool = False) -> tuple[ParallelModel, RankShare]:
     """`by_block`: sharded as a large model is, each block by itself."""
     data.ONE_GROUP_BYTES = 0 if by_block else 64 * 2**20
     sizes = plan_mesh(training, VOCABULARY, mesh.world_size)
     assert not isinstance(sizes, list), sizes
-    mesh = mesh.spread(sizes)
+    mesh = mesh.with_sizes(sizes)
     size = micro_batch_size(training, sizes, VOCABULARY)
     part = RankShare(mesh.coordinate("replicate", "shard"), sizes.data, size, equal=sizes.pipeline > 1)
-    return spread_model(training, VOCABULARY, mesh, part.micro_batch), part
+    return parallelize_model(training, VOCABULARY, mesh, part.micro_batch), part
 
 
 def my_batches(batch: MicroBatch, part: RankShare) -> list[MicroBatch]:
@@ -118,13 +118,13 @@ def my_batches(batch: MicroBatch, part: RankShare) -> list[MicroBatch]:
     return [part.filled(batch.each(lambda t, a=start + a, b=start + b: t[a:b])) for a, b in bounds]
 
 
-def take_step(mesh: Mesh, case: Case, first: Callable[[SpreadModel], None] = lambda model: None) -> Outcome:
+def take_step(mesh: Mesh, case: Case, first: Callable[[ParallelModel], None] = lambda model: None) -> Outcome:
     """On a rank. Gradients are of the first micro-step, before any update; `first` is done before it."""
     model, part = built(mesh, case.spec(), by_block=case.packed)
     first(model)
     batch = step_batch(case.packed)
     loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
-    optimizer = ShardOptimizer(model.weights.named, model.weights.placements, case.spec().optimizer)
+    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, case.spec().optimizer)
     sums = sum_over_ranks(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
 
     def gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -134,7 +134,7 @@ def take_step(mesh: Mesh, case: Case, first: Callable[[SpreadModel], None] = lam
     balances = model.weights.balances
     gradients = {
         name: whole.float().numpy().copy()
-        for name, whole in gather_whole(model.weights, gradient)
+        for name, whole in gather_full_tensors(model.weights, gradient)
         if name not in balances
     }
     gradients = {name: value for name, value in gradients.items() if not name.endswith(".balance")}

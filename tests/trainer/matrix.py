@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.trainer.equality import VOCABULARY, Case, compare
 from tests.trainer.ranks import RankPool
-from trainer.contract.plan import plan_mesh
+from trainer.contract.launch_plan import plan_mesh
 
 
 def meshes(world: int) -> Iterator[dict[str, int]]:

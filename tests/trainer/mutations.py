@@ -85,7 +85,7 @@ def _exchange_drops_gradients(patch: pytest.MonkeyPatch) -> None:
 
 
 def _averaged(patch: pytest.MonkeyPatch) -> None:
-    """FSDP divides by the number of ranks, as it does unless told otherwise."""
+    """FSDP divides by the number of ranks, which is its default."""
     patch.setattr(FSDPModule, "set_gradient_divide_factor", _nothing)
 
 
@@ -94,7 +94,7 @@ def _fillers_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loader, "uncounted", lambda batch: batch)
 
 
-def _positions_start_anew(patch: pytest.MonkeyPatch) -> None:
+def _positions_restart(patch: pytest.MonkeyPatch) -> None:
     """Each context rank believes its part to be the start of the sequence."""
     right = context.ContextCut.part_of
 
@@ -106,7 +106,7 @@ def _positions_start_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _norm_counts_replicas(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(layout.Placement, "replicas", property(lambda placement: 1))
+    patch.setattr(layout.ParamLayout, "replicas", property(lambda param_layout: 1))
 
 
 def _replicas_never_meet(patch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ MUTATIONS: dict[str, Mutation] = {
         _case("dense", 2, context=2, zero=0), _gradients_stay_on_the_ring
     ),
     "late keys are taken for early ones": Mutation(_case("dense", 2, context=2, zero=0), _late_keys_are_early),
-    "positions start anew on every context rank": Mutation(_case("dense", 2, context=2, zero=0), _positions_start_anew),
+    "positions restart at 0 on every context rank": Mutation(_case("dense", 2, context=2, zero=0), _positions_restart),
     "fillers of a micro-batch count": Mutation(_case("dense", 2, pipeline=2, micro_batch_sequences=6), _fillers_count),
     "the norm counts what several ranks hold": Mutation(_case("dense", 2, zero=0), _norm_counts_replicas),
 }

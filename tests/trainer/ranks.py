@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from trainer.resilience.forking import Forked, fork, make_pipe, start_fork_server
-from trainer.resilience.rendezvous import StoreAddress, start_store
+from trainer.resilience.store_server import StoreAddress, start_store
 
 RUNS_PER_PROCESS = 20
 """Gloo's threads outlive the process groups they served: after so many groups, new processes are cheaper."""

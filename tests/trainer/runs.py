@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.worker_process import run_worker
+from trainer.client.local import LocalPlatform, LocalSettings
+from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import StoredFile
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
-from trainer.local_platform import LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment, FolderConnection
-from trainer.resilience.entry import run_worker
 
 _WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead"
 
@@ -104,7 +104,7 @@ def run_alone(
 ) -> FinishedRun:
     """A standalone run in worker processes of this test process's fork server. `files`: of a mixture, one a source.
 
-    `at_first_checkpoint` is called, while training goes on, as soon as a new checkpoint's manifest is stored.
+    `at_first_checkpoint` is called, while training continues, as soon as a new checkpoint's manifest is stored.
     """
     output.mkdir(parents=True, exist_ok=True)
     if data is None:
@@ -140,7 +140,7 @@ def kill_rank(local_rank: int) -> Callable[[Supervisor], None]:
     """An action for `at_first_checkpoint`."""
 
     def kill(supervisor: Supervisor) -> None:
-        os.kill(supervisor.generation._forked[local_rank].process.pid, signal.SIGKILL)
+        os.kill(supervisor.worker_group._forked[local_rank].process.pid, signal.SIGKILL)
 
     return kill
 
@@ -162,13 +162,13 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
     """A worker whose gradients of the seventh step have a NaN on rank 0; stands in for `run_worker`."""
     import torch
 
-    from trainer import loop
     from trainer.data.batch import MicroBatch
-    from trainer.parallel.spread import SpreadModel
+    from trainer.parallel.parallelize import ParallelModel
+    from trainer.training import build, loop
 
-    healthy, run_ahead, calls = SpreadModel._loss, loop.run_ahead, []
+    healthy, run_ahead, calls = ParallelModel._loss, loop.run_ahead, []
 
-    def loss_of(model: SpreadModel, batch: MicroBatch) -> torch.Tensor:
+    def loss_of(model: ParallelModel, batch: MicroBatch) -> torch.Tensor:
         loss = healthy(model, batch)
         if loss.requires_grad:
             calls.append(None)
@@ -176,19 +176,19 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
                 loss.register_hook(lambda gradient: gradient * float("nan"))
         return loss
 
-    def run_ahead_uncounted(session: loop.Session) -> None:
-        run_ahead(session)
+    def run_ahead_uncounted(state: build.TrainState) -> None:
+        run_ahead(state)
         calls.clear()
 
-    SpreadModel._loss, loop.run_ahead = loss_of, run_ahead_uncounted
+    ParallelModel._loss, loop.run_ahead = loss_of, run_ahead_uncounted
     run_worker(assignment)
 
 
 def platform_run(training: TrainingSpec, *, processes: int = 1, **changes: Any) -> tuple[RunConfig, DataKeys, dict]:
-    """What a platform would hand out for a tiny sealed data set: run, keys, and the objects in its store."""
+    """What a platform would hand out for a tiny encrypted data set: run, keys, and the objects in its store."""
     keys = DataKeys(job=new_keyset(), dataset=new_keyset())
     key = "datasets/dset_tiny/raw-000.part"
-    ciphertext, part = Sealer(keys.dataset).seal(tiny_text().encode(), key)
+    ciphertext, part = Encryptor(keys.dataset).encrypt(tiny_text().encode(), key)
     fields = {
         "job_id": "job_1",
         "attempt_id": "att_1",

@@ -12,7 +12,7 @@ import torch
 
 from tests.trainer.equality import Case, built, my_batches, step_batch
 from tests.trainer.ranks import RankPool
-from trainer.optim.schedule import learning_rate
+from trainer.optim.learning_rate import learning_rate
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import Balancer
 from trainer.parallel.mesh import Mesh, sum_over_ranks
@@ -51,7 +51,7 @@ def take_steps(mesh: Mesh, case: Case) -> list[str]:
     training = case.spec()
     model, part = built(mesh, training, by_block=case.packed)
     batch = step_batch(case.packed)
-    optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
+    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
     balancer = Balancer(model.stages, model.weights.mesh)
     losses = []
     for step in range(training.steps):

@@ -16,9 +16,9 @@ import pytest
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import CheckpointManifest, ModelManifest
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, RunConfig
-from trainer.contract.sealing import Sealer
 
 CANARY = "hf_CANARY-of-the-team"
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def test_a_run_ends_completed_with_its_reports_checkpoints_model_and_end_marker(
     assert {file.path for file in model.files} >= {"model.safetensors", "config.json", "tokenizer.json"}
     assert model.metrics["evaluation/loss"] < 4.0
     marker = api.objects["teams/t/jobs/job_1/attempts/1/end.json"]
-    opened = Sealer(api.keys.job).open_unlisted(marker, "teams/t/jobs/job_1/attempts/1/end.json")
+    opened = Encryptor(api.keys.job).decrypt_unlisted(marker, "teams/t/jobs/job_1/attempts/1/end.json")
     assert AttemptEnd.model_validate_json(opened).end_class is EndClass.COMPLETED
 
 
@@ -106,12 +106,12 @@ def test_validation_loss_is_reported_before_the_first_step_and_at_the_end(finish
     assert points[20] < points[0]
 
 
-def test_the_prepared_data_set_is_sealed_with_the_data_set_key_and_registered(finished) -> None:
+def test_the_prepared_data_set_is_encrypted_with_the_data_set_key_and_registered(finished) -> None:
     api = finished[0]
     assert len(api.datasets) == 1
     part = api.datasets[0]["files"][0]["parts"][0]
     assert part["key"].startswith("teams/t/jobs/job_1/dataset/")
-    Sealer(api.keys.dataset).open_unlisted(api.objects[part["key"]], part["key"])
+    Encryptor(api.keys.dataset).decrypt_unlisted(api.objects[part["key"]], part["key"])
 
 
 def test_nothing_readable_is_in_the_store(finished) -> None:

@@ -1,4 +1,4 @@
-"""Training that goes on from a model in Hugging Face's layout, on any mesh, and what it leaves."""
+"""Training that starts from a model in Hugging Face's layout, on any mesh, and its exported model."""
 
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,19 @@ from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import FinishedRun, platform_run, run_alone, stop, tiny_training
 from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.client.http import PlatformClient
+from trainer.contract.encryption import Encryptor, new_keyset
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import StoredFile
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import plan_mesh
 from trainer.contract.run import BaseModelSource, EndClass
-from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 from trainer.export.read import StoredWeights, load_exported
-from trainer.jobfile import read_job
 from trainer.parallel.mesh import Mesh
-from trainer.platform_client import PlatformClient
 from trainer.resilience.assignment import HttpConnection
+from trainer.standalone.job_file import read_job
 
 MOE = {
     "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
@@ -85,14 +85,16 @@ def pool() -> RankPool:
 
 def loaded(mesh: Mesh, training: TrainingSpec, folder: Path) -> dict[str, torch.Tensor] | None:
     """What a mesh made of a folder, whole, on the first rank."""
-    from trainer.parallel.spread import spread_model
-    from trainer.parallel.whole import gather_whole
+    from trainer.parallel.full_tensors import gather_full_tensors
+    from trainer.parallel.parallelize import parallelize_model
 
     sizes = plan_mesh(training, training.tokenizer.vocab_size, mesh.world_size)
     assert isinstance(sizes, MeshSizes), sizes
     stored = StoredWeights(folder, training.model.resolve())
-    model = spread_model(training, training.tokenizer.vocab_size, mesh.spread(sizes), 1, first_part=stored.part_of)
-    tensors = dict(gather_whole(model.weights))
+    model = parallelize_model(
+        training, training.tokenizer.vocab_size, mesh.with_sizes(sizes), 1, first_part=stored.part_of
+    )
+    tensors = dict(gather_full_tensors(model.weights))
     del model
     return tensors if mesh.rank == 0 else None
 
@@ -168,7 +170,7 @@ def test_a_node_gets_the_model_from_the_store(origin: str, first: FinishedRun, t
     files = []
     for path in sorted((first.output / "model").iterdir()):
         content = path.read_bytes()
-        ciphertext, part = Sealer(keys.base).seal(content, f"jobs/other/model/{path.name}")
+        ciphertext, part = Encryptor(keys.base).encrypt(content, f"jobs/other/model/{path.name}")
         objects[part.key] = ciphertext if origin == "sealed" else content
         files.append(StoredFile(path=path.name, parts=[part]))
     run = run.model_copy(update={"base": BaseModelSource(name="model:art_1", origin=origin, files=files)})

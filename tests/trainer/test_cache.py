@@ -7,7 +7,7 @@ import torch
 
 from tests.trainer.equality import MODELS, VOCABULARY
 from trainer.contract.models import ModelShape
-from trainer.models.cache import remembering
+from trainer.models.cache import cached_keys_and_values
 from trainer.models.decoder import Decoder, initialise
 
 LENGTHS, ROOM = [3, 9, 1], 16
@@ -27,7 +27,7 @@ def test_logits_are_those_of_whole_sequences(name: str) -> None:
     places = [torch.arange(length - 1, length + 7) for length in LENGTHS]
     with torch.no_grad():
         expected = model(tokens)
-        with remembering([model], ROOM) as cache:
+        with cached_keys_and_values([model], ROOM) as cache:
             cache.begin(LENGTHS, tokens.device)
             found = [model(tokens[:, : max(LENGTHS)], positions_BS=cache.places_BN)]
             for number in range(7):
@@ -42,7 +42,7 @@ def test_logits_are_those_of_whole_sequences(name: str) -> None:
 def test_another_beginning_forgets_the_first() -> None:
     model = decoder("dense")
     tokens = torch.arange(12)[None] + 40
-    with torch.no_grad(), remembering([model], ROOM) as cache:
+    with torch.no_grad(), cached_keys_and_values([model], ROOM) as cache:
         cache.begin([12], tokens.device)
         model(tokens, positions_BS=cache.places_BN)
         cache.begin([5], tokens.device)
@@ -52,5 +52,8 @@ def test_another_beginning_forgets_the_first() -> None:
 
 
 def test_a_row_has_room_for_so_many() -> None:
-    with remembering([decoder("dense")], 4) as cache, pytest.raises(AssertionError, match="5 tokens, and room for 4"):
+    with (
+        cached_keys_and_values([decoder("dense")], 4) as cache,
+        pytest.raises(AssertionError, match="5 tokens, and room for 4"),
+    ):
         cache.begin([5], torch.device("cpu"))

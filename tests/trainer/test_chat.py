@@ -31,7 +31,7 @@ LLAMA = (
     " + message['content'] | trim + '<|eot_id|>' }}{%- endfor %}{%- if add_generation_prompt %}"
     "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
 )
-FORGETFUL = (  # as models that think aloud: earlier answers are written anew, without what they thought
+FORGETFUL = (  # as models that think aloud: earlier answers are rendered again, without the thinking
     "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
     "{%- if message.role == 'assistant' and loop.last %}{{ '<think></think>' }}{% endif %}"
     "{{- message.content + '<|im_end|>\\n' }}{%- endfor %}"

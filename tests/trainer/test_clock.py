@@ -8,26 +8,26 @@ import torch
 
 from tests.trainer.runs import run_alone, tiny_training
 from trainer.contract.run import EndClass
-from trainer.metrics import clock
-from trainer.metrics.clock import SLOW_STEPS, SkewWatch, StepClock
+from trainer.reporting import step_clock
+from trainer.reporting.step_clock import SLOW_STEPS, SkewDetector, StepClock
 
 
 def test_parts_are_the_times_between_laps(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 11.5, 12.0, 12.5, 13.25, 14.25])
-    monkeypatch.setattr(clock.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(step_clock.time, "monotonic", lambda: next(times))
     steps = StepClock(torch.device("cpu"))
     steps.begin()
     for name in ("forward", "backward", "forward"):
-        steps.lap(name)
+        steps.end_phase(name)
     assert steps.pass_seconds == 2.5
-    steps.lap("communication")
-    steps.lap("optimizer")
+    steps.end_phase("communication")
+    steps.end_phase("optimizer")
     steps.end()
     assert steps.take() == {"forward": 2.0, "backward": 0.5, "communication": 0.75, "optimizer": 1.0}
 
 
 def test_a_rank_that_stays_slow_is_named_once() -> None:
-    watch = SkewWatch()
+    watch = SkewDetector()
     found = [watch.sees([1.0, 1.0, 3.0, 1.0]) for _ in range(2 * SLOW_STEPS)]
     assert found[0] == (2.0, None)
     assert [rank for _, rank in found if rank is not None] == [2]
@@ -35,7 +35,7 @@ def test_a_rank_that_stays_slow_is_named_once() -> None:
 
 
 def test_a_slow_step_now_and_then_is_nothing_to_tell_of() -> None:
-    watch = SkewWatch()
+    watch = SkewDetector()
     for _ in range(SLOW_STEPS):
         assert watch.sees([1.0, 4.0])[1] is None
         assert watch.sees([1.0, 1.0]) == (1.0, None)

@@ -46,7 +46,7 @@ def test_a_resume_goes_on_with_what_was_still_owed(tmp_path: Path, compression: 
 
 
 def test_only_sums_between_groups_of_shards_are_compressed(plain: FinishedRun, tmp_path: Path) -> None:
-    """Two replicas of two shards each; and on another mesh the same run goes on without what was owed."""
+    """Two replicas of two shards each; and on another mesh the same run continues without its compression errors."""
     spec = {"zero": 3, "replicate": 2, "compression": {"kind": "int8"}}
     training, output = tiny_training(parallelism=spec), tmp_path / "run"
     stopped = run_alone(output, training, processes=4, every_steps=5, at_first_checkpoint=stop)

@@ -235,7 +235,7 @@ def rows_of(batch: MicroBatch) -> list[list[int]]:
 def test_resizing_and_restarting_loses_and_repeats_no_sample_and_keeps_their_order(
     places: list[SourcePlace], packing: str, num_sources: int, data: st.DataObject
 ) -> None:
-    """Each step is computed by any number of ranks in any number of micro-batches, each time by loaders begun anew."""
+    """Each step is computed by any number of ranks in any number of micro-batches, each time by new loaders."""
     chosen = places[:num_sources]
     whole = reference(tuple(chosen), packing)
     training = training_of(chosen, packing)

@@ -17,11 +17,11 @@ from tests.trainer.ranks import RankPool
 from tests.trainer.runs import TINY, tiny_training
 from trainer.contract import cost
 from trainer.contract.cost import RankCost
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.models import ModelShape
-from trainer.contract.plan import plan_mesh
 from trainer.contract.run import EXIT_STATUS, EndClass
-from trainer.dry_run import dry_run, state_bytes
 from trainer.models.decoder import Decoder, initialise
+from trainer.standalone.dry_run import dry_run, state_bytes
 
 TOLERANCE = 0.06
 """Of bytes sent: shards are filled up to equal sizes, and experts are not chosen quite evenly."""

@@ -86,7 +86,7 @@ def test_the_same_mesh_gives_the_same_bits_twice(pool: RankPool) -> None:
 
 @pytest.mark.parametrize("case", STORED_CASES, ids=str)
 def test_losses_are_those_that_were_stored(pool: RankPool, case: Case) -> None:
-    """`tests/trainer/stored_losses.py` says when and how to store them anew."""
+    """`tests/trainer/stored_losses.py` says when and how to store them again."""
     found, kept = pool.run(case.world, take_steps, case)[0], stored()
     if machine() in kept:
         assert found == kept[machine()][str(case)]

@@ -13,8 +13,8 @@ from tests.trainer.test_chat import conversations
 from trainer.contract.run import EndClass
 from trainer.data.batch import MicroBatch
 from trainer.data.shards import DatasetIndex
-from trainer.evaluation import HeldOut, chosen_words, held_out, told_apart
 from trainer.export.read import load_exported
+from trainer.training.evaluation import HeldOut, make_held_out_set, sample_tokens, with_unique_names
 
 PROMPTS = {"every_steps": 10, "sequences": 8, "prompts": ["gold is", "the furnace keeps"], "sample_tokens": 12}
 
@@ -50,7 +50,7 @@ def test_samples_are_those_of_the_model_and_the_last_are_the_exports(run: Finish
     for _ in range(12):
         with torch.no_grad():
             logits = [model(torch.tensor([ids + more]))[0, -1] for ids, more in zip(texts, new, strict=True)]
-        for more, word in zip(new, chosen_words(torch.stack(logits), generator).tolist(), strict=True):
+        for more, word in zip(new, sample_tokens(torch.stack(logits), generator).tolist(), strict=True):
             more.append(word)
     said = [tokenizer.decode(more[: more.index(0)] if 0 in more else more) for more in new]
     assert [each["text"] for each in samples[-2:]] == said
@@ -94,7 +94,7 @@ def test_each_data_set_of_a_mixture_has_its_loss(tmp_path: Path) -> None:
 def test_names_of_data_sets_are_told_apart() -> None:
     index = DatasetIndex("f", 300, 1, "uint16", {"train": [], "validation": []}, {"train": 0, "validation": 0}, 0)
     sources = ["dataset:Red-1", "s3://red/1", "builtin:python-stdlib", "dataset:---"]
-    found = told_apart([held_out(source, index, []) for source in sources])
+    found = with_unique_names([make_held_out_set(source, index, []) for source in sources])
     assert [each.name for each in found] == ["red_1", "red_1_2", "python_stdlib", "data"]
     assert all(each.tokens_per_byte is None for each in found)
     assert found[0] == HeldOut("red_1", list[MicroBatch](), None)

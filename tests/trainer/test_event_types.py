@@ -9,7 +9,7 @@ from trainer.contract.events import AGENT_EVENT_TYPES, AGENT_EVENTS
 
 TRAINER = Path(trainer.__file__).parent
 # Functions that make a ProgressEvent of a type they are given, and the position of that type in a call.
-EMITTERS = {"event": 0, "event_once": 1, "_tell": 0, "_tell_of_sink": 0, "tell": 0}
+EMITTERS = {"event": 0, "event_once": 1, "_report_event": 0, "_report_sink_event": 0, "report_event": 0}
 
 
 def _emitted(path: Path) -> Iterator[tuple[str, int, set[str]]]:
@@ -48,9 +48,9 @@ def _found() -> dict[str, list[str]]:
 
 def test_the_trainer_emits_exactly_the_types_that_the_platform_accepts() -> None:
     found = _found()
-    # A Narrator takes a whole event, a skipped shard's source its number: neither is a type.
+    # A LogFormatter takes an event, not its type.
     unclear = found.pop("?", [])
-    known = ("terminal.py", "metrics/reporter.py", "data/source.py")
+    known = ("standalone/terminal.py", "reporting/reporter.py")
     assert [where for where in unclear if not where.startswith(known)] == [], "write the type out, so that it is found"
     assert set(found) == AGENT_EVENT_TYPES, found
 
@@ -64,4 +64,4 @@ def test_an_event_has_the_fields_of_its_description() -> None:
 
 def test_events_are_made_nowhere_else() -> None:
     makers = {(str(path.relative_to(TRAINER)), name) for path in TRAINER.rglob("*.py") for name, _ in _made(path)}
-    assert {name for _, name in makers} - {"_teller"} <= set(EMITTERS), makers
+    assert {name for _, name in makers} - {"_make_event_reporter"} <= set(EMITTERS), makers

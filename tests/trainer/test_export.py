@@ -14,7 +14,7 @@ from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.export.generate import generate
 from trainer.export.read import load_exported
-from trainer.export.write import write_weights
+from trainer.training.export import write_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""The cause of an end is told from its consequences."""
+"""The cause of a failure is distinguished from its consequences."""
 
 import signal
 from pathlib import Path

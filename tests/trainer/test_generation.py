@@ -12,7 +12,7 @@ from trainer.contract.models import ModelShape
 from trainer.models.decoder import Decoder, initialise
 from trainer.parallel.generation import generating
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.spread import SpreadModel
+from trainer.parallel.parallelize import ParallelModel
 
 PROMPTS = [[5, 17, 60], [1], [99, 3, 3, 42, 8, 70, 2]]
 NUM_TOKENS = 9
@@ -59,7 +59,7 @@ def speak_and_step(mesh: Mesh, case: Case) -> tuple[list[list[int]], Outcome]:
     """On a rank."""
     found: list[list[int]] = []
 
-    def speak(model: SpreadModel) -> None:
+    def speak(model: ParallelModel) -> None:
         lengths = [len(prompt) for prompt in PROMPTS]
         tokens = torch.tensor([prompt + [0] * (max(lengths) - len(prompt)) for prompt in PROMPTS])
         room = max(lengths) + NUM_TOKENS

@@ -15,8 +15,8 @@ from trainer.contract.models import MODELS, ModelShape, MoEShape, RopeScaling
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder
-from trainer.export.write import export_tensors, write_weights
 from trainer.models.decoder import Decoder, initialise
+from trainer.training.export import export_tensors, write_weights
 
 VOCABULARY, LENGTH = 96, 48
 SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}

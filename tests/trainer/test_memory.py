@@ -8,17 +8,17 @@ import pytest
 
 from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_text, tiny_training
 from tests.trainer.test_runs import final_tensors
-from trainer.agent import generation
+from trainer.agent import worker_group
+from trainer.agent.worker_process import run_worker
+from trainer.client.local import KEY_FILE, LocalPlatform, LocalSettings
+from trainer.contract.encryption import Encryptor
+from trainer.contract.launch_plan import smaller_micro_batch
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import smaller_micro_batch
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer
 from trainer.contract.training import ProcessLayout, TrainingSpec
-from trainer.local_platform import KEY_FILE, LocalPlatform, LocalSettings
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.entry import run_worker
-from trainer.resilience.memory import NOTE_NAME, remember_micro_batch, remembered_micro_batch
+from trainer.resilience.memory import NOTE_NAME, load_micro_batch, store_micro_batch
 from trainer.storage.folder import FolderStorage
 
 ROOM = 1300 * 2**20
@@ -53,7 +53,7 @@ def newest_manifest(run: FinishedRun) -> CheckpointManifest:
     key = f"checkpoints/{run.checkpoints[-1].name}/{MANIFEST_NAME}"
     content = FolderStorage(run.output / "store").get(key)
     return CheckpointManifest.model_validate_json(
-        Sealer((run.output / KEY_FILE).read_text()).open_unlisted(content, key)
+        Encryptor((run.output / KEY_FILE).read_text()).decrypt_unlisted(content, key)
     )
 
 
@@ -69,7 +69,7 @@ def test_one_rank_out_of_memory_halves_the_micro_batches_of_all_and_no_number_ch
 ) -> None:
     plain = run_alone(tmp_path / "plain", tiny_training(**WIDE), processes=2, data=text)
     assert newest_manifest(plain).micro_batch == 3072
-    monkeypatch.setattr(generation, "run_worker", work_with_little_memory_on_rank_1)
+    monkeypatch.setattr(worker_group, "run_worker", work_with_little_memory_on_rank_1)
     run = run_alone(tmp_path / "run", tiny_training(**WIDE), processes=2, data=text)
     assert run.end_class is EndClass.COMPLETED, run.end
     assert run.events("memory.micro_batch_halved") == [{"before": 3072, "after": 1536, "step": -1}]
@@ -91,18 +91,18 @@ def test_an_attempt_takes_what_was_noted_for_its_spec_and_mesh(tmp_path: Path) -
     training, output = tiny_training(steps=2, schedule={"warmup_steps": 1}), tmp_path / "run"
     layout = ProcessLayout(processes_per_node=2)
     platform = LocalPlatform(output, LocalSettings(training, layout))
-    storage, sealer, run = platform.storage, Sealer(platform.keys().job), platform.run()
-    remember_micro_batch(storage, sealer, run, 300, 2)
-    assert remembered_micro_batch(storage, sealer, run, 300) == 2
+    storage, encryptor, run = platform.storage, Encryptor(platform.keys().job), platform.run()
+    store_micro_batch(storage, encryptor, run, 300, 2)
+    assert load_micro_batch(storage, encryptor, run, 300) == 2
     for changes in ({"layout": ProcessLayout()}, {"training": tiny_training(steps=3, schedule={"warmup_steps": 1})}):
-        assert remembered_micro_batch(storage, sealer, run.model_copy(update=changes), 300) is None
+        assert load_micro_batch(storage, encryptor, run.model_copy(update=changes), 300) is None
     assert newest_manifest(run_alone(output, training, processes=2)).micro_batch == 2
 
 
 def test_micro_batches_of_a_size_that_the_spec_says_end_the_run_with_remedies(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "run_worker", work_with_little_memory_on_rank_1)
+    monkeypatch.setattr(worker_group, "run_worker", work_with_little_memory_on_rank_1)
     said = tiny_training(**WIDE, parallelism={"micro_batch_sequences": 3072})
     run = run_alone(tmp_path / "run", said, processes=2, restarts=1, data=text)
     assert run.end_class is EndClass.OUT_OF_MEMORY

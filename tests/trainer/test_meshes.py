@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.trainer.runs import FIVE_AXES, MIXTURE, FinishedRun, run_alone, stop, tiny_training
-from trainer.contract.plan import plan_mesh
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 

@@ -11,11 +11,11 @@ from tests.trainer.equality import Case, built, my_batches, step_batch
 from tests.trainer.ranks import RankPool
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.contract.training import TrainingSpec
-from trainer.optim.orthogonal import orthogonalised
+from trainer.optim.orthogonal import orthogonalize
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.layout import placement
+from trainer.parallel.full_tensors import gather_full_tensors
+from trainer.parallel.layout import param_layout
 from trainer.parallel.mesh import Mesh, sum_over_ranks
-from trainer.parallel.whole import gather_whole
 
 MUON = {"optimizer": {"name": "muon", "muon": {"learning_rate": 0.01}}}
 
@@ -26,15 +26,15 @@ def test_singular_values_come_near_one_and_singular_vectors_stay(rows: int, colu
         torch.randn(3, rows, columns, generator=torch.Generator().manual_seed(1))
         * torch.tensor([1e-4, 1.0, 1e4])[:, None, None]
     )
-    found = orthogonalised(matrices, 5)
+    found = orthogonalize(matrices, 5)
     values = torch.linalg.svdvals(found)
     assert values.min() > 0.3
     assert values.max() < 1.3
     left, _, right = torch.linalg.svd(matrices, full_matrices=False)
     core = left.mT @ found @ right.mT
     assert (core - torch.diag_embed(core.diagonal(dim1=-2, dim2=-1))).abs().max() < 1e-3
-    torch.testing.assert_close(found[1], orthogonalised(matrices[1:2], 5)[0])
-    assert not orthogonalised(torch.zeros(1, rows, columns), 5).any()
+    torch.testing.assert_close(found[1], orthogonalize(matrices[1:2], 5)[0])
+    assert not orthogonalize(torch.zeros(1, rows, columns), 5).any()
 
 
 @pytest.mark.parametrize(("scale", "adjustment"), [("rms", "match_rms_adamw"), ("spectral", "original")])
@@ -51,7 +51,7 @@ def test_a_step_equals_muon_of_pytorch(scale: str, adjustment: str, nesterov: bo
         "muon": {"learning_rate": 0.02, "momentum": 0.9, "nesterov": nesterov, "scale": scale},
     })  # fmt: skip
     mesh = Mesh(0, 1, 0, torch.device("cpu"))
-    optimizer = ShardOptimizer(ours, {name: placement(name, p, p.shape, mesh) for name, p in ours.items()}, spec)
+    optimizer = ShardOptimizer(ours, {name: param_layout(name, p, p.shape, mesh) for name, p in ours.items()}, spec)
     reference = torch.optim.Muon(
         theirs, lr=0.02, weight_decay=0.5, momentum=0.9, nesterov=nesterov, adjust_lr_fn=adjustment
     )
@@ -72,7 +72,7 @@ def test_a_step_equals_muon_of_pytorch(scale: str, adjustment: str, nesterov: bo
 
 def test_matrices_of_blocks_are_muons_and_all_else_is_adamws() -> None:
     model, _ = built(Mesh(0, 1, 0, torch.device("cpu")), Case("moe", 1, {}, training=MUON).spec())
-    optimizer = ShardOptimizer(model.weights.named, model.weights.placements, OptimizerSpec(name="muon"))
+    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, OptimizerSpec(name="muon"))
     with_momentum = {name.partition("/")[2] for name in optimizer.state_tensors() if name.startswith("momentum/")}
     with_moments = {name.partition("/")[2] for name in optimizer.state_tensors() if name.startswith("exp_avg/")}
     assert with_momentum | with_moments == set(model.weights.named)
@@ -92,14 +92,14 @@ def train_on_rank(mesh: Mesh, case: Case, steps: int) -> dict[str, np.ndarray]:
     training: TrainingSpec = case.spec()
     model, part = built(mesh, training)
     batch = step_batch(packed=False)
-    optimizer = ShardOptimizer(model.weights.named, model.weights.placements, training.optimizer)
+    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
     for _ in range(steps):
         model.forward_backward(my_batches(batch, part), float(batch.counted))
         norm = sum_over_ranks(optimizer.gradient_square_sum(), mesh).sqrt()
         optimizer.step(1e-3, norm, norm.isfinite())
         optimizer.zero_gradients()
         model.weights.publish()
-    return {name: whole.detach().numpy().copy() for name, whole in gather_whole(model.weights, lambda p: p)}
+    return {name: whole.detach().numpy().copy() for name, whole in gather_full_tensors(model.weights, lambda p: p)}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
+from trainer.contract.node_rendezvous import Join, arrange, hops, spans, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.rendezvous import Join, arrange, hops, spans, stages_of_nodes
 from trainer.contract.run import ProcessLayout, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def log(api: AgentApi) -> str:
 
 
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> None:
-    """Three agents for a run of two nodes. The second is killed in the middle with all its processes; the run goes on
+    """Three agents for a run of two nodes. The second is killed in the middle with all its processes; the run continues
     from its checkpoint on the first and the third, and ends as if nothing had been."""
     training = tiny_training(steps=60)
     run, keys, objects = platform_run(training, checkpoint={"every_steps": 5})

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training, work_with_a_poisoned_step
-from trainer.agent import generation
+from trainer.agent import worker_group
+from trainer.client.local import KEY_FILE
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer
-from trainer.local_platform import KEY_FILE
 from trainer.storage.folder import FolderStorage
 
 LOSS = "train/loss"
@@ -28,9 +28,11 @@ MUON: dict[str, Any] = {
 
 def tokens_seen(run: FinishedRun) -> dict[int, int]:
     """By step, of the checkpoints that are left."""
-    sealer, storage = Sealer((run.output / KEY_FILE).read_text()), FolderStorage(run.output / "store")
+    encryptor, storage = Encryptor((run.output / KEY_FILE).read_text()), FolderStorage(run.output / "store")
     keys = [f"checkpoints/{folder.name}/{MANIFEST_NAME}" for folder in run.checkpoints]
-    manifests = [CheckpointManifest.model_validate_json(sealer.open_unlisted(storage.get(key), key)) for key in keys]
+    manifests = [
+        CheckpointManifest.model_validate_json(encryptor.decrypt_unlisted(storage.get(key), key)) for key in keys
+    ]
     return {manifest.step: manifest.tokens_seen for manifest in manifests}
 
 
@@ -77,7 +79,7 @@ def test_a_pattern_that_matches_nothing_is_a_bad_spec(tmp_path: Path) -> None:
 def test_a_poisoned_step_is_skipped_counted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict
 ) -> None:
-    monkeypatch.setattr(generation, "run_worker", work_with_a_poisoned_step)
+    monkeypatch.setattr(worker_group, "run_worker", work_with_a_poisoned_step)
     run = run_alone(tmp_path / "run", tiny_training(**changes), processes=2)
     assert run.end_class is EndClass.COMPLETED
     assert [event["step"] for event in run.events("step.skipped")] == [7]

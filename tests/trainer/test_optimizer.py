@@ -14,9 +14,9 @@ from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder, initialise
 from trainer.optim import adamw
-from trainer.optim.groups import Rule, check_patterns, moments_per_parameter, treatment
+from trainer.optim.param_groups import Algorithm, check_patterns, moments_per_parameter, param_group_config
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.layout import placement
+from trainer.parallel.layout import param_layout
 from trainer.parallel.mesh import Mesh
 
 SHAPE = ModelShape(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32)
@@ -31,7 +31,7 @@ def make_model() -> Decoder:
 def optimizer_of(model: Decoder, spec: OptimizerSpec) -> ShardOptimizer:
     mesh = Mesh(0, 1, 0, torch.device("cpu"))
     named = dict(model.named_parameters())
-    return ShardOptimizer(named, {name: placement(name, p, p.shape, mesh) for name, p in named.items()}, spec)
+    return ShardOptimizer(named, {name: param_layout(name, p, p.shape, mesh) for name, p in named.items()}, spec)
 
 
 def backward(model: Decoder, seed: int, scale: float = 1.0) -> None:
@@ -128,7 +128,7 @@ def test_norms_are_not_decayed() -> None:
 
 
 def test_a_group_has_a_decay_and_a_rate_of_its_own() -> None:
-    """Gradients of zero: what is left of a weight after a step tells its decay and rate."""
+    """Gradients of zero: what is left of a weight after a step shows its decay and rate."""
     groups = [
         {"pattern": "embedding.*", "weight_decay_factor": 0.0},
         {"pattern": "blocks.0.*.weight", "learning_rate_factor": 0.5, "weight_decay_factor": 2.0},
@@ -162,20 +162,22 @@ def test_every_optimizer_of_the_spec_updates_every_parameter_and_has_a_memory_es
     backward(model, 1)
     take_step(model, optimizer)
     assert all(not torch.equal(each, before[parameter]) for parameter, each in model.named_parameters())
-    rules = {treatment(parameter, each.ndim, spec).rule for parameter, each in model.named_parameters()}
-    assert name in rules, f"{name} updates nothing: it falls through to another rule"
-    assert rules <= set(get_args(Rule))
+    algorithms = {
+        param_group_config(parameter, each.ndim, spec).algorithm for parameter, each in model.named_parameters()
+    }
+    assert name in algorithms, f"{name} updates nothing: it falls through to another rule"
+    assert algorithms <= set(get_args(Algorithm))
     moments = RankCost(tiny_training(optimizer={"name": name}), 50, MeshSizes(), 0).memory().optimizer
     assert moments > 0
-    assert all(moments_per_parameter(rule) > 0 for rule in rules)
+    assert all(moments_per_parameter(algorithm) > 0 for algorithm in algorithms)
 
 
 def test_an_optimizer_without_an_implementation_is_an_error_and_not_adamw() -> None:
     unknown = OptimizerSpec.model_construct(name="lion")
     with pytest.raises(AssertionError, match="lion"):
-        treatment("blocks.0.mlp.up.weight", 2, unknown)
+        param_group_config("blocks.0.mlp.up.weight", 2, unknown)
     with pytest.raises(AssertionError, match="lion"):
-        treatment("norm.weight", 1, unknown)
+        param_group_config("norm.weight", 1, unknown)
     training = tiny_training().model_copy(update={"optimizer": unknown})
     with pytest.raises(AssertionError, match="lion"):
         RankCost(training, 50, MeshSizes(), 0).memory()

@@ -10,7 +10,7 @@ from torch.distributed import _symmetric_memory as symmetric_memory
 from tests.trainer.equality import VOCABULARY, Case, Outcome, compare, differences, take_step
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import tiny_training
-from trainer.contract.plan import plan_mesh
+from trainer.contract.launch_plan import plan_mesh
 from trainer.parallel import overlap
 from trainer.parallel.mesh import Mesh
 

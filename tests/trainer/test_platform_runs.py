@@ -14,16 +14,16 @@ import pytest
 
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_text, tiny_training
-from trainer.agent.meeting import NodeIdentity
+from trainer.agent.rendezvous_client import NodeIdentity
 from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.client.http import PlatformClient
+from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, authenticate, new_keyset
 from trainer.data.prepare import prepare
-from trainer.platform_client import PlatformClient
 from trainer.resilience.assignment import HttpConnection
+from trainer.storage.cached import CachedStorage, delete_abandoned
 from trainer.storage.folder import FolderStorage
-from trainer.storage.kept import KeptStorage, forget_abandoned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,7 +127,7 @@ def test_a_mixture_is_prepared_once_with_one_tokenizer_and_each_part_under_its_o
     run, keys, objects = platform_run(training)
     other_key = new_keyset()
     text = "".join(f"{line[::-1]}\n" for line in tiny_text().splitlines())
-    ciphertext, part = Sealer(other_key).seal(text.encode(), "datasets/dset_other/raw-000.part")
+    ciphertext, part = Encryptor(other_key).encrypt(text.encode(), "datasets/dset_other/raw-000.part")
     raw = [StoredFile(path="other.txt", parts=[part])]
     other = DatasetSource(dataset_id="dset_other", name="other", origin="sealed", raw=raw)
     run = run.model_copy(update={"more_datasets": [other]})
@@ -138,7 +138,9 @@ def test_a_mixture_is_prepared_once_with_one_tokenizer_and_each_part_under_its_o
         assert [manifest["dataset_id"] for manifest in api.datasets] == ["dset_tiny", "dset_other"]
         assert len({manifest["recipe"] for manifest in api.datasets}) == 2
         stored = next(file for file in api.datasets[1]["files"] if file["path"] == "tokenizer.json")
-        opened = Sealer(other_key).open_unlisted(api.objects[stored["parts"][0]["key"]], stored["parts"][0]["key"])
+        opened = Encryptor(other_key).decrypt_unlisted(
+            api.objects[stored["parts"][0]["key"]], stored["parts"][0]["key"]
+        )
         (folder,) = (tmp_path / "first/datasets").glob(f"{api.datasets[0]['recipe']}*")
         assert opened == (folder / "tokenizer.json").read_bytes()
         api.run = RunConfig.model_validate({**api.run.model_dump(), "resume": None, "attempt_number": 2})
@@ -160,8 +162,8 @@ def test_a_run_that_only_prepares_registers_its_data_which_a_training_run_then_s
         assert supervisor_for(api, tmp_path / "prepare").run() is EndClass.COMPLETED
         assert api.ends[0]["end_class"] == "completed"
         assert (len(api.datasets), api.models, api.checkpoints) == (1, [], [])
-        (told,) = api.events("dataset.prepared")
-        assert (told["source"], told["train_tokens"]) == ("dataset:tiny", api.datasets[0]["train_tokens"])
+        (prepared,) = api.events("dataset.prepared")
+        assert (prepared["source"], prepared["train_tokens"]) == ("dataset:tiny", api.datasets[0]["train_tokens"])
         training = tiny_training().model_dump()
         api.run = RunConfig.model_validate({**api.run.model_dump(), "training": training, "prepare": None})
         assert supervisor_for(api, tmp_path / "train").run() is EndClass.COMPLETED
@@ -171,7 +173,9 @@ def test_a_run_that_only_prepares_registers_its_data_which_a_training_run_then_s
 
 def test_a_run_that_only_prepares_names_the_line_that_is_no_data(tmp_path: Path) -> None:
     run, keys, objects = prepare_run()
-    ciphertext, part = Sealer(keys.dataset).seal(b'{"text": "a"}\n{"body": "b"}\n', "datasets/dset_tiny/raw-001.part")
+    ciphertext, part = Encryptor(keys.dataset).encrypt(
+        b'{"text": "a"}\n{"body": "b"}\n', "datasets/dset_tiny/raw-001.part"
+    )
     raw = [StoredFile(path="more.jsonl", parts=[part])]
     broken = run.dataset.model_copy(update={"raw": [*run.dataset.raw, *raw]})
     with AgentApi(run.model_copy(update={"dataset": broken}), keys, {**objects, part.key: ciphertext}) as api:
@@ -233,7 +237,7 @@ def test_a_later_attempt_reads_its_checkpoint_from_the_copy_near_its_node(tmp_pa
 
 def test_only_the_newest_checkpoints_are_kept_near_and_those_of_abandoned_jobs_go(tmp_path: Path) -> None:
     store = FolderStorage(tmp_path / "store")
-    kept = KeptStorage(store, tmp_path / "kept" / "job_1")
+    kept = CachedStorage(store, tmp_path / "kept" / "job_1")
     for number, step in enumerate((10, 20, 30)):
         kept.put(f"p/checkpoints/step-{step:08d}-1-0/rank0-000.part", b"content %d" % step)
         folder = tmp_path / "kept" / "job_1" / f"step-{step:08d}-1-0"
@@ -243,11 +247,11 @@ def test_only_the_newest_checkpoints_are_kept_near_and_those_of_abandoned_jobs_g
         "step-00000020-1-0", "step-00000030-1-0",
     ]  # fmt: skip
     assert kept.get("p/checkpoints/step-00000010-1-0/rank0-000.part") == b"content 10"
-    forget_abandoned(tmp_path / "kept")
+    delete_abandoned(tmp_path / "kept")
     assert (tmp_path / "kept" / "job_1").exists()
     for path in (tmp_path / "kept" / "job_1", *(tmp_path / "kept" / "job_1").iterdir()):
         os.utime(path, (1, 1))
-    forget_abandoned(tmp_path / "kept")
+    delete_abandoned(tmp_path / "kept")
     assert not (tmp_path / "kept" / "job_1").exists()
 
 
@@ -277,10 +281,10 @@ def forged(manifest: dict[str, Any], attack: str, key: str) -> dict[str, Any]:
         del forgery["tag"]
     elif attack == "another job, another key":
         other = CheckpointManifest.model_validate(forgery)
-        forgery = authenticate(other, Sealer(new_keyset())).model_dump(mode="json")
+        forgery = authenticate(other, Encryptor(new_keyset())).model_dump(mode="json")
     else:
         other = CheckpointManifest.model_validate({**forgery, "job_id": "job_other"})
-        forgery = authenticate(other, Sealer(key)).model_dump(mode="json")
+        forgery = authenticate(other, Encryptor(key)).model_dump(mode="json")
     return forgery
 
 
@@ -337,7 +341,7 @@ def checkpointed(tmp_path_factory: Any) -> tuple[RunConfig, DataKeys, dict[str, 
 
 def test_data_that_is_not_text_ends_the_attempt_with_its_place(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training())
-    broken = run.dataset.model_copy(update={"origin": "plain"})  # the sealed bytes, read as if they were text
+    broken = run.dataset.model_copy(update={"origin": "plain"})  # the encrypted bytes, read as if they were text
     with AgentApi(RunConfig.model_validate({**run.model_dump(), "dataset": broken}), keys, objects) as api:
         assert supervisor_for(api, tmp_path).run() is EndClass.DATA_ERROR
         assert "tiny.txt is not UTF-8" in api.ends[0]["message"]

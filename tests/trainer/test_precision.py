@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.runs import FinishedRun, run_alone, tiny_training
-from trainer.contract.plan import is_recomputed
+from trainer.contract.launch_plan import is_recomputed
 from trainer.contract.run import EndClass
 
 LOSS = "train/loss"

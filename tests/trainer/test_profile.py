@@ -1,4 +1,4 @@
-"""Traces of chosen steps, on every rank: named from the start of a run, or asked for while it goes on."""
+"""Traces of chosen steps, on every rank: named from the start of a run, or requested while it runs."""
 
 import gzip
 import json
@@ -13,9 +13,9 @@ from tests.trainer.agent_api import AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from tests.trainer.test_agent_process import agent, workers_of
 from tests.trainer.test_standalone import ROOT, write_job
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import EXIT_STATUS, EndClass
-from trainer.contract.sealing import Sealer
 
 
 def profiled(folder: Path, steps: str) -> subprocess.CompletedProcess[str]:
@@ -47,9 +47,10 @@ def test_steps_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def opened(api: AgentApi, manifest: ProfileManifest) -> dict[str, list[dict[str, Any]]]:
     """The events of each trace, by the name of its file."""
-    sealer = Sealer(api.keys.job)
+    encryptor = Encryptor(api.keys.job)
     content = {
-        file.path: b"".join(sealer.open(api.objects[part.key], part) for part in file.parts) for file in manifest.files
+        file.path: b"".join(encryptor.decrypt(api.objects[part.key], part) for part in file.parts)
+        for file in manifest.files
     }
     return {path: json.loads(gzip.decompress(packed))["traceEvents"] for path, packed in content.items()}
 

@@ -6,27 +6,27 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.runs import FinishedRun, kill_rank, run_alone, stop, tiny_text, tiny_training, work_block_by_block
-from trainer.agent import generation
+from trainer.agent import worker_group
 from trainer.checkpoint.state import decode
+from trainer.client.local import KEY_FILE
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer
-from trainer.local_platform import KEY_FILE
+from trainer.storage.encrypted import get_decrypted
 from trainer.storage.folder import FolderStorage
-from trainer.storage.sealed import get_sealed
 
 LOSS = "train/loss"
 
 
 def final_tensors(run: FinishedRun) -> dict[tuple[str, int, tuple[int, ...]], bytes]:
     """Every stored tensor of the newest checkpoint, by name and where it begins."""
-    sealer = Sealer((run.output / KEY_FILE).read_text())
+    encryptor = Encryptor((run.output / KEY_FILE).read_text())
     storage = FolderStorage(run.output / "store")
     key = f"checkpoints/{run.checkpoints[-1].name}/{MANIFEST_NAME}"
-    manifest = CheckpointManifest.model_validate_json(sealer.open_unlisted(storage.get(key), key))
+    manifest = CheckpointManifest.model_validate_json(encryptor.decrypt_unlisted(storage.get(key), key))
     found = {}
     for number, file in enumerate(manifest.files[:-1]):
-        for shard in decode(get_sealed(storage, sealer, file)):
+        for shard in decode(get_decrypted(storage, encryptor, file)):
             found[shard.stored, number, shard.offsets] = shard.tensor.numpy().tobytes()
     return found
 
@@ -92,7 +92,7 @@ def test_micro_batches_do_not_change_the_loss(two_ranks: FinishedRun, tmp_path: 
 def test_a_model_sharded_block_by_block_computes_the_same(
     two_ranks: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict
 ) -> None:
-    monkeypatch.setattr(generation, "run_worker", work_block_by_block)
+    monkeypatch.setattr(worker_group, "run_worker", work_block_by_block)
     run = run_alone(tmp_path / "run", tiny_training(parallelism={"zero": 3}, **changes), processes=2)
     assert run.end_class is EndClass.COMPLETED
     tolerance = 2e-2 if "precision" in changes else 1e-6

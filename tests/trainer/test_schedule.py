@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.trainer.runs import tiny_training
 from trainer.contract.optimisation import ScheduleSpec, StepSizes
 from trainer.data.sampler import Sampler
-from trainer.optim.schedule import learning_rate_factor
+from trainer.optim.learning_rate import learning_rate_factor
 
 
 def factors(steps: int, **fields: Any) -> list[float]:

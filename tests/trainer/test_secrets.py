@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from trainer.agent.logs import LogFollower
+from trainer.agent.worker_process import run_worker
 from trainer.contract.environment import secret_variable
 from trainer.contract.run import DataKeys, EndClass
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, HttpConnection
-from trainer.resilience.entry import run_worker
-from trainer.resilience.rendezvous import StoreAddress
-from trainer.spool import SpoolWriter
+from trainer.resilience.store_server import StoreAddress
 
 CANARY = "hf_CANARY-4f1d9c"
 
@@ -34,7 +34,7 @@ def test_a_worker_finds_them_in_its_variables(tmp_path: Path, monkeypatch: pytes
         seen.update({name: value for name, value in os.environ.items() if name.startswith("ATHANOR_JOB_SECRET_")})
         return EndClass.COMPLETED
 
-    monkeypatch.setattr("trainer.worker.work", work)
+    monkeypatch.setattr("trainer.training.worker.work", work)
     monkeypatch.setenv("ATHANOR_JOB_SECRET_HF_TOKEN", "before")  # so that it is gone after the test
     with pytest.raises(SystemExit) as ended:
         run_worker(assignment(tmp_path, **{"hf-token": CANARY}))
@@ -51,7 +51,7 @@ def test_what_holds_them_does_not_show_them(tmp_path: Path) -> None:
 
 def test_they_are_masked_in_all_that_is_logged(tmp_path: Path) -> None:
     logs = LogFollower(SpoolWriter(tmp_path, "logs", "agent"))
-    logs.hide([CANARY, f"{CANARY}-longer", "first line\nsecond line", "abc"])
+    logs.redact_values([CANARY, f"{CANARY}-longer", "first line\nsecond line", "abc"])
     logs.say(f"user_error: 401 for {CANARY}-longer and {CANARY}; second line; abc")
     logs.drain(0.1)
     written = "".join(path.read_text() for path in (tmp_path / "logs").iterdir())

@@ -13,10 +13,10 @@ import torch
 
 from tests.trainer.runs import TINY, tiny_text
 from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import DatasetManifest
 from trainer.contract.optimisation import StepSizes
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer, new_keyset
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import ShardCache
 from trainer.data.corpus import Corpus
@@ -26,8 +26,8 @@ from trainer.data.prepare import prepare
 from trainer.data.shards import DatasetIndex, file_names
 from trainer.data.source import Source, SourcePlace
 from trainer.errors import TrainerError
+from trainer.storage.encrypted import encrypt_file
 from trainer.storage.folder import FolderStorage
-from trainer.storage.sealed import put_sealed_path
 
 LENGTH = 32
 SHARD_BYTES = 4096
@@ -69,7 +69,7 @@ def stored(prepared: Path, tmp_path: Path) -> tuple[SourcePlace, CountingStorage
     """The data set in a store, and a folder of a node that holds all but its shards."""
     key, storage = new_keyset(), CountingStorage(tmp_path / "store")
     index = DatasetIndex.read(prepared)
-    files = [put_sealed_path(storage, Sealer(key), "d/", name, prepared / name) for name in file_names(index)]
+    files = [encrypt_file(storage, Encryptor(key), "d/", name, prepared / name) for name in file_names(index)]
     folder = tmp_path / "node"
     folder.mkdir()
     for name in file_names(index):
@@ -126,7 +126,7 @@ def test_only_the_shards_of_the_first_windows_are_fetched_for_the_first_steps(
 
 
 class Clock:
-    """Time that stands still until it is set; tells when it was first read."""
+    """A clock that stands still until it is set, and records when it was first read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -137,7 +137,7 @@ class Clock:
         return self.now
 
 
-def test_the_wait_for_a_step_is_told_and_there_is_none_for_one_that_is_ready(
+def test_the_wait_for_a_step_is_measured_and_is_zero_for_a_ready_one(
     stored: tuple[SourcePlace, CountingStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, storage = stored
@@ -277,8 +277,8 @@ def test_samples_of_a_skipped_shard_come_from_the_next_that_is_whole(
         damage(tmp_path / f"store/d/train-{number:05d}.tokens-000.part")
         (place.folder / f"train-{number:05d}.tokens").unlink()
     corpus = Corpus([place], training_of(on_corrupt="skip"), storage)
-    told: list[str] = []
-    corpus.sources[0].on_corrupt = lambda source, error: told.append(error.name)
+    skipped: list[str] = []
+    corpus.sources[0].on_corrupt = lambda source, error: skipped.append(error.name)
     found = [corpus.rows(np.array([number])).tokens_BS[0].tolist() for number in range(200)]
     replaced = [number for number, (_, shard, _) in enumerate(whole.places(np.arange(200))) if shard in (1, 2)]
     assert [number for number in range(200) if found[number] != expected[number]] == replaced
@@ -287,7 +287,7 @@ def test_samples_of_a_skipped_shard_come_from_the_next_that_is_whole(
             stand_in = whole.sources[0].row(3, row % whole.sources[0].rows[3])
             assert found[number] == stand_in.tokens_BS[0].tolist()
     assert corpus.skipped_rows == len(replaced) > 0
-    assert sorted(told) == ["train-00001.tokens", "train-00002.tokens"]
+    assert sorted(skipped) == ["train-00001.tokens", "train-00002.tokens"]
     again = samples(place, storage, on_corrupt="skip")  # met in another order: a choice of the store's state alone
     assert again == found
 

@@ -19,9 +19,9 @@ from tests.trainer.test_agent_process import agent
 from tests.trainer.test_standalone import ROOT, write_job
 from trainer.contract.run import EXIT_STATUS, EndClass, MetricPoint
 from trainer.contract.telemetry import MlflowSpec, TelemetrySpec
-from trainer.sinks import feed as feeding
-from trainer.sinks.event_files import EventFiles
-from trainer.sinks.feed import Feed
+from trainer.reporting.sinks import sink_queue as feeding
+from trainer.reporting.sinks.event_files import EventFiles
+from trainer.reporting.sinks.sink_queue import SinkQueue
 
 
 def standalone(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +114,7 @@ def test_an_mlflow_server_that_refuses_costs_its_points_and_one_event(tmp_path: 
 def test_an_address_inside_is_not_connected_to_unless_an_administrator_allows_it(
     tmp_path: Path, refusing: str, host: str
 ) -> None:
-    """Neither the address nor the credentials of the team reach it, and a name tells nothing about the network."""
+    """Neither the address nor the credentials of the team reach it, and a name reveals nothing about the network."""
     port = refusing.rpartition(":")[2]
     Refusing.asked.clear()
     telemetry = TelemetrySpec(mlflow=MlflowSpec(tracking_uri=f"https://{host}:{port}"))
@@ -191,47 +191,47 @@ def point(step: int) -> MetricPoint:
 
 
 @contextmanager
-def fed(sink: Slow) -> Iterator[tuple[Feed, list[tuple[str, dict[str, Any]]]]]:
-    told: list[tuple[str, dict[str, Any]]] = []
+def fed(sink: Slow) -> Iterator[tuple[SinkQueue, list[tuple[str, dict[str, Any]]]]]:
+    events: list[tuple[str, dict[str, Any]]] = []
     try:
-        yield Feed(sink, lambda kind, **data: told.append((kind, data))), told
+        yield SinkQueue(sink, lambda kind, **data: events.append((kind, data))), events
     finally:
         sink.go_on.set()
 
 
-def test_whoever_offers_waits_for_no_sink_and_is_told_what_was_lost() -> None:
+def test_offering_points_does_not_wait_for_the_sink_and_losses_are_reported() -> None:
     sink = Slow()
-    with fed(sink) as (feed, told):
+    with fed(sink) as (feed, events):
         for step in range(150):
             feed.offer([point(step)])  # would never return if it waited for the sink
         assert not sink.steps
         feed.finish(EndClass.COMPLETED, 0.0)
-        assert told == [("sink.incomplete", {"sink": "slow", "points_lost": 150})]
+        assert events == [("sink.incomplete", {"sink": "slow", "points_lost": 150})]
 
 
 def test_what_does_not_fit_goes_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "MOST_WAITING", 100)
+    monkeypatch.setattr(feeding, "MAX_QUEUED", 100)
     sink = Slow()
-    with fed(sink) as (feed, told):
+    with fed(sink) as (feed, events):
         feed.offer([point(step) for step in range(150)])
         sink.go_on.set()
         feed.finish(EndClass.STOPPED, 30.0)
         assert sink.steps == list(range(50, 150))
         assert sink.closed is EndClass.STOPPED
-        assert told == [("sink.incomplete", {"sink": "slow", "points_lost": 50})]
+        assert events == [("sink.incomplete", {"sink": "slow", "points_lost": 50})]
 
 
-def test_what_a_sink_refused_comes_again_and_its_failure_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_points_are_offered_again_and_the_failure_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "SECONDS_AFTER_FAILURE", 0.01)
-    monkeypatch.setattr(feeding, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(feeding, "POLL_SECONDS", 0.01)
     sink = Slow(fails=3)
-    with fed(sink) as (feed, told):
+    with fed(sink) as (feed, events):
         feed.offer([point(step) for step in range(5)])
         sink.go_on.set()
         assert sink.took.wait(30)
         feed.finish(EndClass.COMPLETED, 30.0)
         assert (sink.steps, sink.closed) == (list(range(5)), EndClass.COMPLETED)
-        assert told == [("sink.failed", {"sink": "slow", "because": "ConnectionError: away"})]
+        assert events == [("sink.failed", {"sink": "slow", "because": "ConnectionError: away"})]
 
 
 def test_steps_done_again_by_new_processes_replace_what_the_old_ones_wrote(tmp_path: Path) -> None:

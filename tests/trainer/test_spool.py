@@ -8,11 +8,12 @@ import pytest
 
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
-from trainer import spool as spool_module
 from trainer.agent.shipper import Shipper
+from trainer.client.http import PlatformClient
+from trainer.client.platform import AttemptOver
 from trainer.contract.run import LogLine, MetricPoint
-from trainer.platform_client import AttemptOver, PlatformClient
-from trainer.spool import SpoolWriter
+from trainer.reporting import spool as spool_module
+from trainer.reporting.spool import SpoolWriter
 
 
 @pytest.fixture

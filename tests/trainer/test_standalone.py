@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from tests.trainer.runs import TINY, FinishedRun, tiny_text
+from trainer.client.local import KEY_FILE
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
-from trainer.jobfile import read_job
-from trainer.local_platform import KEY_FILE
+from trainer.standalone.job_file import read_job
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,10 +7,10 @@ import socket
 import sys
 from pathlib import Path
 
-from trainer.agent.environment import keep_only_known, require
+from trainer.agent.environment import drop_unknown_variables, require
 from trainer.contract import environment as names
 from trainer.resilience.forking import start_fork_server
-from trainer.resilience.lifelines import die_with_parent
+from trainer.resilience.parent_death import die_with_parent
 
 
 def main() -> int:
@@ -21,14 +21,14 @@ def main() -> int:
     url, token, work = require(names.AGENT_URL), require(names.ATTEMPT_TOKEN), Path(require(names.WORK_DIR))
     index, name = int(os.environ.get(names.NODE_INDEX, "0")), os.environ.get(names.NODE_NAME, socket.gethostname())
     address, topology = os.environ.get(names.NODE_ADDRESS, "127.0.0.1"), os.environ.get(names.NODE_TOPOLOGY, "")
-    keep_only_known()
+    drop_unknown_variables()
     os.umask(0o077)  # data and models lie as plain files while a job uses them; workers inherit it
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
-    from trainer.agent.meeting import NodeIdentity  # noqa: PLC0415 - as below
+    from trainer.agent.rendezvous_client import NodeIdentity  # noqa: PLC0415 - as below
     from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
+    from trainer.client.http import PlatformClient  # noqa: PLC0415 - as above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
-    from trainer.platform_client import PlatformClient  # noqa: PLC0415 - as above
     from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415 - as above
 
     cache, kept = os.environ.get(names.CACHE_DIR), os.environ.get(names.CHECKPOINT_DIR)

@@ -6,17 +6,19 @@ import shutil
 import socket
 from pathlib import Path
 
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import StoredFile
 from trainer.contract.run import BaseModelSource, DataKeys, RunConfig
-from trainer.contract.sealing import Sealer
 from trainer.storage.base import Storage
-from trainer.storage.sealed import get_sealed_path
+from trainer.storage.encrypted import decrypt_to_file
 
 
 def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
-    """The folder of the base model's files; None where training begins from nothing. Attempts of one node share it.
+    """Return the folder of the base model's files, downloading them if needed; None if training starts from scratch.
 
-    Raises StorageError, SealError.
+    Attempts on one node share the folder.
+
+    Raises StorageError, DecryptionError.
     """
     if run.training is None or run.training.model.base is None:
         return None
@@ -40,7 +42,7 @@ def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) ->
 
 def _download(base: BaseModelSource, file: StoredFile, keys: DataKeys, storage: Storage, target: Path) -> None:
     if base.origin == "sealed":
-        get_sealed_path(storage, Sealer(keys.base), file, target)
+        decrypt_to_file(storage, Encryptor(keys.base), file, target)
     else:
         with target.open("wb") as sink:
             for part in file.parts:

@@ -10,25 +10,25 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from trainer.client.platform import Platform
 from trainer.contract.data import MixturePart, TokenizerSpec
+from trainer.contract.encryption import Encryptor, authenticate, check_manifest
 from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
-from trainer.contract.sealing import Sealer, authenticate, check_manifest
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
 from trainer.data.source import SourcePlace
 from trainer.data.tokenizer import GivenTokenizer
 from trainer.errors import TrainerError
-from trainer.platform_client import Platform
 from trainer.storage.base import Storage
-from trainer.storage.sealed import get_sealed_path, open_parts, put_sealed_path
+from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_file
 
 _ASK_SECONDS = 1.0
 
 
-class DatasetRoom:
+class DatasetPreparer:
     """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
 
     def __init__(
@@ -41,7 +41,7 @@ class DatasetRoom:
         is_stopping: Callable[[], bool],
         base: Path | None = None,
     ) -> None:
-        """`base`: folder of the base model, whose tokenizer is used."""
+        """Set up for one run; `base` is the folder of the base model, whose tokenizer is used."""
         self._base = base
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.data.parts
@@ -51,7 +51,7 @@ class DatasetRoom:
         self.places: list[SourcePlace] = []
 
     def obtain(self, local_files: list[Path]) -> None:
-        """Fills `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
+        """Fill `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
         trainer = self._run.tokenizer.trainer_among(self._parts)
         # The part that trains the tokenizer comes first; the others need what it trained.
         order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
@@ -67,14 +67,14 @@ class DatasetRoom:
             self._run = self._platform.run()
 
     def upload(self) -> None:
-        """Seal, store and register what was prepared here, so that no later attempt does the work again."""
+        """Encrypt, store and register what was prepared here, so that no later attempt does the work again."""
         for number in self.prepared_here:
             folder, recipe = self.places[number].folder, self._recipes[number]
             index = DatasetIndex.read(folder)
             prefix = f"{self._run.prefix}dataset/{recipe[:16]}/"
-            sealer = Sealer(self.places[number].key)
+            encryptor = Encryptor(self.places[number].key)
             names = file_names(index)
-            files = [put_sealed_path(self._storage, sealer, prefix, name, folder / name) for name in names]
+            files = [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in names]
             self._platform.register_dataset(self._manifest(number, index, files))
 
     def _manifest(self, number: int, index: DatasetIndex, files: list[StoredFile]) -> DatasetManifest:
@@ -90,7 +90,7 @@ class DatasetRoom:
             created_at=datetime.now(UTC),
             files=files,
         )
-        return authenticate(manifest, Sealer(self._keys.of_dataset(manifest.dataset_id)))
+        return authenticate(manifest, Encryptor(self._keys.of_dataset(manifest.dataset_id)))
 
     def _tokenizer(self, trained: Path | None) -> TokenizerSpec | GivenTokenizer:
         """`trained`: folder of the part that trained it, where that is another one."""
@@ -111,14 +111,14 @@ class DatasetRoom:
         if source.prepared is None:
             self.prepared_here.append(number)
         else:
-            check_manifest(source.prepared, Sealer(place.key), recipe=self._recipes[number])
+            check_manifest(source.prepared, Encryptor(place.key), recipe=self._recipes[number])
         if not (folder / INDEX_NAME).exists() or local_files:
             building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
             shutil.rmtree(building, ignore_errors=True)
             if source.prepared is not None and not local_files:
                 self._download(place, building)
             else:
-                objects = _RawObjects(part, source, self._storage, Sealer(place.key), local_files)
+                objects = _RawObjects(part, source, self._storage, Encryptor(place.key), local_files)
                 prepare(partial(self._until_stopped, objects), part, self._tokenizer(trained), building)
                 place = replace(place, manifest=None)
             _adopt(building, folder)
@@ -127,7 +127,7 @@ class DatasetRoom:
         return place
 
     def _until_stopped(self, objects: "_RawObjects") -> Iterator[RawObject]:
-        """The same objects, which end in an error once the run is to stop."""
+        """Yield the same objects; raise TrainerError (STOPPED) in their reading once the run is to stop."""
 
         def watched(raw: RawObject) -> Iterator[bytes]:
             for block in raw.read():
@@ -140,14 +140,14 @@ class DatasetRoom:
     def _download(self, place: SourcePlace, building: Path) -> None:
         """All but the shards, which are streamed."""
         assert place.manifest is not None
-        sealer = Sealer(place.key)
+        encryptor = Encryptor(place.key)
         for file in place.manifest.files:
             if not file.path.endswith(".tokens"):
-                get_sealed_path(self._storage, sealer, file, building / file.path)
+                decrypt_to_file(self._storage, encryptor, file, building / file.path)
 
 
 def _adopt(building: Path, folder: Path) -> None:
-    """`building` was of this process alone: attempts that share a cache may prepare the same data at the same time."""
+    """Move `building`, private to this process, to `folder`, unless another attempt with the same cache was first."""
     if folder.name.endswith("-local") or not (folder / INDEX_NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -170,10 +170,10 @@ class _RawObjects:
     """The objects of a data set, as often as they are asked for."""
 
     def __init__(
-        self, part: MixturePart, source: DatasetSource, storage: Storage, sealer: Sealer, local_files: list[Path]
+        self, part: MixturePart, source: DatasetSource, storage: Storage, encryptor: Encryptor, local_files: list[Path]
     ) -> None:
         self._part, self._source, self._storage = part, source, storage
-        self._sealer, self._local_files = sealer, local_files
+        self._encryptor, self._local_files = encryptor, local_files
 
     def __call__(self) -> Iterable[RawObject]:
         if self._local_files:
@@ -190,7 +190,7 @@ class _RawObjects:
     def _stored(self, file: StoredFile) -> RawObject:
         def read() -> Iterator[bytes]:
             if self._source.origin == "sealed":
-                yield from open_parts(self._storage, self._sealer, file)
+                yield from decrypt_parts(self._storage, self._encryptor, file)
             else:
                 yield from (self._storage.get(part.key) for part in file.parts)
 

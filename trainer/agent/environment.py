@@ -28,7 +28,7 @@ def require(name: str) -> str:
     return value
 
 
-def keep_only_known() -> None:
+def drop_unknown_variables() -> None:
     """Drop every variable that is not known to be harmless: a node's shell may hold keys of cloud or database.
 
     The processes started later inherit what is left.

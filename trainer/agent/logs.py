@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 from trainer.contract.run import LogLine
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.forking import Forked
-from trainer.spool import SpoolWriter
 
 LONGEST_LINE = 8_192  # bytes; a longer line is cut into several
-SHORTEST_HIDDEN = 4  # characters: to mask what is shorter would only tear words apart
+SHORTEST_REDACTED = 4  # characters: to mask what is shorter would only tear words apart
 MASK = "***"
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
@@ -30,7 +30,7 @@ class _Tail:
 class LogFollower:
     def __init__(self, writer: SpoolWriter) -> None:
         self._writer = writer
-        self._hidden: list[str] = []
+        self._secrets: list[str] = []
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
         self._idle = threading.Condition()
@@ -42,19 +42,19 @@ class LogFollower:
                 self._open.add(tail.pipe.fileno())
             self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
 
-    def hide(self, secrets: Iterable[str]) -> None:
+    def redact_values(self, secrets: Iterable[str]) -> None:
         """Redact these values from now on in all output. Longest first: one may contain another."""
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
-        self._hidden = sorted((line for line in lines if len(line) >= SHORTEST_HIDDEN), key=len, reverse=True)
+        self._secrets = sorted((line for line in lines if len(line) >= SHORTEST_REDACTED), key=len, reverse=True)
 
-    def hidden(self, text: str) -> str:
-        for secret in self._hidden:
+    def redact(self, text: str) -> str:
+        for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text
 
     def say(self, text: str) -> None:
-        """A line of the agent's own."""
-        text = self.hidden(text)[:LONGEST_LINE]
+        """Write a log line of the agent itself."""
+        text = self.redact(text)[:LONGEST_LINE]
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 
     def drain(self, patience_seconds: float) -> None:
@@ -77,7 +77,7 @@ class LogFollower:
         for line in filter(None, lines):
             for start in range(0, len(line), LONGEST_LINE):
                 text = line[start : start + LONGEST_LINE].decode(errors="replace").rstrip("\r")
-                masked = self.hidden(text)
+                masked = self.redact(text)
                 self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=masked))
         if not chunk:
             descriptor = tail.pipe.fileno()

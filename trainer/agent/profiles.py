@@ -7,32 +7,34 @@ import shutil
 import threading
 from pathlib import Path
 
-from trainer.agent.generation import Generation
+from trainer.agent.worker_group import WorkerGroup
+from trainer.client.platform import AttemptOver, Platform
+from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest, RunConfig
-from trainer.contract.sealing import Sealer, authenticate
 from trainer.errors import TrainerError
-from trainer.platform_client import AttemptOver, Platform
 from trainer.resilience.assignment import traces_folder
 from trainer.storage.base import Storage
-from trainer.storage.sealed import put_sealed_path
+from trainer.storage.encrypted import encrypt_file
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 _NAME = re.compile(r"^steps-(\d+)-(\d+)-rank-(\d+)\.(json|failed)$")
 
 
-class ProfileCourier:
+class ProfileUploader:
     """`want` from the heartbeat's thread, at each heartbeat with a request; `finish` when the workers have ended.
 
     Errors are reported to the platform or the log and never affect the run.
     """
 
-    def __init__(self, run: RunConfig, sealer: Sealer, platform: Platform, storage: Storage, node_rank: int) -> None:
-        self._run, self._sealer, self._node_rank = run, sealer, node_rank
+    def __init__(
+        self, run: RunConfig, encryptor: Encryptor, platform: Platform, storage: Storage, node_rank: int
+    ) -> None:
+        self._run, self._encryptor, self._node_rank = run, encryptor, node_rank
         self._platform, self._storage = platform, storage
-        self.generation: Generation | None = None  # the newest
+        self.worker_group: WorkerGroup | None = None  # the newest
         self._wanted: ProfileRequest | None = None
         self._closed: set[int] = set()  # numbers of the requests that are answered
         self._ended = threading.Event()
@@ -40,23 +42,23 @@ class ProfileCourier:
 
     def want(self, request: ProfileRequest) -> None:
         """Pass the request to the workers. A worker group started later gets it with the next heartbeat."""
-        if request.number in self._closed or self.generation is None or self._ended.is_set():
+        if request.number in self._closed or self.worker_group is None or self._ended.is_set():
             return
-        self.generation.board.request_profile(request)
+        self.worker_group.shared_status.request_profile(request)
         self._wanted = request
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="profiles", daemon=True)
             self._thread.start()
 
     def finish(self, patience_seconds: float) -> None:
-        """What the workers left is brought away still."""
+        """Upload the traces that the workers have left, then end; wait at most `patience_seconds`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(patience_seconds)
 
     def _loop(self) -> None:
         while True:
-            is_last = self._ended.wait(LOOK_SECONDS)
+            is_last = self._ended.wait(POLL_SECONDS)
             try:
                 self._look()
             except AttemptOver:
@@ -67,7 +69,7 @@ class ProfileCourier:
                 return
 
     def _look(self) -> None:
-        request, generation = self._wanted, self.generation
+        request, generation = self._wanted, self.worker_group
         if request is None or generation is None or request.number in self._closed:
             return
         folder = traces_folder(generation.folder, request.number)
@@ -92,7 +94,7 @@ class ProfileCourier:
         files = []
         for match in sorted(found, key=lambda each: int(each[3])):
             packed = _packed(folder / match[0])
-            files.append(put_sealed_path(self._storage, self._sealer, prefix, packed.name, packed))
+            files.append(encrypt_file(self._storage, self._encryptor, prefix, packed.name, packed))
             packed.unlink()
         manifest = ProfileManifest(
             job_id=self._run.job_id,
@@ -103,7 +105,7 @@ class ProfileCourier:
             last_step=int(found[0][2]),
             files=files,
         )
-        self._platform.register_profile(authenticate(manifest, self._sealer))
+        self._platform.register_profile(authenticate(manifest, self._encryptor))
 
     def _report(self, request: ProfileRequest, problem: str) -> None:
         manifest = ProfileManifest(number=request.number, node_rank=self._node_rank, problem=problem[:2000])

@@ -1,4 +1,4 @@
-"""Ships spooled batches to the platform in order; keeps them while it is away."""
+"""Ships spooled batches to the platform in order; they stay on disk while the platform is unreachable."""
 
 import logging
 import re
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 
+from trainer.client.platform import AttemptOver, Platform, SequenceGap
 from trainer.contract.run import Batch, EndClass
-from trainer.platform_client import AttemptOver, Platform, SequenceGap
-from trainer.sinks.feed import Feed
-from trainer.spool import KINDS
+from trainer.reporting.sinks.sink_queue import SinkQueue
+from trainer.reporting.spool import KINDS
 
 logger = logging.getLogger(__name__)
 
@@ -18,18 +18,18 @@ _NAME = re.compile(r"^(?P<writer>[a-z0-9-]+)\.(?P<sequence>\d{9})\.json$")
 _PASSING = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS}
 _FLUSH_SECONDS = 0.5
 _LONGEST_PAUSE = 10.0
-FEED_SECONDS = 30.0  # at the end of a run, for a sink that is slow
+SINK_SECONDS = 30.0  # at the end of a run, for a sink that is slow
 
 
 class Shipper:
-    """State is the spool folder alone: a new shipper carries on where a dead one stopped."""
+    """State is the spool folder alone: a new shipper continues where a dead one stopped."""
 
     def __init__(self, spool: Path, platform: Platform) -> None:
         self._spool, self._platform = spool, platform
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.over: AttemptOver | None = None
-        self.feeds: list[Feed] = []  # are offered the points that the platform has
+        self.sinks: list[SinkQueue] = []  # are offered the points that the platform has
         self._renamed: dict[str, tuple[str, int]] = {}
 
     def start(self) -> None:
@@ -43,10 +43,10 @@ class Shipper:
             self._thread.join(patience_seconds)
         return not self._waiting()
 
-    def finish_feeds(self, end_class: EndClass) -> None:
+    def finish_sinks(self, end_class: EndClass) -> None:
         """After `finish`. The last events of the feeds are shipped too, if the platform accepts them now."""
-        for feed in self.feeds:
-            feed.finish(end_class, FEED_SECONDS)
+        for feed in self.sinks:
+            feed.finish(end_class, SINK_SECONDS)
         try:
             self.ship_all()
         except (httpx.HTTPError, AttemptOver) as error:
@@ -78,7 +78,7 @@ class Shipper:
             path.replace(path.with_suffix(".refused"))
             return True
         path.unlink()
-        for feed in self.feeds:
+        for feed in self.sinks:
             feed.offer(batch.points)
         return True
 

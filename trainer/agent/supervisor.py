@@ -11,37 +11,37 @@ import httpx
 
 from trainer.agent.base_model import obtain_base
 from trainer.agent.cache import team_cache
-from trainer.agent.dataset import DatasetRoom
-from trainer.agent.generation import Generation, Outcome
+from trainer.agent.dataset import DatasetPreparer
+from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.logs import LogFollower
-from trainer.agent.meeting import Meeting, NodeIdentity, farthest_neighbours, mapping
-from trainer.agent.notice import interruption_notice
-from trainer.agent.profiles import ProfileCourier
+from trainer.agent.profiles import ProfileUploader
+from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, mapping, max_neighbour_hops
 from trainer.agent.shipper import Shipper
+from trainer.agent.worker_group import Outcome, WorkerGroup
+from trainer.client.platform import AttemptOver, Platform
+from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointManifest
+from trainer.contract.node_rendezvous import Place
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import plan_mesh
-from trainer.contract.rendezvous import Place
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
-from trainer.contract.sealing import Sealer, check_manifest
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import SourcePlace
 from trainer.errors import TrainerError
-from trainer.platform_client import AttemptOver, Platform
+from trainer.reporting.sinks.choice import LocalSinks, sink_queues
+from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import RESTARTABLE, describe
 from trainer.resilience.forking import Forked
 from trainer.resilience.memory import (
-    halved_micro_batch,
+    halve_micro_batch,
+    load_micro_batch,
     out_of_memory,
-    remember_micro_batch,
-    remembered_micro_batch,
+    store_micro_batch,
 )
-from trainer.resilience.rendezvous import StoreAddress, start_store
-from trainer.sinks.choice import LocalSinks, feeds_of
-from trainer.spool import SpoolWriter
-from trainer.storage.kept import forget, forget_abandoned
+from trainer.resilience.store_server import StoreAddress, start_store
+from trainer.storage.cached import delete_abandoned, delete_cached
 
 logger = logging.getLogger(__name__)
 
@@ -75,13 +75,13 @@ class Supervisor:
         self._stop_reported: StopRequest | None = None
         self._over = threading.Event()
         self._ended = threading.Event()
-        self._meeting = Meeting(platform, place.node, self._is_stopping)
-        self._is_superfluous = False
-        self.generation: Generation | None = None
+        self._rendezvous = RendezvousClient(platform, place.node, self._is_stopping)
+        self._was_spare = False
+        self.worker_group: WorkerGroup | None = None
         self._upload: threading.Thread | None = None
         self._store: Forked | None = None
         self._store_port = 0
-        self._profiles: ProfileCourier | None = None
+        self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
@@ -100,9 +100,11 @@ class Supervisor:
             logger.warning("%s", error)
             self._report_failed_start(error)
             return error.end_class
-        self._logs.hide(keys.secrets.values())
+        self._logs.redact_values(keys.secrets.values())
         if self._place.node.index == 0:
-            self._shipper.feeds = feeds_of(run, keys, self._identity(run), self._place.sinks, self._tell_of_sink)
+            self._shipper.sinks = sink_queues(
+                run, keys, self._identity(run), self._place.sinks, self._report_sink_event
+            )
         self._shipper.start()
         threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
         try:
@@ -122,13 +124,13 @@ class Supervisor:
         cache = team_cache(self._place.cache, run) if self._place.cache else self._place.work / "datasets"
         base = obtain_base(cache / "models", run, keys, storage)
         if base is not None:
-            self._tell("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
+            self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
-        room = DatasetRoom(cache, run, keys, self._platform, storage, self._is_stopping, base)
+        room = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
         if self._place.node.index > 0:
             room.wait_for_prepared(self._over)
         room.obtain(self._place.local_files)
-        self._tell("phase.finished", phase="data", seconds=time.monotonic() - begin)
+        self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin)
         training = run.training
         if training is None:
             return self._register_prepared(room)
@@ -137,41 +139,41 @@ class Supervisor:
             self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
             self._upload.start()
         vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
-        self._profiles = ProfileCourier(run, Sealer(keys.job), self._platform, storage, self._place.node.index)
+        self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._place.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
             # A first attempt on the platform has nothing to remember: it does not wait for a store that is away.
-            largest = remembered_micro_batch(storage, Sealer(keys.job), run, vocab_size)
+            largest = load_micro_batch(storage, Encryptor(keys.job), run, vocab_size)
         while True:
-            place = self._meet(run, vocab_size, outcome.message if outcome else "")
+            place = self._join_round(run, vocab_size, outcome.message if outcome else "")
             if place is None or place.state == "over":
                 was_stopped = place is None and self._is_stopping()
-                return self._without_a_step(run, place) if outcome is None or was_stopped else outcome
+                return self._outcome_without_training(run, place) if outcome is None or was_stopped else outcome
             if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
                 run = run.model_copy(update={"resume": place.resume})
             self._check_resume(run, keys)
-            outcome = self._run_generation(run, training, keys, room.places, base, place, largest)
+            outcome = self._run_worker_group(run, training, keys, room.places, base, place, largest)
             if self._over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
-                tried, smaller = halved_micro_batch(run, vocab_size, largest)
+                tried, smaller = halve_micro_batch(run, vocab_size, largest)
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
-                remember_micro_batch(storage, Sealer(keys.job), run, vocab_size, smaller)
-                self._tell("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
+                store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
+                self._report_event("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
                 if run.layout.nodes > 1:  # their agents learn of it when the next attempt begins
                     message = f"{outcome.message}; the next attempt takes micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
-            elif self._meeting.has_moved_on and outcome.end_class is not EndClass.COMPLETED:
+            elif self._rendezvous.has_moved_on and outcome.end_class is not EndClass.COMPLETED:
                 outcome = replace(outcome, message="another node began a new round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
                 restarts += 1
             else:
                 return outcome
             self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
-            hidden = self._logs.hidden(outcome.message)
-            self._tell("generation.started", generation=self._meeting.round, because=hidden)
+            redacted = self._logs.redact(outcome.message)
+            self._report_event("generation.started", generation=self._rendezvous.round, because=redacted)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
 
     def _report_failed_start(self, error: TrainerError) -> None:
@@ -191,7 +193,7 @@ class Supervisor:
         """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""
         before, now = self._resumed, run.resume
         if now is not None:
-            check_manifest(now, Sealer(keys.job), job_id=run.job_id)
+            check_manifest(now, Encryptor(keys.job), job_id=run.job_id)
         if before is not None and (now is None or now.created_at < before.created_at):
             named = f"that of step {now.step}" if now is not None else "none"
             raise TrainerError(
@@ -201,8 +203,9 @@ class Supervisor:
             )
         self._resumed = now
 
-    def _meet(self, run: RunConfig, vocab_size: int, because: str) -> Place | None:
-        """The place in the next round. `over`: the attempt has ended elsewhere. None: it is to stop, or is left alone.
+    def _join_round(self, run: RunConfig, vocab_size: int, because: str) -> Place | None:
+        """Return the place in the next round. `over`: the attempt has ended. None: stop, or the other nodes are
+        missing.
 
         Its number is that of the generation of workers, from 0.
         """
@@ -210,23 +213,23 @@ class Supervisor:
             return None
         port = self._serving_store()
         if run.layout.nodes == 1:
-            return self._meeting.alone(port)
+            return self._rendezvous.alone(port)
         begin = time.monotonic()
-        place = self._meeting.attend(port, self._logs.hidden(because))
+        place = self._rendezvous.attend(port, self._logs.redact(because))
         if place is not None and place.state == "placed" and place.node_rank == 0:
             sizes = plan_mesh(run.training, vocab_size, run.layout.world_size) if run.training else None
             if isinstance(sizes, MeshSizes):
                 self._logs.say(mapping(place, sizes, run.layout.processes_per_node))
             nodes = [node.name for node in place.nodes]
-            self._tell("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
-            self._tell("nodes.placed", round=place.round, nodes=nodes, switches=farthest_neighbours(place))
+            self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
+            self._report_event("nodes.placed", round=place.round, nodes=nodes, switches=max_neighbour_hops(place))
         return place
 
-    def _without_a_step(self, run: RunConfig, place: Place | None) -> Outcome:
-        """A node that never had ranks: it was stopped before, or was spare to the end."""
+    def _outcome_without_training(self, run: RunConfig, place: Place | None) -> Outcome:
+        """Return the outcome of a node that never had ranks: stopped before training, or a spare until the end."""
         if place is None:
             return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
-        self._is_superfluous = True
+        self._was_spare = True
         return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
 
     def _identity(self, run: RunConfig) -> str:
@@ -236,29 +239,30 @@ class Supervisor:
     def _is_stopping(self) -> bool:
         return self._stop is not None or self._over.is_set()
 
-    def _register_prepared(self, room: DatasetRoom) -> Outcome:
+    def _register_prepared(self, room: DatasetPreparer) -> Outcome:
         """All that a run which only prepares has left to do; what was prepared before is there already."""
         begin = time.monotonic()
         room.upload()
-        self._tell("phase.finished", phase="upload", seconds=time.monotonic() - begin)
+        self._report_event("phase.finished", phase="upload", seconds=time.monotonic() - begin)
         for place in room.places:
             index = DatasetIndex.read(place.folder)
-            self._tell(
+            self._report_event(
                 "dataset.prepared", source=place.name, documents=index.documents, train_tokens=index.train_tokens,
                 validation_tokens=index.validation_tokens, shards=sum(map(len, index.shards.values())),
             )  # fmt: skip
         return Outcome(EndClass.COMPLETED, "", -1, {})
 
     def _serving_store(self) -> int:
-        """The port of this node's store, by which ranks find each other if this node is asked to serve it. It outlives
-        the workers, but not the fork server: then a new one takes its place."""
+        """Return the port of this node's rendezvous store; start the store if it is not running.
+
+        It outlives the workers, but not the fork server."""
         if self._store is None or not self._store.process.is_alive():
             self._store, address = start_store(self._place.node.address)
             self._store_port = address.port
             self._logs.follow(self._store, -1)
         return self._store_port
 
-    def _run_generation(
+    def _run_worker_group(
         self,
         run: RunConfig,
         training: TrainingSpec,
@@ -293,11 +297,11 @@ class Supervisor:
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
-        self.generation = Generation(assignments, self._logs)
+        self.worker_group = WorkerGroup(assignments, self._logs)
         if self._profiles is not None:
-            self._profiles.generation = self.generation
-        return self.generation.watch(
-            lambda: self._stop_by(run.deadline), lambda: self._over.is_set() or self._meeting.has_moved_on
+            self._profiles.worker_group = self.worker_group
+        return self.worker_group.watch(
+            lambda: self._stop_by(run.deadline), lambda: self._over.is_set() or self._rendezvous.has_moved_on
         )
 
     @staticmethod
@@ -310,31 +314,31 @@ class Supervisor:
             self.request_stop(StopRequest.DEADLINE)
         return self._stop
 
-    def _upload_datasets(self, room: DatasetRoom) -> None:
+    def _upload_datasets(self, room: DatasetPreparer) -> None:
         try:
             room.upload()
         except TrainerError as error:
             # Nothing of this run depends on it; a later attempt prepares the data again.
             self._logs.say(f"the prepared data set was not stored: {error}")
 
-    def _tell(self, kind: str, **data: object) -> None:
+    def _report_event(self, kind: str, **data: object) -> None:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
         self._events.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded))
         self._events.flush()
 
-    def _tell_of_sink(self, kind: str, **data: object) -> None:
-        """What a tool's package says of a failure may quote what it was given."""
-        hidden = {name: self._logs.hidden(value) if isinstance(value, str) else value for name, value in data.items()}
-        self._tell(kind, **hidden)
+    def _report_sink_event(self, kind: str, **data: object) -> None:
+        """Report an event of a sink, with secrets redacted: a package's error may quote its credentials."""
+        redacted = {name: self._logs.redact(value) if isinstance(value, str) else value for name, value in data.items()}
+        self._report_event(kind, **redacted)
 
     def _beat(self, run: RunConfig) -> None:
         while True:
             # Preparing is all that some runs do: their start-up is over immediately.
             before_workers = (0 if run.prepare else -1, "data", 0)
-            step, phase, alive = self.generation.progress() if self.generation else before_workers
+            step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
             beat = Heartbeat(
-                node_rank=self._place.node.index, generation=max(self._meeting.round - 1, 0), phase=phase, step=step,
-                processes_alive=alive, interruption=interruption_notice(self._place.notice),
+                node_rank=self._place.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase, step=step,
+                processes_alive=alive, interruption=read_interruption_notice(self._place.notice),
             )  # fmt: skip
             try:
                 reply = self._platform.heartbeat(beat)
@@ -344,7 +348,7 @@ class Supervisor:
             except httpx.HTTPError as error:
                 logger.warning("heartbeat: %s", error)  # training continues while the platform is unreachable
             else:
-                self._meeting.wanted = reply.round
+                self._rendezvous.wanted = reply.round
                 if reply.stop is not None:
                     self.request_stop(reply.stop)
                 if reply.profile is not None and self._profiles is not None:
@@ -362,17 +366,17 @@ class Supervisor:
         end = AttemptEnd(
             end_class=outcome.end_class,
             last_step=outcome.last_step,
-            message=self._logs.hidden(outcome.message),
+            message=self._logs.redact(outcome.message),
             node_rank=self._place.node.index,
             exit_codes=outcome.exit_codes,
             stopped_for=self._stop_reported if outcome.end_class is EndClass.STOPPED else None,
             at=datetime.now(UTC),
         )
-        if isinstance(self._connection, HttpConnection) and self._connection.kept is not None:
+        if isinstance(self._connection, HttpConnection) and self._connection.checkpoint_cache is not None:
             # What another attempt may go on from stays.
             if outcome.end_class is EndClass.COMPLETED:
-                forget(self._connection.kept / run.job_id)
-            forget_abandoned(self._connection.kept)
+                delete_cached(self._connection.checkpoint_cache / run.job_id)
+            delete_abandoned(self._connection.checkpoint_cache)
         if self._over.is_set():
             self._ended.set()
             return outcome.end_class
@@ -382,11 +386,11 @@ class Supervisor:
             self._profiles.finish(DELIVERY_PATIENCE_SECONDS)
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
             logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
-        self._shipper.finish_feeds(outcome.end_class)
+        self._shipper.finish_sinks(outcome.end_class)
         try:
-            if self._meeting.place is None or self._meeting.place.node_rank == 0:
+            if self._rendezvous.place is None or self._rendezvous.place.node_rank == 0:
                 self._put_end_marker(run, keys, end)
-            if not self._is_superfluous:
+            if not self._was_spare:
                 self._platform.end(end)
         except TrainerError as error:
             logger.warning("the end could not be reported: %s", error)
@@ -396,5 +400,5 @@ class Supervisor:
     def _put_end_marker(self, run: RunConfig, keys: DataKeys, end: AttemptEnd) -> None:
         _, storage = self._connection.connect(run)
         key = f"{run.prefix}attempts/{run.attempt_number}/end.json"
-        ciphertext, _ = Sealer(keys.job).seal(end.model_dump_json().encode(), key)
+        ciphertext, _ = Encryptor(keys.job).encrypt(end.model_dump_json().encode(), key)
         storage.put(key, ciphertext)

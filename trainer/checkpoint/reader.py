@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from trainer.checkpoint.state import OWN_PREFIX, RNG_PREFIX, Shard, decode, overlay, set_own_states
 from trainer.checkpoint.writer import LAYOUT_NAME, Boxes
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer
 from trainer.errors import TrainerError
 from trainer.parallel.weights import Weights
 from trainer.storage.base import Storage
-from trainer.storage.sealed import get_sealed
+from trainer.storage.encrypted import get_decrypted
 
 
 def load(
@@ -18,12 +18,12 @@ def load(
     shards: Sequence[Shard],
     weights: Weights,
     storage: Storage,
-    sealer: Sealer,
+    encryptor: Encryptor,
     fingerprint: str,
 ) -> None:
     """Fill `shards`, which share memory with the live state, and where the mesh is the same what is this rank's own.
 
-    Raises SealError for a damaged part, TrainerError else."""
+    Raises DecryptionError for a damaged part, TrainerError else."""
     if manifest.dataset_fingerprint != fingerprint:
         raise TrainerError(
             EndClass.DATA_ERROR,
@@ -38,13 +38,13 @@ def load(
     same_mesh = manifest.mesh == mesh.axes
     layout = [file for file in manifest.files if file.path == LAYOUT_NAME]
     files = [file for file in manifest.files if file.path != LAYOUT_NAME]
-    boxes = Boxes.model_validate_json(get_sealed(storage, sealer, layout[0])) if layout else None
+    boxes = Boxes.model_validate_json(get_decrypted(storage, encryptor, layout[0])) if layout else None
     for number, file in enumerate(files):
         is_mine = same_mesh and number == mesh.rank
         if boxes is not None and not is_mine and not _has_some(boxes.files[number], wanted):
             continue
         own = {}
-        for stored in decode(get_sealed(storage, sealer, file)):
+        for stored in decode(get_decrypted(storage, encryptor, file)):
             if stored.stored.startswith((RNG_PREFIX, OWN_PREFIX)):
                 own[stored.stored] = stored.tensor
             for shard in wanted.get(stored.stored, []):

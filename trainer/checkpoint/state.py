@@ -50,15 +50,15 @@ def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
     mesh, shards = weights.mesh, []
     # The ranks that have the same boxes take turns; of a tied embedding's two copies the head's is never written.
     writes = {
-        name: placement.holders[number % len(placement.holders)] == mesh.rank and placement.is_original(name)
-        for number, (name, placement) in enumerate(weights.placements.items())
+        name: param_layout.holders[number % len(param_layout.holders)] == mesh.rank and param_layout.is_original(name)
+        for number, (name, param_layout) in enumerate(weights.layouts.items())
     }
     tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.named.items()}
     for key, tensor in (tensors | optimizer.state_tensors()).items():
         kind, _, name = key.partition("/")
-        placement = weights.placements[name]
-        box = (placement.offsets, placement.shape) if tensor.ndim else ((), ())
-        shards.append(Shard(tensor, *box, f"{kind}/{placement.name}", writes[name]))
+        param_layout = weights.layouts[name]
+        box = (param_layout.offsets, param_layout.shape) if tensor.ndim else ((), ())
+        shards.append(Shard(tensor, *box, f"{kind}/{param_layout.name}", writes[name]))
     is_first = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
     for name, balance in weights.balances.items():
         shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}", is_first))
@@ -79,18 +79,19 @@ def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
-    """A snapshot, by stored names, of what this rank writes; further steps do not touch it."""
+    """Return a snapshot on the host, by stored name, of what this rank writes; later steps do not change it."""
     return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards if shard.is_mine}
 
 
 def own_states(weights: Weights) -> dict[str, Tensor]:
-    """What this rank alone has, random states among it; further steps do not touch it."""
+    """Return a snapshot of the state that only this rank has, such as random states; later steps do not change it."""
     own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.own_state().items()}
     return own | rng_states(weights.mesh.device)
 
 
 def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
-    """What a rank of the same mesh had. If the spec now requests another compression, its state restarts."""
+    """Restore the state that the same rank of an equal mesh had. If the spec now requests another compression, its
+    state restarts."""
     set_rng_states(states, weights.mesh.device)
     for name, tensor in weights.own_state().items():
         stored = states.get(f"{OWN_PREFIX}{name}")
@@ -106,7 +107,7 @@ def encode(shards: dict[str, Shard], own: dict[str, Tensor]) -> bytes:
 
 
 def decode(content: bytes) -> Iterator[Shard]:
-    """Stored shards of one file, what is a rank's own among them (as whole tensors)."""
+    """Yield the shards of one file; state that only one rank has is among them, as full tensors."""
     layout = _layout(content)
     for name, tensor in load_safetensors(content).items():
         offsets, shape = layout.get(name, [[0] * tensor.ndim, list(tensor.shape)])

@@ -10,15 +10,15 @@ import torch
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.checkpoint.state import Shard, copy_to_host, encode
+from trainer.client.platform import Platform
 from trainer.contract.base import WireModel
+from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, StoredFile
-from trainer.contract.sealing import Sealer, authenticate
-from trainer.metrics.reporter import Reporter
 from trainer.parallel.mesh import Mesh
-from trainer.platform_client import Platform
+from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-from trainer.storage.sealed import put_sealed
+from trainer.storage.encrypted import put_encrypted
 
 DELIVERY_SECONDS = 60.0
 LAYOUT_NAME = "layout"
@@ -62,7 +62,7 @@ class CheckpointWriter:
         self._assignment, self._mesh, self._identity = assignment, mesh, identity
         self._micro_batch = micro_batch
         self._platform, self._storage, self._reporter = platform, storage, reporter
-        self._sealer = Sealer(assignment.job_key)
+        self._encryptor = Encryptor(assignment.job_key)
         # A connection of its own: a wait on the process group's would hold up the collectives.
         store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=SHARDS_TIMEOUT)
         self._store = PrefixStore(f"checkpoints{assignment.generation}/", store)
@@ -105,13 +105,13 @@ class CheckpointWriter:
             content = encode(snapshot, own)
             boxes = {name: shard.box for name, shard in snapshot.items()}
             snapshot.clear()
-            mine = put_sealed(self._storage, self._sealer, prefix, f"rank{self._mesh.rank}", content)
+            mine = put_encrypted(self._storage, self._encryptor, prefix, f"rank{self._mesh.rank}", content)
             self._store.set(f"{step}/{self._mesh.rank}", Written(file=mine, boxes=boxes).model_dump_json())
             if self._mesh.rank == 0:
                 written = self._all_written(step)
                 layout = Boxes(files=[each.boxes for each in written]).model_dump_json().encode()
                 files = [each.file for each in written]
-                files.append(put_sealed(self._storage, self._sealer, prefix, LAYOUT_NAME, layout))
+                files.append(put_encrypted(self._storage, self._encryptor, prefix, LAYOUT_NAME, layout))
                 # A resume does not repeat the steps before it, so the platform must have their reports before it can
                 # happen; where it does not take them, it does not take a checkpoint either.
                 self._reporter.deliver(DELIVERY_SECONDS)
@@ -145,9 +145,9 @@ class CheckpointWriter:
             created_at=datetime.now(UTC),
             files=files,
         )
-        manifest = authenticate(manifest, self._sealer)
+        manifest = authenticate(manifest, self._encryptor)
         key = prefix + MANIFEST_NAME
-        ciphertext, _ = self._sealer.seal(manifest.model_dump_json().encode(), key)
+        ciphertext, _ = self._encryptor.encrypt(manifest.model_dump_json().encode(), key)
         self._storage.put(key, ciphertext)
         self._platform.register_checkpoint(manifest)
 

@@ -1,5 +1,5 @@
 """Wire types shared by the trainer and the control plane.
 
-May import: the standard library, pydantic, and (only `sealing`) tink. Must never import torch, Django or
+May import: the standard library, pydantic, and (only `encryption`) tink. Must never import torch, Django or
 anything of either side. A change here is a change of protocol: fields are added, never renamed.
 """

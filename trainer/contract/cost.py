@@ -7,8 +7,8 @@ over P ranks, N (P - 1) / P for a gather, a scatter of sums or an exchange, and 
 from dataclasses import dataclass
 from typing import assert_never
 
+from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_micro_batches
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
-from trainer.contract.plan import is_recomputed, micro_batch_size, num_micro_batches
 from trainer.contract.training import TrainingSpec
 
 LOGITS_CHUNK_BYTES = 512 * 2**20
@@ -186,7 +186,8 @@ class RankCost:
                 assert_never(unknown)
 
     def _gathered(self, every: Share, trained: Share) -> int:
-        """Copies to compute with. At stage 3 the ends of the model and two blocks: one in use, one on its way."""
+        """Return the bytes of the gathered weights to compute with. At stage 3 the ends of the model and two blocks:
+        one in use, one on its way."""
         if self._sizes.zero == 0:
             return self._width * trained.total if self._width != 4 else 0
         if self._dense_ranks * self._width == 4:
@@ -222,7 +223,8 @@ class RankCost:
         return values + routed + 4 * moe.shared_experts * moe.expert_size / tensor
 
     def _activation_bytes(self) -> int:
-        """A layer that is computed again keeps its input, and what its dear parts gave where these are kept
+        """Return the bytes of stored activations. A recomputed layer stores its input, and the outputs of saved
+        operations
         (`selective`); one such layer at a time has everything."""
         shape, kept, most = self._shape, 0.0, 0.0
         for layer in self.layers:
@@ -263,7 +265,8 @@ class RankCost:
         return min(count, warm_up / per_rank)
 
     def _logits_bytes(self) -> int:
-        """The chunk of logits and its gradient; the gradients of the hidden states and of the head's matrix."""
+        """Return the bytes of a chunk of logits and its gradient; the gradients of the hidden states and of the
+        head's matrix."""
         if not self.has_head:
             return 0
         words, hidden = -(-self._vocab // self._sizes.tensor), self._shape.hidden_size
@@ -271,7 +274,7 @@ class RankCost:
         return 2 * chunk + self._width * self._tokens * hidden + 4 * words * hidden
 
     def traffic(self) -> list[Traffic]:
-        """What this rank sends in a step, without what is nothing."""
+        """Return what this rank sends in a step; entries of zero bytes are omitted."""
         found = [*self._sharding(), *self._replicas(), *self._tensor(), *self._context(), *self._pipeline()]
         found += self._expert()
         return [each for each in found if each.num_bytes]
@@ -386,5 +389,5 @@ def reduces_each(zero: int, trained_numbers: int) -> bool:
 
 
 def _part(num_bytes: int, ranks: int) -> int:
-    """What of so many bytes a rank sends in a ring."""
+    """Return how many of `num_bytes` one rank sends in a ring collective over `ranks`."""
     return num_bytes * (ranks - 1) // ranks

@@ -72,7 +72,7 @@ class DataSpec(SpecModel):
     `data_error`, `skip` takes the samples from the next intact shard and records an event. Ignored in `prepare`."""
     shuffle_shards: Annotated[int, Field(ge=1, le=1024)] = 8
     """Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
-    twice as many at once. Ignored in `prepare`."""
+    twice as many at the same time. Ignored in `prepare`."""
     cache_bytes: Annotated[int, Field(ge=64 * MEBIBYTE)] = 16 * 1024 * MEBIBYTE
     """Disk space for shards that a node downloads, in bytes, divided equally among the sources. Ignored in
     `prepare`."""

@@ -15,5 +15,5 @@ DIE_WITH_PARENT = "ATHANOR_DIE_WITH_PARENT"  # "1": the agent ends with the proc
 
 
 def secret_variable(name: str) -> str:
-    """The variable in which a worker process finds the secret of this name."""
+    """Return the name of the variable in which a worker process finds the secret of this name."""
     return SECRET_PREFIX + name.upper().replace("-", "_")

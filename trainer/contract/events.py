@@ -17,7 +17,7 @@ class EventType:
     fields: Mapping[str, str]
 
 
-_STEP = "Steps done so far, from 1 for the first step."
+_STEP = "Completed steps, 1 after the first step."
 _BECAUSE = "The cause, as text."
 
 AGENT_EVENTS: Mapping[str, EventType] = {

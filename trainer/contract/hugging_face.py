@@ -56,7 +56,8 @@ _ONLY: dict[str, Any] = {
 
 
 def layout_of(shape: ModelShape) -> Layout:
-    """The layout that says all of a shape. Raises ValueError that names the field no layout has."""
+    """Return the layout that can express all fields of a shape. Raises ValueError that names a field without a
+    layout."""
     moe = shape.moe
     if moe is None:
         return "qwen3" if shape.qk_norm else "llama"
@@ -112,7 +113,7 @@ def hugging_face_config(
 
 
 def shape_of_config(config: dict[str, Any]) -> ModelShape:
-    """Raises ValueError for a configuration that this decoder does not compute, naming the entry."""
+    """Return the shape of a configuration. Raises ValueError that names the entry this decoder does not support."""
     try:
         return _shape(config)
     except KeyError as error:
@@ -168,7 +169,7 @@ def tokenizer_digest(config: dict[str, Any], contents: Mapping[str, bytes]) -> s
 
 
 def end_of_text_id(config: dict[str, Any]) -> int | None:
-    """The token that ends a text; the first, where there are several."""
+    """Return the id of the end-of-text token; the first if there are several."""
     ids = config.get("eos_token_id")
     return ids[0] if isinstance(ids, list) and ids else ids if isinstance(ids, int) else None
 

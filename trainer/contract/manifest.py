@@ -1,9 +1,9 @@
 """What is stored, and how a reader knows that it is whole.
 
-Every object in the store is ciphertext (see `sealing`), written in parts of bounded size. A manifest names each
+Every object in the store is ciphertext (see `encryption`), written in parts of bounded size. A manifest names each
 part with its size and digest and is written last: what no manifest names does not exist. Its `tag` authenticates all
 of it under the data key of its job (of a prepared data set, of the data set): readers of a manifest call
-`sealing.check_manifest` first.
+`encryption.check_manifest` first.
 """
 
 import json
@@ -53,7 +53,7 @@ class StoredFile(WireModel):
 
 
 class Manifest(WireModel):
-    """What all manifests share. `tag` is empty until `sealing.authenticate` sets it."""
+    """What all manifests share. `tag` is empty until `encryption.authenticate` sets it."""
 
     kind: str
     files: list[StoredFile]

@@ -106,7 +106,7 @@ class LoraSpec(SpecModel):
         return self.alpha / self.rank
 
     def check_export(self, shape: ModelShape) -> None:
-        """Raises ValueError for an adapter that PEFT would not put on a model of this shape: it takes what is adapted
+        """Raise ValueError for an adapter that PEFT would not put on a model of this shape: it takes what is adapted
         of a mixture's feed-forward layers for its routed experts."""
         refused = [target for target in self.targets if target in ("gate", "up", "down")]
         if self.export == "adapter" and shape.moe is not None and shape.adapter_parameters(1, refused):
@@ -175,7 +175,7 @@ class StepSizes:
         return self.start + (self.full - self.start) * step // self.ramp_steps
 
     def before(self, step: int) -> int:
-        """The sum of `at` over all earlier steps, in a time that grows with the logarithm of the step."""
+        """Return the sum of `at` over all earlier steps, in time logarithmic in the step."""
         ramped = min(step, self.ramp_steps)
         climbed = _floor_sum(ramped, self.full - self.start, self.ramp_steps) if ramped else 0
         return ramped * self.start + climbed + (step - ramped) * self.full

@@ -148,7 +148,7 @@ class MeshProblem:
 
 
 def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world: int) -> MeshSizes | MeshProblem:
-    """The mesh of `world` ranks, or why there is none."""
+    """Return the mesh of `world` ranks, or why there is none."""
     others = spec.pipeline * spec.context * spec.tensor
     factors = f"pipeline {spec.pipeline} x context {spec.context} x tensor {spec.tensor}"
     if world % others:
@@ -342,7 +342,8 @@ def pipeline_problem(spec: ParallelismSpec, num_micro_batches: int) -> MeshProbl
 
 
 def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: list[int] | None) -> list[range]:
-    """The layers of each stage: so that the slowest stage is as fast as can be, and among these splits the one whose
+    """Return the layers of each stage, chosen so that the slowest stage is as fast as can be, and among these splits
+    the one whose
     largest stage has the fewest parameters. The head counts as computation, embedding and head as parameters."""
     layers = shape.num_layers
     if chosen is not None:
@@ -364,7 +365,8 @@ def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: li
 
 
 def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
-    """The stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both ends;
+    """Return the stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both
+    ends;
     the others go round."""
     if spec.pipeline_schedule in TWO_STAGES_PER_RANK:
         return [rank, spec.num_stages - 1 - rank]
@@ -374,7 +376,8 @@ def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
 def _best_split(
     layers: int, num_stages: int, cost: Callable[[range], int], allowed: Callable[[range], bool]
 ) -> list[range]:
-    """The split into allowed stages whose greatest cost is least (dynamic programming over the first n layers)."""
+    """Return the split into allowed stages with the smallest maximum cost (dynamic programming over the first n
+    layers)."""
     best: dict[int, tuple[int, list[range]]] = {0: (0, [])}
     for _ in range(num_stages):
         longer: dict[int, tuple[int, list[range]]] = {}

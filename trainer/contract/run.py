@@ -14,7 +14,7 @@ from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, 
 
 
 class DatasetSource(WireModel):
-    """The text to train on. `builtin`: made on the node. `sealed`: parts sealed with the data set's key.
+    """The text to train on. `builtin`: made on the node. `sealed`: parts encrypted with the data set's key.
     `plain`: objects of the user's own bucket, readable as they are. `prepared`: tokenised before, if so."""
 
     dataset_id: str

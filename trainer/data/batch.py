@@ -32,7 +32,7 @@ class MicroBatch:
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
     def joined(self, other: "MicroBatch") -> "MicroBatch":
-        """The rows of both."""
+        """Return the rows of both batches as one."""
         tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
         return replace(self, **{name: torch.cat([tensor, getattr(other, name)]) for name, tensor in tensors.items()})
 

@@ -48,7 +48,7 @@ class ShardCache:
             fcntl.flock(self._kept, fcntl.LOCK_SH)  # what was prepared here is not in the store yet: no one may evict
 
     def tokens(self, number: int) -> NDArray[np.integer]:
-        """The shard's tokens, read-only, verified when it was opened. Raises CorruptShard, StorageError."""
+        """Return the shard's tokens, read-only, verified when it was opened. Raises CorruptShard, StorageError."""
         if number in self._corrupt:
             raise self._corrupt[number]
         tokens = self._open.pop(number, None)
@@ -92,7 +92,9 @@ class ShardCache:
         raise CorruptShard(shard.name, problem)
 
     def _mapped(self, shard: Shard, path: Path) -> tuple[NDArray[np.integer] | None, str]:
-        """The shard if its file is here and whole; else why not, and a damaged file that can be had again is gone."""
+        """Map the shard if its file is present and intact; else return the problem, and delete a damaged file that
+        can be
+        fetched again."""
         try:
             with path.open("rb") as file:
                 os.utime(file.fileno())  # used: the least recently used is evicted first
@@ -116,7 +118,7 @@ class ShardCache:
             return
 
     def _ensure(self, number: int) -> None:
-        """The shard's file is in the folder. Raises CorruptShard, StorageError."""
+        """Fetch the shard's file into the folder if it is missing. Raises CorruptShard, StorageError."""
         assert self._fetch is not None
         shard = self._shards[number]
         path = self._folder / shard.name

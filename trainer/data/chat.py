@@ -67,7 +67,7 @@ class _Generation(Extension):
 
 class ChatTemplate:
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        """Raises TrainerError (DATA_ERROR) for a template that is none."""
+        """Compile the template. Raises TrainerError (DATA_ERROR) for an invalid one."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
         )
@@ -81,7 +81,8 @@ class ChatTemplate:
 
     @classmethod
     def of_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
-        """That of a model in Hugging Face's layout; ours, where it has none or there is no model."""
+        """Return the template of a model in Hugging Face's layout; the default one if it has none or there is no
+        model."""
         settings: dict[str, Any] = {}
         if folder is not None and (folder / TOKENIZER_SETTINGS_NAME).exists():
             settings = json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())
@@ -89,7 +90,8 @@ class ChatTemplate:
         return cls(template_of(folder, settings) or DEFAULT_TEMPLATE, {"eos_token": end_of_text, **tokens})
 
     def conversation(self, messages: Messages) -> Conversation:
-        """Raises TemplateError for messages that the template refuses, ValueError where nothing would be counted."""
+        """Render messages. Raises TemplateError for messages that the template refuses, ValueError where nothing
+        would be counted."""
         marked = self._render(messages)
         if _BEGIN in marked:
             return _without_marks(marked)
@@ -99,7 +101,7 @@ class ChatTemplate:
         return Conversation(marked, spans)
 
     def prompt(self, text: str) -> str:
-        """What a model is given for it to answer `text`."""
+        """Return the prompt that makes a model answer `text`."""
         return self._render([{"role": "user", "content": text}], add_generation_prompt=True)
 
     def _answer(self, messages: Messages, number: int, text: str) -> tuple[int, int] | None:
@@ -119,7 +121,7 @@ class ChatTemplate:
 
 
 def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
-    """A folder's own chat template: a file, or an entry of `tokenizer_config.json` (there also by name)."""
+    """Return a folder's own chat template: a file, or an entry of `tokenizer_config.json` (there also by name)."""
     if folder is None:
         return None
     if (folder / TEMPLATE_NAME).exists():

@@ -37,7 +37,7 @@ class RawObject:
 
     @classmethod
     def file(cls, path: Path) -> "RawObject":
-        """Raises, when it is read, TrainerError (DATA_ERROR) for what cannot be read."""
+        """Return the object of a file; reading it raises TrainerError (DATA_ERROR) if that fails."""
         return cls(path.name, lambda: _read_file(path))
 
 
@@ -46,7 +46,7 @@ def data_error(message: str) -> TrainerError:
 
 
 def builtin_stdlib(root: Path | None = None) -> Iterator[RawObject]:
-    """The Python standard library's modules in sorted order, without its tests, up to BUILTIN_TEXT_BYTES.
+    """Yield the Python standard library's modules in sorted order, without its tests, up to BUILTIN_TEXT_BYTES.
 
     A few modules hold other encodings on purpose; they are left out. Yields the same on each machine with the
     same Python.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from trainer.contract.launch_plan import num_micro_batches
 from trainer.contract.optimisation import StepSizes
-from trainer.contract.plan import num_micro_batches
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, stacked
 from trainer.data.packing import IGNORED, Rows
@@ -122,12 +122,12 @@ def micro_batch(rows: Rows) -> MicroBatch:
 
 
 def uncounted(batch: MicroBatch) -> MicroBatch:
-    """The same tokens, with no loss counted for them."""
+    """Return the same tokens with no loss counted for them."""
     return replace(batch, targets_BS=torch.full_like(batch.targets_BS, IGNORED))
 
 
 def validation_batches(source: Source, count: int, part: RankShare) -> list[MicroBatch]:
-    """This rank's share of `count` evenly spaced rows of a source.
+    """Return this rank's share of `count` evenly spaced rows of a source.
 
     Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences has some in which
     nothing is counted.

@@ -157,5 +157,5 @@ class _Rooms:
 
 
 def _lowest(bits: int) -> int:
-    """Number of the lowest bit that is set."""
+    """Return the number of the lowest set bit."""
     return (bits & -bits).bit_length() - 1

@@ -73,7 +73,7 @@ def prepare(
 def _reader(
     objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | GivenTokenizer
 ) -> Callable[[], Iterator[str]]:
-    """The documents of a part, from the beginning each time."""
+    """Return a function that reads a part's documents, from the beginning at each call."""
     if part.format != "chat":
         return lambda: read_documents(objects(), part)
     end_of_text, model = END_OF_TEXT, None

@@ -5,7 +5,7 @@
 `<split>.documents`             tokens of each document, uint32, in order of the shards
 `<split>-00000.tokens` ...      shards: tokens of whole documents, one after another, each with its end of text
 
-A document longer than a shard is cut into several. Shards are as large as one sealed part, so that a shard is one
+A document longer than a shard is cut into several. Shards are as large as one encrypted part, so that a shard is one
 object in the store. Only the shards are streamed; the rest is small and on every node.
 """
 

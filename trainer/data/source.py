@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contract.data import DataSpec
+from trainer.contract.encryption import DecryptionError, Encryptor
 from trainer.contract.manifest import DatasetManifest
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer, SealError
 from trainer.data.cache import CorruptShard, Fetch, ShardCache
 from trainer.data.packing import DocumentRows, Rows, StreamRows
 from trainer.data.sampler import Sampler
 from trainer.data.shards import DatasetIndex, document_lengths
 from trainer.errors import TrainerError
 from trainer.storage.base import MissingObject, Storage
-from trainer.storage.sealed import get_sealed
+from trainer.storage.encrypted import get_decrypted
 
 OnCorrupt = Callable[[str, CorruptShard], None]
 
@@ -38,12 +38,12 @@ class SourcePlace:
         if self.manifest is None:
             return None
         files = {file.path: file for file in self.manifest.files}
-        sealer = Sealer(self.key)
+        encryptor = Encryptor(self.key)
 
         def fetch(name: str) -> bytes:
             try:
-                return get_sealed(storage, sealer, files[name])
-            except (SealError, MissingObject) as error:
+                return get_decrypted(storage, encryptor, files[name])
+            except (DecryptionError, MissingObject) as error:
                 raise CorruptShard(name, str(error)) from error
 
         return fetch

@@ -26,7 +26,7 @@ class GivenTokenizer:
 
     @classmethod
     def of_model(cls, folder: Path, vocab_size: int) -> "GivenTokenizer":
-        """That of a model in Hugging Face's layout. Raises ValueError where the two do not fit."""
+        """Return the tokenizer of a model in Hugging Face's layout. Raises ValueError if it does not fit the model."""
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
         if tokenizer.get_vocab_size() > vocab_size:
             raise ValueError(f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} words, the model {vocab_size}")
@@ -39,7 +39,7 @@ class GivenTokenizer:
 
     @classmethod
     def of_part(cls, file: Path) -> "GivenTokenizer":
-        """That which was trained on another part of the data."""
+        """Return the tokenizer that was trained on another part of the data."""
         tokenizer = Tokenizer.from_file(str(file))
         end_of_text = tokenizer.token_to_id(END_OF_TEXT)
         assert end_of_text is not None, "every tokenizer that is trained here has it"

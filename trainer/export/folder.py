@@ -18,12 +18,13 @@ from trainer.errors import TrainerError
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Raises TrainerError (USER_ERROR) where there is none."""
+    """Return the model's configuration. Raises TrainerError (USER_ERROR) if there is none."""
     return _read_json(folder, CONFIG_NAME)
 
 
 def read_shape(folder: Path) -> ModelShape:
-    """Raises TrainerError: USER_ERROR without a configuration, BAD_SPEC for one that this decoder does not compute."""
+    """Return the model's shape. Raises TrainerError: USER_ERROR without a configuration, BAD_SPEC for one that this
+    decoder does not compute."""
     try:
         return shape_of_config(read_config(folder))
     except ValueError as error:

@@ -13,7 +13,7 @@ from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import load_exported
-from trainer.models.cache import remembering
+from trainer.models.cache import cached_keys_and_values
 from trainer.models.decoder import Decoder
 
 
@@ -28,7 +28,7 @@ def generate(
     window: int,
     end_of_text: int | None = None,
 ) -> list[int]:
-    """New token ids, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them.
+    """Return new token ids, until `end_of_text` (None: END_OF_TEXT) or `tokens` of them.
 
     The model sees all that came before, up to `window` ids; when these are full it continues from their later half.
     `temperature` 0 takes the likeliest token each time. The same seed gives the same text.
@@ -38,7 +38,7 @@ def generate(
     given = tokenizer.encode(prompt).ids or [end_of_text or 0]
     generator = torch.Generator().manual_seed(seed)
     seen, new = given[-window:], list[int]()
-    with torch.inference_mode(), remembering([model], window) as cache:
+    with torch.inference_mode(), cached_keys_and_values([model], window) as cache:
         cache.begin([len(seen)], torch.device("cpu"))
         while len(new) < tokens:
             logits_V = model(torch.tensor([seen]), positions_BS=cache.places_BN)[0, 0].float()

@@ -20,7 +20,7 @@ from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
 from trainer.export.names import hugging_face_names, is_stack
 from trainer.models.decoder import Decoder
-from trainer.parallel.layout import Placement
+from trainer.parallel.layout import ParamLayout
 
 INDEX_NAME = "model.safetensors.index.json"
 
@@ -29,7 +29,7 @@ class StoredWeights:
     """The tensors of a folder by our names. `part` reads only the bytes of the part, but for the last dimensions."""
 
     def __init__(self, folder: Path, shape: ModelShape) -> None:
-        """Raises TrainerError (USER_ERROR) where weights are missing."""
+        """Index the folder's tensors. Raises TrainerError (USER_ERROR) if weights are missing."""
         self._folder, self._shape = folder, shape
         self._files: dict[str, Any] = {}
         index = folder / INDEX_NAME
@@ -43,7 +43,7 @@ class StoredWeights:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
     def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
-        """The box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
+        """Return the box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
 
         Raises TrainerError: USER_ERROR where the tensor is missing, BAD_SPEC where it has another shape.
         """
@@ -55,8 +55,8 @@ class StoredWeights:
         chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
         return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])
 
-    def part_of(self, place: Placement) -> Tensor:
-        """What a rank holds of a tensor."""
+    def part_of(self, place: ParamLayout) -> Tensor:
+        """Return a rank's shard of a tensor."""
         return self.part(place.name, place.offsets, place.local_shape, place.shape)
 
     def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.attention.varlen import varlen_attn
 from trainer.contract.models import ModelShape
 from trainer.models.feed_forward import EnterBy, LeaveBy, each_product, product
 
-Tables = tuple[Tensor, Tensor]
+RopeCache = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -26,14 +26,14 @@ class Rotary:
         angles = torch.outer(positions, rotary_frequencies(shape))
         angles_SE = torch.cat([angles, angles], dim=-1)
         self.sequence_length = sequence_length
-        self._tables = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
+        self._cosine_sine = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
 
-    def tables(self, positions_BS: Tensor | None, length: int, like: Tensor) -> Tables:
+    def rope_cache(self, positions_BS: Tensor | None, length: int, like: Tensor) -> RopeCache:
         """(cosine, sine), [B or 1, 1, S, E] on the device and in the precision of `like`; None: 0 .. length-1."""
-        if like.device not in self._tables:
-            cosine, sine = self._tables[torch.device("cpu")]
-            self._tables[like.device] = cosine.to(like.device), sine.to(like.device)
-        cosine, sine = self._tables[like.device]
+        if like.device not in self._cosine_sine:
+            cosine, sine = self._cosine_sine[torch.device("cpu")]
+            self._cosine_sine[like.device] = cosine.to(like.device), sine.to(like.device)
+        cosine, sine = self._cosine_sine[like.device]
         if positions_BS is None:
             return cosine[None, None, :length].to(like.dtype), sine[None, None, :length].to(like.dtype)
         return cosine[positions_BS][:, None].to(like.dtype), sine[positions_BS][:, None].to(like.dtype)
@@ -52,9 +52,9 @@ def rotary_frequencies(shape: ModelShape) -> Tensor:
     return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
 
 
-def rotate(x_BHSE: Tensor, tables: Tables) -> Tensor:
+def rotate(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
     """Hugging Face's convention: the two halves turn into one another, not neighbouring pairs."""
-    cosine, sine = tables
+    cosine, sine = rope_cache
     first, second = x_BHSE.chunk(2, dim=-1)
     return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
 
@@ -134,7 +134,7 @@ class Attention(nn.Module):
             self.key_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
         self._normalises = shape.qk_norm
 
-    def forward(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         query, key, value = self.enter_by(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
         query_BSHE = query.view(batch, length, self.num_heads, self.head_size)
@@ -142,6 +142,9 @@ class Attention(nn.Module):
         value_BSKE = value.view(batch, length, self.num_kv_heads, self.head_size)
         if self._normalises:
             query_BSHE, key_BSKE = self.query_norm(query_BSHE), self.key_norm(key_BSKE)
-        query_BHSE, key_BKSE = rotate(query_BSHE.transpose(1, 2), tables), rotate(key_BSKE.transpose(1, 2), tables)
+        query_BHSE, key_BKSE = (
+            rotate(query_BSHE.transpose(1, 2), rope_cache),
+            rotate(key_BSKE.transpose(1, 2), rope_cache),
+        )
         mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
         return self.leave_by(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)

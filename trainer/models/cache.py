@@ -16,7 +16,7 @@ from torch.nn import functional
 from trainer.models.decoder import Decoder
 
 
-class Cache:
+class KeyValueCache:
     """Where the tokens that go through the model next stand in their rows: first `begin`, then `step` for each token
     that all rows go on by. `room`: tokens that a row can have."""
 
@@ -47,37 +47,37 @@ class Cache:
         return x_BND[rows_B, self._last_B][:, None]
 
 
-class Remembered:
+class LayerCache:
     """One layer's keys and values."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: KeyValueCache) -> None:
         self._cache = cache
-        self._kept_2BKWE: Tensor | None = None
+        self._cached_2BKWE: Tensor | None = None
 
     def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
-        """The new tokens over themselves and all before them, [B, H, N, E]."""
+        """Return the attention of the new tokens over themselves and all earlier ones, [B, H, N, E]."""
         cache = self._cache
         batch, heads, _, size = key_BKNE.shape
-        if self._kept_2BKWE is None:
-            self._kept_2BKWE = key_BKNE.new_zeros(2, batch, heads, cache.room, size)
+        if self._cached_2BKWE is None:
+            self._cached_2BKWE = key_BKNE.new_zeros(2, batch, heads, cache.room, size)
         where = cache.places_BN[:, None, :, None].expand_as(key_BKNE)
-        for kept, new in zip(self._kept_2BKWE, (key_BKNE, value_BKNE), strict=True):
+        for kept, new in zip(self._cached_2BKWE, (key_BKNE, value_BKNE), strict=True):
             kept.scatter_(2, where, new)
-        key, value = self._kept_2BKWE[:, :, :, : cache.end]
+        key, value = self._cached_2BKWE[:, :, :, : cache.end]
         grouped = query_BHNE.shape[1] != heads
         return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=cache.mask, enable_gqa=grouped)
 
 
 @contextmanager
-def remembering(stages: Iterable[Decoder], room: int) -> Iterator[Cache]:
+def cached_keys_and_values(stages: Iterable[Decoder], room: int) -> Iterator[KeyValueCache]:
     """Inside, what goes through the stages, without gradients, is remembered, in rows that hold `room` tokens, and the
     head yields [B, 1, V] of what follows each row."""
-    cache = Cache(room)
+    cache = KeyValueCache(room)
     with ExitStack() as undone:
         for stage in stages:
             undone.enter_context(replaced(stage, "enter", cache.last))
             for block in stage.blocks.values():
-                undone.enter_context(replaced(block.attention, "attend", Remembered(cache).attend))
+                undone.enter_context(replaced(block.attention, "attend", LayerCache(cache).attend))
         yield cache
 
 

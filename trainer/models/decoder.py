@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.contract.models import ModelShape
-from trainer.models.attention import Attention, Rotary, Tables, document_mask
+from trainer.models.attention import Attention, RopeCache, Rotary, document_mask
 from trainer.models.feed_forward import FeedForward
 from trainer.models.loss import Combine, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
@@ -28,20 +28,20 @@ def unchanged(x: Tensor) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Words from `first_word` on; on one device that is all of them, and `leave` does nothing."""
+    """Words from `vocab_start_index` on; on one device that is all of them, and `leave` does nothing."""
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
-        self.first_word: int | None = None
+        self.vocab_start_index: int | None = None
         self.leave: Callable[[Tensor], Tensor] = unchanged
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        if self.first_word is None:
+        if self.vocab_start_index is None:
             return functional.embedding(tokens_BS, self.weight)
-        words_BS = tokens_BS - self.first_word
-        is_here_BS = (words_BS >= 0) & (words_BS < self.weight.shape[0])
-        x_BSD = functional.embedding(words_BS.where(is_here_BS, 0), self.weight)
+        local_ids_BS = tokens_BS - self.vocab_start_index
+        is_here_BS = (local_ids_BS >= 0) & (local_ids_BS < self.weight.shape[0])
+        x_BSD = functional.embedding(local_ids_BS.where(is_here_BS, 0), self.weight)
         return self.leave(x_BSD * is_here_BS[..., None].to(x_BSD.dtype))
 
 
@@ -51,7 +51,7 @@ class Head(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, *, owns_weight: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size)) if owns_weight else None
-        self.first_word = 0
+        self.vocab_start_index = 0
         self.combine: Combine | None = None
         self.z_loss = 0.0
 
@@ -62,12 +62,13 @@ class Head(nn.Module):
             return functional.linear(x_BSD, weight)
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0  # what is held out is measured by its loss alone
         return linear_cross_entropy(
-            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.first_word, self.combine
+            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.vocab_start_index, self.combine
         )
 
 
 class Block(nn.Module):
-    """`recompute` runs the layer so that less is kept for the backward pass (`trainer.activation`); None: all is.
+    """`recompute` runs the layer so that less is stored for the backward pass
+    (`trainer.training.activation_checkpointing`); None: everything is.
 
     `enter` and `leave` stand around what tensor parallelism spreads: the first brings whole sequences, the second
     adds the ranks' parts up.
@@ -87,13 +88,13 @@ class Block(nn.Module):
         else:
             self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size)
 
-    def forward(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         if self.recompute is not None and torch.is_grad_enabled():
-            return self.recompute(self._compute, x_BSD, tables, mask)
-        return self._compute(x_BSD, tables, mask)
+            return self.recompute(self._compute, x_BSD, rope_cache, mask)
+        return self._compute(x_BSD, rope_cache, mask)
 
-    def _compute(self, x_BSD: Tensor, tables: Tables, mask: Tensor | None) -> Tensor:
-        x_BSD = x_BSD + self.leave(self.attention(self.enter(self.attention_norm(x_BSD)), tables, mask))
+    def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
+        x_BSD = x_BSD + self.leave(self.attention(self.enter(self.attention_norm(x_BSD)), rope_cache, mask))
         return x_BSD + self.leave(self.mlp(self.enter(self.mlp_norm(x_BSD))))
 
 
@@ -118,7 +119,7 @@ class Decoder(nn.Module):
         self.rotary = Rotary(shape, sequence_length)
         self.mask_of: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.enter: Callable[[Tensor], Tensor] = unchanged
-        self.spread = 1
+        self.sequence_shards = 1
         self.embedding = Embedding(vocab_size, shape.hidden_size) if has_embedding else None
         numbers = range(shape.num_layers) if layers is None else layers
         self.blocks = nn.ModuleDict({str(number): Block(shape, number) for number in numbers})
@@ -136,28 +137,28 @@ class Decoder(nn.Module):
         """Tokens [B, S] (hidden states [B, S, D] where another stage has the embedding) to logits [B, S, V], to the
         summed loss where targets are given, or to hidden states where another stage has the head.
 
-        `spread` ranks hold a part of the sequence each between the layers, where tensor parallelism has them do so.
+        With tensor parallelism `sequence_shards` ranks each hold a part of the sequence between the layers.
         """
-        length = x.shape[1] if self.embedding is not None else x.shape[1] * self.spread
+        length = x.shape[1] if self.embedding is not None else x.shape[1] * self.sequence_shards
         if self.embedding is not None:
             x = self.embedding(x)
-        tables = self.rotary.tables(positions_BS, length, x)
+        rope_cache = self.rotary.rope_cache(positions_BS, length, x)
         mask = self.mask_of(documents_BS, x)
         for block in self.blocks.values():
-            x = block(x, tables, mask)
+            x = block(x, rope_cache, mask)
         if self.norm is None or self.head is None:
             return x
         tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None
         return self.head(self.enter(self.norm(x)), targets_BS, tied_weight)
 
     def zero_buffers(self) -> None:
-        """What is counted or moved, not trained, begins at 0."""
+        """Set all buffers to zero."""
         for buffer in self.buffers():
             buffer.zero_()
 
 
 def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) -> Tensor:
-    """A parameter's first value, whole, in fp32 on the CPU: a function of its name and the seed alone.
+    """Return a parameter's initial value, undivided, in fp32 on the CPU: a function of its name and the seed alone.
 
     Normal weights, narrower for what writes to the residual stream (Radford et al. 2019, 1/sqrt(2 layers)).
     """

@@ -46,7 +46,8 @@ def add_adapters(model: Decoder, spec: LoraSpec) -> None:
 
 
 def merged(tensors: Iterable[tuple[str, Tensor]], scale: float) -> Iterator[tuple[str, Tensor]]:
-    """A model's whole tensors without adapters: each weight, which its adapters follow, with them added, in fp32."""
+    """Yield a model's full tensors with adapters merged: each weight is followed by its adapters and has them added,
+    in fp32."""
     held: tuple[str, Tensor] | None = None
     narrow = None
     for name, tensor in tensors:

@@ -25,22 +25,23 @@ def linear_cross_entropy(
     weight_VD: Tensor,
     targets_T: Tensor,
     z_loss: float = 0.0,
-    first_word: int = 0,
+    vocab_start_index: int = 0,
     combine: Combine | None = None,
 ) -> Tensor:
-    """Summed loss over the targets that are not IGNORED, a scalar in fp32.
+    """Return the summed loss over the targets that are not IGNORED, a scalar in fp32.
 
     `z_loss` adds that much of the squared log of the softmax's denominator (Chowdhery et al. 2022, section 5). Where
-    the words are spread over ranks, `weight_VD` holds those from `first_word` on and `combine(tensor, operation)`
-    reduces in place over these ranks; the gradient of `x_TD` is then this rank's part of a sum.
+    the vocabulary is sharded over ranks, `weight_VD` has the rows from `vocab_start_index` on and
+    `combine(tensor, operation)` reduces in place over these ranks; the gradient of `x_TD` is then this rank's part of a
+    sum.
     """
-    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, first_word, combine)
+    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, combine)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, first_word: int,
+        ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, vocab_start_index: int,
         combine: Combine | None,
     ) -> Tensor:  # fmt: skip
         wants_x, wants_weight = ctx.needs_input_grad[:2]
@@ -53,7 +54,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for number in range(num_chunks):
             part = slice(number * rows, (number + 1) * rows)
             x_CD = x_TD[part]
-            loss, grad_CV = _chunk(x_CD @ weight_VD.T, targets_T[part] - first_word, targets_T[part] != IGNORED,
+            loss, grad_CV = _chunk(x_CD @ weight_VD.T, targets_T[part] - vocab_start_index, targets_T[part] != IGNORED,
                                    z_loss, combine)  # fmt: skip
             total += loss
             grad_CV = grad_CV.to(x_TD.dtype)

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from trainer.contract.cost import OFFLOADED_BUCKET_NUMBERS
 from trainer.contract.optimisation import OptimizerSpec
-from trainer.optim.member import Member
-from trainer.optim.residence import Residence, state_like
+from trainer.optim.sharded_param import ShardedParam
+from trainer.optim.state_offload import OptimizerStateOffload, state_like
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-_Treatment = tuple[float, float]  # factor of the rate, decay
+_GroupSettings = tuple[float, float]  # factor of the rate, decay
 
 
 @dataclass(frozen=True)
 class Piece:
     """`part` of a member's numbers in their order; None: all of them, in their own shape."""
 
-    member: Member
+    param: ShardedParam
     part: slice | None = None
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -32,33 +32,33 @@ class Piece:
 
 
 class AdamW:
-    """Updates `members`; their gradients lie on the shards."""
+    """Updates `params`; their gradients lie on the shards."""
 
-    def __init__(self, members: Sequence[Member], spec: OptimizerSpec) -> None:
-        self._members, self._spec = members, spec
-        device = members[0].shard.device
+    def __init__(self, params: Sequence[ShardedParam], spec: OptimizerSpec) -> None:
+        self._params, self._spec = params, spec
+        device = params[0].shard.device
         self._step = torch.zeros((), dtype=torch.float32, device=device)  # all are updated together
         self._moments = {
-            member.name: [state_like(member.shard, offload=spec.offload) for _ in MOMENTS] for member in members
+            param.name: [state_like(param.shard, offload=spec.offload) for _ in MOMENTS] for param in params
         }
-        self._buckets = list(_buckets(members, offload=spec.offload))
+        self._buckets = list(_buckets(params, offload=spec.offload))
         moments = [
-            [piece.of(self._moments[piece.member.name][which]) for which in range(len(MOMENTS)) for piece in bucket]
+            [piece.of(self._moments[piece.param.name][which]) for which in range(len(MOMENTS)) for piece in bucket]
             for bucket in self._buckets
         ]
-        self._residence = Residence(moments, device, offload=spec.offload)
+        self._state_offload = OptimizerStateOffload(moments, device, offload=spec.offload)
 
     def step(self, learning_rate: float, scale: Tensor, is_finite: Tensor) -> None:
         """One update with gradients divided by `scale`, or none at all where `is_finite` is false."""
         skipped = (~is_finite).to(torch.float32)
         self._step += 1
-        for moments, bucket in zip(self._residence.visit(), self._buckets, strict=True):
-            treatment, count = bucket[0].member.treatment, len(bucket)
+        for moments, bucket in zip(self._state_offload.buckets(), self._buckets, strict=True):
+            config, count = bucket[0].param.group_config, len(bucket)
             torch._fused_adamw_(
-                [piece.of(piece.member.shard) for piece in bucket],
-                [piece.of(_gradient(piece.member)) for piece in bucket],
+                [piece.of(piece.param.shard) for piece in bucket],
+                [piece.of(_gradient(piece.param)) for piece in bucket],
                 moments[:count], moments[count:], [], [self._step] * count,
-                lr=learning_rate * treatment.learning_rate_factor, weight_decay=treatment.weight_decay,
+                lr=learning_rate * config.learning_rate_factor, weight_decay=config.weight_decay,
                 beta1=self._spec.beta1, beta2=self._spec.beta2, eps=self._spec.epsilon,
                 amsgrad=False, maximize=False, grad_scale=scale, found_inf=skipped,
             )  # fmt: skip
@@ -66,39 +66,39 @@ class AdamW:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """`exp_avg`, `exp_avg_sq` (like the shard) and `step` (a scalar) of each member."""
-        self._residence.settle()
+        self._state_offload.synchronize()
         tensors: dict[str, Tensor] = {}
-        for member in self._members:
-            state = dict(zip(MOMENTS, self._moments[member.name], strict=True)) | {"step": self._step}
-            tensors |= {f"{kind}/{member.name}": state[kind] for kind in (*MOMENTS, "step")}
+        for param in self._params:
+            state = dict(zip(MOMENTS, self._moments[param.name], strict=True)) | {"step": self._step}
+            tensors |= {f"{kind}/{param.name}": state[kind] for kind in (*MOMENTS, "step")}
         return tensors
 
 
-def _gradient(member: Member) -> Tensor:
-    assert member.shard.grad is not None
-    return member.shard.grad
+def _gradient(param: ShardedParam) -> Tensor:
+    assert param.shard.grad is not None
+    return param.shard.grad
 
 
-def _buckets(members: Sequence[Member], *, offload: bool) -> Iterator[list[Piece]]:
+def _buckets(params: Sequence[ShardedParam], *, offload: bool) -> Iterator[list[Piece]]:
     """All that one call of the kernel updates: what is treated alike; of offloaded state no more than fits the room."""
 
-    def treatment(member: Member) -> _Treatment:
-        return member.treatment.learning_rate_factor, member.treatment.weight_decay
+    def group_settings(param: ShardedParam) -> _GroupSettings:
+        return param.group_config.learning_rate_factor, param.group_config.weight_decay
 
-    for _, alike in groupby(sorted(members, key=treatment), key=treatment):
+    for _, group in groupby(sorted(params, key=group_settings), key=group_settings):
         if not offload:
-            yield [Piece(member) for member in alike]
+            yield [Piece(param) for param in group]
             continue
         bucket: list[Piece] = []
-        for member in alike:
-            size = member.shard.numel()
-            if bucket and size + sum(piece.member.shard.numel() for piece in bucket) > OFFLOADED_BUCKET_NUMBERS:
+        for param in group:
+            size = param.shard.numel()
+            if bucket and size + sum(piece.param.shard.numel() for piece in bucket) > OFFLOADED_BUCKET_NUMBERS:
                 yield bucket
                 bucket = []
             if size <= OFFLOADED_BUCKET_NUMBERS:
-                bucket.append(Piece(member))
+                bucket.append(Piece(param))
             else:
                 starts = range(0, size, OFFLOADED_BUCKET_NUMBERS)
-                yield from ([Piece(member, slice(start, start + OFFLOADED_BUCKET_NUMBERS))] for start in starts)
+                yield from ([Piece(param, slice(start, start + OFFLOADED_BUCKET_NUMBERS))] for start in starts)
         if bucket:
             yield bucket

@@ -7,95 +7,99 @@ import torch
 from torch import Tensor
 
 from trainer.contract.optimisation import MuonSpec
-from trainer.optim.exchange import Exchange
-from trainer.optim.member import Member
-from trainer.optim.orthogonal import orthogonalised, working_dtype
-from trainer.optim.residence import Residence, state_like
+from trainer.optim.gather_scatter import GatherScatter
+from trainer.optim.orthogonal import orthogonalize, working_dtype
+from trainer.optim.sharded_param import ShardedParam
+from trainer.optim.state_offload import OptimizerStateOffload, state_like
 
 LARGEST_BATCH = 2**26
 """Maximum number of elements of matrices processed together; a larger single matrix is processed alone."""
 
 
 class Muon:
-    """Updates `members`, matrices [R, C] or stacks of them [N, R, C]; their gradients lie on the shards."""
+    """Updates `params`, matrices [R, C] or stacks of them [N, R, C]; their gradients lie on the shards."""
 
-    def __init__(self, members: Sequence[Member], spec: MuonSpec, *, offload: bool = False) -> None:
-        """Collective: the ranks that hold parts of the same matrices agree who works on which."""
+    def __init__(self, params: Sequence[ShardedParam], spec: MuonSpec, *, offload: bool = False) -> None:
+        """Assign matrices to ranks; a collective of all ranks that hold parts of the same matrices."""
         self._spec = spec
-        self._momentum = {member.name: state_like(member.shard, offload=offload) for member in members}
-        by_axes: dict[tuple[str, ...], list[Member]] = {}
-        for member in members:
-            by_axes.setdefault(_axes_that_share(member), []).append(member)
-        self._exchanges = []
+        self._momentum = {param.name: state_like(param.shard, offload=offload) for param in params}
+        by_axes: dict[tuple[str, ...], list[ShardedParam]] = {}
+        for param in params:
+            by_axes.setdefault(_axes_that_share(param), []).append(param)
+        self._gather_scatters = []
         for axes, some in by_axes.items():
-            group = some[0].placement.mesh.group(*axes) if axes else None
+            group = some[0].param_layout.mesh.group(*axes) if axes else None
             device = some[0].shard.device
-            residence = Residence([[self._momentum[member.name]] for member in some], device, offload=offload)
-            self._exchanges.append((some, Exchange(some, group, working_dtype(device)), residence))
+            state_offload = OptimizerStateOffload(
+                [[self._momentum[param.name]] for param in some], device, offload=offload
+            )
+            self._gather_scatters.append((some, GatherScatter(some, group, working_dtype(device)), state_offload))
 
     def step(self, learning_rate: float, scale: Tensor, is_finite: Tensor) -> None:
         """One update with gradients divided by `scale`, or none at all where `is_finite` is false."""
-        for members, exchange, residence in self._exchanges:
+        for params, gather_scatter, state_offload in self._gather_scatters:
             advanced = [
-                self._advance(member, momentum, scale, is_finite)
-                for (momentum,), member in zip(residence.visit(), members, strict=True)
+                self._advance(param, momentum, scale, is_finite)
+                for (momentum,), param in zip(state_offload.buckets(), params, strict=True)
             ]
-            wholes = exchange.wholes(advanced)
-            for batch in _alike(wholes):
-                together = orthogonalised(torch.cat([wholes[index] for index in batch]), self._spec.iterations)
-                for index, whole in zip(batch, together.split([len(wholes[index]) for index in batch]), strict=True):
-                    wholes[index] = whole
-            for member, part in zip(members, exchange.parts(wholes), strict=True):
-                self._apply(member, part, learning_rate, is_finite)
+            full_tensors = gather_scatter.gather(advanced)
+            for batch in _alike(full_tensors):
+                together = orthogonalize(torch.cat([full_tensors[index] for index in batch]), self._spec.iterations)
+                for index, whole in zip(
+                    batch, together.split([len(full_tensors[index]) for index in batch]), strict=True
+                ):
+                    full_tensors[index] = whole
+            for param, part in zip(params, gather_scatter.scatter(full_tensors), strict=True):
+                self._apply(param, part, learning_rate, is_finite)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """`momentum` of each member, like its shard."""
-        for _, _, residence in self._exchanges:
-            residence.settle()
+        for _, _, state_offload in self._gather_scatters:
+            state_offload.synchronize()
         return {f"momentum/{name}": momentum for name, momentum in self._momentum.items()}
 
-    def _advance(self, member: Member, momentum: Tensor, scale: Tensor, is_finite: Tensor) -> Tensor:
+    def _advance(self, param: ShardedParam, momentum: Tensor, scale: Tensor, is_finite: Tensor) -> Tensor:
         """Advance the momentum and return what is to be made orthogonal, both like the shard."""
-        assert member.shard.grad is not None
-        gradient = member.shard.grad / scale
+        assert param.shard.grad is not None
+        gradient = param.shard.grad / scale
         advanced = momentum.lerp(gradient, 1.0 - self._spec.momentum)
         torch.where(is_finite, advanced, momentum, out=momentum)
         return gradient.lerp(advanced, self._spec.momentum) if self._spec.nesterov else advanced
 
-    def _apply(self, member: Member, part: Tensor, learning_rate: float, is_finite: Tensor) -> None:
-        rate = learning_rate * member.treatment.learning_rate_factor
-        decayed = member.shard * (1.0 - rate * member.treatment.weight_decay)
-        updated = decayed.sub_(part.view_as(decayed), alpha=rate * self._scale(member))
-        torch.where(is_finite, updated, member.shard, out=member.shard)
+    def _apply(self, param: ShardedParam, part: Tensor, learning_rate: float, is_finite: Tensor) -> None:
+        rate = learning_rate * param.group_config.learning_rate_factor
+        decayed = param.shard * (1.0 - rate * param.group_config.weight_decay)
+        updated = decayed.sub_(part.view_as(decayed), alpha=rate * self._scale(param))
+        torch.where(is_finite, updated, param.shard, out=param.shard)
 
-    def _scale(self, member: Member) -> float:
+    def _scale(self, param: ShardedParam) -> float:
         """See `MuonSpec.scale`."""
-        rows, columns = member.placement.shape[-2:]
+        rows, columns = param.param_layout.shape[-2:]
         if self._spec.scale == "spectral":
             return math.sqrt(max(1.0, rows / columns))
         return 0.2 * math.sqrt(max(rows, columns))
 
 
-def _axes_that_share(member: Member) -> tuple[str, ...]:
-    """The mesh axes whose ranks hold parts of the same matrices, or where nothing is sharded all of them.
+def _axes_that_share(param: ShardedParam) -> tuple[str, ...]:
+    """Return the mesh axes whose ranks hold parts of the same matrices, or where nothing is sharded all of them.
 
     Replicas of sharded matrices have slow ways between them, and work for themselves. A stack of experts that is cut
     between experts needs nobody.
     """
-    first, mesh = len(member.placement.shape) - 2, member.placement.mesh
-    axes = [axis for cut in member.placement.cuts if cut.dimension >= first for axis in cut.axes]
+    first, mesh = len(param.param_layout.shape) - 2, param.param_layout.mesh
+    axes = [axis for cut in param.param_layout.cuts if cut.dimension >= first for axis in cut.axes]
     return tuple(axes) if mesh.sizes.zero or first else ("replicate", "context", *axes)
 
 
-def _alike(wholes: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Indices of matrices of one shape, few enough to be processed together."""
+def _alike(full_tensors: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Yield the indices of matrices of one shape, in batches of at most LARGEST_BATCH elements."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
-    for index, whole in enumerate(wholes):
+    for index, whole in enumerate(full_tensors):
         by_shape.setdefault(tuple(whole.shape[-2:]), []).append(index)
     for indices in by_shape.values():
         batch: list[int] = []
         for index in indices:
-            if batch and sum(wholes[each].numel() for each in (*batch, index)) > LARGEST_BATCH:
+            if batch and sum(full_tensors[each].numel() for each in (*batch, index)) > LARGEST_BATCH:
                 yield batch
                 batch = []
             batch.append(index)

@@ -14,7 +14,7 @@ def working_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
-def orthogonalised(update_NRC: Tensor, iterations: int) -> Tensor:
+def orthogonalize(update_NRC: Tensor, iterations: int) -> Tensor:
     """Each of N matrices with its singular values brought near 1, by Newton-Schulz iteration, in their own dtype."""
     is_tall = update_NRC.shape[-2] > update_NRC.shape[-1]
     x_NRC = update_NRC.mT if is_tall else update_NRC

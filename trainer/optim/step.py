@@ -13,69 +13,72 @@ from torch import Tensor, nn
 
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.optim.adamw import AdamW
-from trainer.optim.groups import Rule, treatment
-from trainer.optim.member import Member
 from trainer.optim.muon import Muon
+from trainer.optim.param_groups import Algorithm, param_group_config
+from trainer.optim.sharded_param import ShardedParam
 from trainer.parallel.data import local_tensor
-from trainer.parallel.layout import Placement
+from trainer.parallel.layout import ParamLayout
 
 
 class ShardOptimizer:
     """Works on plain local tensors that share memory with the (possibly sharded) parameters."""
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], spec: OptimizerSpec
+        self, named: Mapping[str, nn.Parameter], layouts: Mapping[str, ParamLayout], spec: OptimizerSpec
     ) -> None:
-        """Collective where Muon meets sharded matrices."""
+        """Build one optimizer per algorithm; a collective if Muon updates sharded matrices."""
         self._clip = spec.gradient_clip
-        self._members = [
-            Member(
-                name, parameter, local_tensor(parameter).detach(), placements[name],
-                treatment(placements[name].name, len(placements[name].shape), spec),
+        self._params = [
+            ShardedParam(
+                name, parameter, local_tensor(parameter).detach(), layouts[name],
+                param_group_config(layouts[name].name, len(layouts[name].shape), spec),
             )
             for name, parameter in named.items()
         ]  # fmt: skip
         # In the same order on all ranks: Muon's constructor is collective.
-        rules: tuple[Rule, ...] = get_args(Rule)
-        by_rule = {rule: [each for each in self._members if each.treatment.rule == rule] for rule in rules}
-        self._rules = [_updates(rule, members, spec) for rule, members in by_rule.items() if members]
-        device = self._members[0].shard.device
+        algorithms: tuple[Algorithm, ...] = get_args(Algorithm)
+        by_algorithm = {
+            algorithm: [each for each in self._params if each.group_config.algorithm == algorithm]
+            for algorithm in algorithms
+        }
+        self._optimizers = [_updates(algorithm, params, spec) for algorithm, params in by_algorithm.items() if params]
+        device = self._params[0].shard.device
         # What several ranks hold alike is counted once in a sum over all ranks.
-        self._shares = torch.tensor([each.placement.replicas**-0.5 for each in self._members], device=device)
+        self._shares = torch.tensor([each.param_layout.replicas**-0.5 for each in self._params], device=device)
         self._one = torch.ones((), device=device)
 
     def gradient_square_sum(self) -> Tensor:
-        """This rank's share of the sum of squares of all gradients, a scalar; call after each backward."""
+        """Return this rank's share of the sum of squares of all gradients, a scalar; call after each backward."""
         gradients = []
-        for member in self._members:
-            assert member.parameter.grad is not None, f"{member.name} took no part in the step"
-            member.shard.grad = local_tensor(member.parameter.grad)
-            gradients.append(member.shard.grad)
+        for param in self._params:
+            assert param.parameter.grad is not None, f"{param.name} took no part in the step"
+            param.shard.grad = local_tensor(param.parameter.grad)
+            gradients.append(param.shard.grad)
         return (torch.stack(torch._foreach_norm(gradients)) * self._shares).square().sum()
 
     def step(self, learning_rate: float, gradient_norm: Tensor, is_finite: Tensor) -> None:
         """One update, or none at all where `is_finite` is false. `gradient_norm` is over all ranks, unclipped."""
         scale = self._one if self._clip is None else (gradient_norm / self._clip).clamp(min=1.0)
         scale = torch.where(is_finite, scale, self._one)
-        for rule in self._rules:
-            rule.step(learning_rate, scale, is_finite)
+        for optimizer in self._optimizers:
+            optimizer.step(learning_rate, scale, is_finite)
 
     def zero_gradients(self) -> None:
-        for member in self._members:
-            member.parameter.grad = None
-            member.shard.grad = None
+        for param in self._params:
+            param.parameter.grad = None
+            param.shard.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
         """All state as `kind/parameter`, zeros before the first step: each like the parameter's shard, or a scalar."""
-        return {name: tensor for rule in self._rules for name, tensor in rule.state_tensors().items()}
+        return {name: tensor for each in self._optimizers for name, tensor in each.state_tensors().items()}
 
 
-def _updates(rule: Rule, members: Sequence[Member], spec: OptimizerSpec) -> AdamW | Muon:
-    """Return what updates `members` by `rule`. Collective where Muon meets sharded matrices."""
-    match rule:
+def _updates(algorithm: Algorithm, params: Sequence[ShardedParam], spec: OptimizerSpec) -> AdamW | Muon:
+    """Return what updates `params` by `algorithm`. Collective where Muon meets sharded matrices."""
+    match algorithm:
         case "adamw":
-            return AdamW(members, spec)
+            return AdamW(params, spec)
         case "muon":
-            return Muon(members, spec.muon, offload=spec.offload)
+            return Muon(params, spec.muon, offload=spec.offload)
         case unknown:
             assert_never(unknown)

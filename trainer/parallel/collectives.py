@@ -17,7 +17,7 @@ def gather_along(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
 
 
 def scatter_sum_along(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
-    """This rank's part of the sum over the ranks; backward: all ranks' gradients in order."""
+    """Return this rank's part of the sum over the ranks; backward: all ranks' gradients in order."""
     return functional.reduce_scatter_single(x.contiguous(), "sum", dimension, group)
 
 

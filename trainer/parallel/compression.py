@@ -62,7 +62,7 @@ class Compressor:
         return sent
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """This replica's own state, sharing memory with the live one; other replicas have other errors."""
+        """Return this replica's own state, sharing memory with the live one; other replicas have other errors."""
         return {}
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
@@ -102,12 +102,12 @@ class Feedback:
         self.pending: Tensor | None = None
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The tensors in a buffer laid out like the errors'."""
+        """Return views of a flat buffer, laid out like the errors'."""
         found = zip(self._starts, self._shapes.values(), strict=True)
         return [flat[start : start + shape.numel()].view(shape) for start, shape in found]
 
     def corrected(self, tensors: Sequence[Tensor]) -> Tensor:
-        """What should be summed now, flat: the tensors and what was lost before."""
+        """Return what to sum, flat: the tensors plus the error of the last step."""
         assert self.pending is None, "the step before was not committed"
         flat = self._errors.clone()
         for view, tensor in zip(self.views(flat), tensors, strict=True):
@@ -256,13 +256,14 @@ class LowRankCompressor(Compressor):
             target.copy_((lefts[name] @ rights[name].mT).view_as(target))
 
     def _follow(self, summed: Sequence[Tensor]) -> None:
-        """The factors for sums that everybody has whole, so that the first step with factors begins with good ones."""
+        """Set the factors from sums that every rank has in full, so that the first step with factors begins with good
+        ones."""
         matrices = self._matrices(summed)
         lefts = _orthonormal({name: matrix_NRC @ self._factors[name] for name, matrix_NRC in matrices.items()})
         self._pending_factors = {name: matrix_NRC.mT @ lefts[name] for name, matrix_NRC in matrices.items()}
 
     def _matrices(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Views [N, R, C] of what has low rank."""
+        """Return views [N, R, C] of the matrices that are compressed to low rank."""
         return {name: tensor.view(-1, *tensor.shape[-2:]) for name, tensor in zip(self._low_rank, tensors, strict=True)}
 
 
@@ -291,7 +292,7 @@ def _first_factor(name: str, shape: torch.Size, rank: int) -> Tensor:
 
 
 def _orthonormal(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The columns of each [N, R, rank], made orthonormal; matrices of one shape together."""
+    """Return each [N, R, rank] with orthonormal columns; matrices of one shape together."""
     by_rows: dict[int, list[str]] = {}
     for name, matrix_NRr in matrices.items():
         by_rows.setdefault(matrix_NRr.shape[1], []).append(name)

@@ -20,9 +20,9 @@ from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_mask
 from trainer.models.decoder import Decoder
+from trainer.parallel.attention_kernels import attend_part, merge, part_gradients
 from trainer.parallel.collectives import exchange_rows
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.partial import attend_part, merge, part_gradients
 
 
 class ContextCut:
@@ -34,7 +34,8 @@ class ContextCut:
         self._peers = mesh.peers("context")
 
     def part_of(self, batch: MicroBatch) -> MicroBatch:
-        """This rank's tokens, targets and positions; the document numbers stay whole, since attention needs them."""
+        """Return this rank's tokens, targets and positions; the document numbers stay complete, since attention needs
+        them."""
         if self._group is None:
             return batch
         mine_S = self._mine(batch.tokens_BS.shape[1], batch.tokens_BS.device)
@@ -47,7 +48,7 @@ class ContextCut:
             batch.tokens_BS[:, mine_S], batch.targets_BS[:, mine_S], batch.documents_BS, positions_BS[:, mine_S]
         )
 
-    def spread(self, model: Decoder) -> None:
+    def apply(self, model: Decoder) -> None:
         if self._group is None:
             return
         model.mask_of = self._keep_documents if self._is_ring else document_mask

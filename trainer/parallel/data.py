@@ -57,5 +57,5 @@ def reshard(model: nn.Module) -> None:
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """This rank's shard, sharing memory; the tensor itself where it is not sharded."""
+    """Return this rank's shard, sharing memory; the tensor itself where it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -13,7 +13,7 @@ from trainer.parallel.collectives import exchange_rows
 from trainer.parallel.mesh import Mesh
 
 
-def spread_over_expert_ranks(model: Decoder, mesh: Mesh) -> None:
+def apply_expert_parallelism(model: Decoder, mesh: Mesh) -> None:
     """Expert n lives on rank n // (N / ranks) of the expert axis."""
     group = mesh.group("expert")
     if group is None:

@@ -12,28 +12,28 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor
 
-from trainer.models.cache import Cache, remembering, replaced
+from trainer.models.cache import KeyValueCache, cached_keys_and_values, replaced
 from trainer.models.decoder import unchanged
 from trainer.parallel.mesh import sum_over, sum_over_ranks
-from trainer.parallel.spread import SpreadModel
+from trainer.parallel.parallelize import ParallelModel
 
 
-class Generation:
+class WorkerGroup:
     """`choose` is given [B, V] on one rank and says [B] what comes next."""
 
-    def __init__(self, model: SpreadModel, cache: Cache, choose: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, model: ParallelModel, cache: KeyValueCache, choose: Callable[[Tensor], Tensor]) -> None:
         self._model, self._cache, self._choose = model, cache, choose
         self._mesh = model.weights.mesh
         self._is_first = self._mesh.coordinate("replicate", "shard", "context", "tensor") == 0
         self._has_begun = False
 
     def begin(self, tokens_BN: Tensor, lengths: list[int]) -> Tensor:
-        """Collective: what follows the first `lengths[b]` tokens of each row, [B], the same on every rank."""
+        """Return the token that follows the first `lengths[b]` tokens of each row, [B], the same on every rank."""
         self._cache.begin(lengths, tokens_BN.device)
         return self._next(tokens_BN)
 
     def step(self, tokens_B: Tensor) -> Tensor:
-        """Collective: what follows when each row has gone on by a token."""
+        """Append a token to each row and return the tokens that follow, [B]; a collective."""
         self._cache.step()
         return self._next(tokens_B[:, None])
 
@@ -54,19 +54,19 @@ class Generation:
         return stage(tokens_BN, positions_BS=self._cache.places_BN)
 
     def _whole(self, logits_BV: Tensor) -> Tensor:
-        """The logits of all words, which the tensor ranks have parts of."""
+        """Return the logits of the full vocabulary, of which each tensor rank has a shard."""
         group = self._mesh.group("tensor")
         if group is None:
             return logits_BV
         (head,) = [stage.head for stage in self._model.stages if stage.head is not None]
         whole_BV = logits_BV.new_zeros(logits_BV.shape[0], self._model.stages[0].vocab_size)
-        whole_BV[:, head.first_word : head.first_word + logits_BV.shape[1]] = logits_BV
+        whole_BV[:, head.vocab_start_index : head.vocab_start_index + logits_BV.shape[1]] = logits_BV
         return sum_over(whole_BV, group)
 
 
 @contextmanager
-def generating(model: SpreadModel, room: int, choose: Callable[[Tensor], Tensor]) -> Iterator[Generation]:
-    """Collective; inside, the model does nothing else. `room`: tokens that a row can have.
+def generating(model: ParallelModel, room: int, choose: Callable[[Tensor], Tensor]) -> Iterator[WorkerGroup]:
+    """Generate with the model, which does nothing else inside; a collective. `room`: tokens that a row can have.
 
     Compiled blocks run as they were written: every step has another shape.
     """
@@ -78,13 +78,13 @@ def generating(model: SpreadModel, room: int, choose: Callable[[Tensor], Tensor]
     with ExitStack() as undone:
         undone.enter_context(torch.compiler.set_stance("force_eager"))
         undone.enter_context(model.weights.inference())
-        cache = undone.enter_context(remembering(model.stages, room))
+        cache = undone.enter_context(cached_keys_and_values(model.stages, room))
         for stage in model.stages:
-            undone.enter_context(replaced(stage, "spread", 1))
+            undone.enter_context(replaced(stage, "sequence_shards", 1))
             if stage.embedding is not None:
                 undone.enter_context(replaced(stage.embedding, "leave", leave))
             for block in stage.blocks.values():
                 undone.enter_context(replaced(block, "enter", unchanged))
                 undone.enter_context(replaced(block, "leave", leave))
-        yield Generation(model, cache, choose)
+        yield WorkerGroup(model, cache, choose)
     model.weights.after_inference()

@@ -66,7 +66,7 @@ def _tensor_dimension(name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ParamLayout:
     """A rank's shard of one parameter: `shape` is the whole, the shard starts at `offsets` and has `local_shape`.
 
     `holders` are the ranks of this stage that have the very same shard; `copies` is 2 for a tied embedding of which
@@ -92,13 +92,14 @@ class Placement:
         return name == self.name
 
     def part_of(self, whole: Tensor) -> Tensor:
-        """This rank's part of a tensor of the whole shape; shares its memory."""
+        """Return this rank's part of a tensor of the full shape; shares its memory."""
         for dimension, (offset, size) in enumerate(zip(self.offsets, self.local_shape, strict=True)):
             whole = whole.narrow(dimension, offset, size)
         return whole
 
     def gather(self, shard: Tensor) -> Tensor:
-        """The whole on every rank: a collective of all ranks that hold parts of it, in the same order everywhere."""
+        """Return the full tensor on every rank: a collective of all ranks that hold parts of it, in the same order
+        everywhere."""
         sizes = list(self.shape)
         for cut in self.cuts:
             sizes[cut.dimension] = cut.bounds(sizes[cut.dimension])[1] - cut.bounds(sizes[cut.dimension])[0]
@@ -126,7 +127,7 @@ def _gather_cut(shard: Tensor, cut: Cut, size: int, mesh: Mesh) -> Tensor:
     return torch.cat(pieces).movedim(0, cut.dimension)
 
 
-def placement(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh: Mesh, copies: int = 1) -> Placement:
+def param_layout(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh: Mesh, copies: int = 1) -> ParamLayout:
     """Of a (sharded) parameter; `copies`: stages that hold it, for a tied embedding."""
     shape = tuple(whole_shape)
     cuts = model_cuts(name, mesh)
@@ -141,7 +142,7 @@ def placement(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh: Me
         low, high = cut.bounds(sizes[cut.dimension])
         offsets[cut.dimension] += low
         sizes[cut.dimension] = high - low
-    return Placement(
+    return ParamLayout(
         name, shape, tuple(offsets), tuple(sizes), tuple(_holders(name, cuts, mesh)), copies, tuple(cuts), mesh
     )
 
@@ -176,7 +177,8 @@ def cut_parameters(model: nn.Module, mesh: Mesh) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def initial_part(placement: Placement, num_layers: int, seed: int) -> Tensor:
-    """The first value of a rank's shard: the same model on any mesh. A head that shares the embedding's weight on
+def initial_part(param_layout: ParamLayout, num_layers: int, seed: int) -> Tensor:
+    """Return the initial value of a rank's shard: the same model on any mesh. A head that shares the embedding's
+    weight on
     another stage begins as the embedding does."""
-    return placement.part_of(initial_value(placement.name, placement.shape, num_layers, seed))
+    return param_layout.part_of(initial_value(param_layout.name, param_layout.shape, num_layers, seed))

@@ -42,19 +42,19 @@ class Mesh:
     def axes(self) -> dict[str, int]:
         return self.sizes.axes
 
-    def spread(self, sizes: MeshSizes) -> "Mesh":
-        """The same ranks in another grid."""
+    def with_sizes(self, sizes: MeshSizes) -> "Mesh":
+        """Return a mesh of the same ranks with other sizes."""
         return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes)
 
     def size(self, *axes: str) -> int:
         return len(self.peers(*axes))
 
     def coordinate(self, *axes: str) -> int:
-        """This rank's number among its peers along `axes`, outermost first."""
+        """Return this rank's number among its peers along `axes`, outermost first."""
         return self.peers(*axes).index(self.rank)
 
     def peers(self, *axes: str) -> list[int]:
-        """The ranks that differ from this one along `axes` only, itself among them. `expert` and `expert_shard`
+        """Return the ranks that differ from this one along `axes` only, itself among them. `expert` and `expert_shard`
         divide the ranks that parameters are sharded over (replicated over, at stage 0): neighbours have different
         experts."""
         if axes in (("expert",), ("expert_shard",), ("expert_replicate",)):
@@ -75,7 +75,7 @@ class Mesh:
         return self.peers("replicate")
 
     def form_groups(self) -> None:
-        """Collective, before any group is asked for: all that may be, in one order on every rank.
+        """Create all process groups, in the same order on every rank; a collective, before any group is used.
 
         Each rank forms only its own groups, so torch names them after their ranks and the number of groups that the
         rank formed before: a rank that left one out would wait for ever for the next.
@@ -92,7 +92,7 @@ class Mesh:
                 self._formed((self.rank,))  # for the count
 
     def pipeline_ends(self) -> tuple[int, ...]:
-        """The first and the last rank of this rank's pipeline."""
+        """Return the first and the last rank of this rank's pipeline."""
         pipeline = self.peers("pipeline")
         return pipeline[0], pipeline[-1]
 
@@ -107,7 +107,8 @@ class Mesh:
         return self._groups[ends] if self.sizes.pipeline > 1 and self.rank in ends else None
 
     def device_mesh(self, *axes: tuple[str, ...]) -> DeviceMesh:
-        """A mesh of one dimension for each tuple of axes, around this rank; FSDP wants one even for a single rank."""
+        """Return a DeviceMesh with one dimension for each tuple of axes, around this rank; FSDP wants one even for a
+        single rank."""
         shape = [self.size(*each) for each in axes]
         groups = [self._groups[tuple(self.peers(*each))] for each in axes]
         names = tuple("_".join(each) for each in axes)

@@ -60,7 +60,7 @@ def overlap_products(block: Block, mesh: Mesh) -> bool:
 def gathered_products(
     x_BSD: Tensor, weights: Sequence[Tensor], group: Any, *, fused: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """(the whole sequence x, x W^T for each W)."""
+    """Return (the full sequence x, x W^T for each W)."""
     if fused:
         whole_BSD, products = torch.ops.symm_mem.fused_all_gather_matmul(
             x_BSD.contiguous(), [weight.t() for weight in weights], SEQUENCE, group.group_name
@@ -71,7 +71,7 @@ def gathered_products(
 
 
 def scattered_product(x_BSD: Tensor, weight: Tensor, group: Any, *, fused: bool) -> Tensor:
-    """This rank's part of the sequence of the sum of all ranks' x W^T."""
+    """Return this rank's part of the sequence of the sum of all ranks' x W^T."""
     if fused:
         return torch.ops.symm_mem.fused_matmul_reduce_scatter(
             x_BSD.contiguous(), weight.t(), "sum", SEQUENCE, group.group_name

@@ -36,15 +36,15 @@ _MANY_STAGES = {
 }
 
 
-Lap = Callable[[str], None]
+EndPhase = Callable[[str], None]
 
 
 class ClockedStage(PipelineStage):
-    """Report to `lap` how the time since the last lap was spent: computing, or idle."""
+    """Report to `end_phase` how the time since the last lap was spent: computing, or idle."""
 
-    def __init__(self, *args: Any, lap: Lap, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, end_phase: EndPhase, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lap = lap
+        self._end_phase = end_phase
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
         return self._timed("forward", super().forward_one_chunk, *args, **kwargs)
@@ -56,9 +56,9 @@ class ClockedStage(PipelineStage):
         return self._timed("backward", super().backward_weight_one_chunk, *args, **kwargs)
 
     def _timed(self, name: str, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._lap("idle")
+        self._end_phase("idle")
         result = compute(*args, **kwargs)
-        self._lap(name)
+        self._end_phase(name)
         return result
 
 
@@ -73,23 +73,23 @@ class Pipeline:
         self._stages, self._spec, self._mesh = stages, spec, mesh
         self._batch, self._dtype = batch, dtype
         self._divisor = 1.0
-        self._lap: Lap = lambda name: None
+        self._end_phase: EndPhase = lambda name: None
         self._schedules: dict[int, Any] = {}
         self._numbers = stage_numbers(spec, mesh.coordinate("pipeline"))
         self._has_head = any(stage.head is not None for stage in stages)
 
-    def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, lap: Lap) -> Tensor:
-        """The sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
+    def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, end_phase: EndPhase) -> Tensor:
+        """Return the sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
 
-        `lap` receives `forward`, `backward` and, of the time between them in which this rank waited for others, `idle`.
+        `end_phase` receives `forward`, `backward` and, for the time between them in which this rank waited, `idle`.
         """
-        self._divisor, self._lap = divisor, lap
+        self._divisor, self._end_phase = divisor, end_phase
         total = self._run(self._schedule(len(batches)), batches)
-        lap("idle")
+        end_phase("idle")
         return total
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
-        """Summed losses without gradients where the head is, 0 elsewhere."""
+        """Return the summed losses without gradients where the head is, 0 elsewhere."""
         total = torch.zeros((), device=self._mesh.device)
         for loss in self._through([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches]):
             total += loss
@@ -101,7 +101,8 @@ class Pipeline:
         return results[0] if results else None
 
     def _through(self, batches: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]) -> list[Tensor]:
-        """The head's results for each (tokens, targets, documents, positions); none where there is no head. Every stage
+        """Return the head's results for each (tokens, targets, documents, positions); none where there is no head.
+        Every stage
         in turn takes all batches.
 
         Torch's schedules keep their backward actions when they evaluate, which the V-shaped ones do not survive.
@@ -139,7 +140,7 @@ class Pipeline:
         return work
 
     def _rank_of(self, number: int) -> int:
-        """The rank that has a stage."""
+        """Return the rank that has a stage."""
         ranks = self._mesh.peers("pipeline")
         return next(rank for place, rank in enumerate(ranks) if number in stage_numbers(self._spec, place))
 
@@ -192,7 +193,7 @@ class Pipeline:
             stage, number, self._spec.num_stages, self._mesh.device, group=group,
             input_args=(words,) if stage.embedding is not None else (hidden,),
             output_args=(loss,) if stage.head is not None else (hidden,),
-            lap=lambda name: self._lap(name),
+            end_phase=lambda name: self._end_phase(name),
         )  # fmt: skip
 
     def _divided(self, loss: Tensor, _: Tensor) -> Tensor:
@@ -200,4 +201,4 @@ class Pipeline:
 
 
 def _hidden_shape(stage: Decoder, sequences: int, tokens: int) -> tuple[int, int, int]:
-    return sequences, tokens // stage.spread, stage.shape.hidden_size
+    return sequences, tokens // stage.sequence_shards, stage.shape.hidden_size

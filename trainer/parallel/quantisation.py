@@ -29,7 +29,7 @@ def quantised(numbers_RN: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def dequantised(packed_RM: Tensor, dtype: torch.dtype) -> Tensor:
-    """The fp32 numbers [R, N] of what `quantised` gave."""
+    """Return the fp32 numbers [R, N] that `quantised` has packed."""
     count = packed_RM.shape[1] * BLOCK // (BLOCK + 4)
     codes_RN, scale_bytes = packed_RM[:, :count], packed_RM[:, count:].contiguous()
     blocks_RKB = codes_RN.contiguous().view(dtype).to(torch.float32).view(len(packed_RM), -1, BLOCK)

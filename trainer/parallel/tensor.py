@@ -16,7 +16,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import SEQUENCE, overlap_products
 
 
-def spread_over_tensor_ranks(model: Decoder, mesh: Mesh, *, overlap: bool = False) -> None:
+def apply_tensor_parallelism(model: Decoder, mesh: Mesh, *, overlap: bool = False) -> None:
     """Put the exchanges where the model leaves room for them, with `overlap` into the products next to them. Its
     parameters are cut by `layout.cut_parameters`."""
     group, size, rank = mesh.group("tensor"), mesh.sizes.tensor, mesh.coordinate("tensor")
@@ -32,12 +32,12 @@ def spread_over_tensor_ranks(model: Decoder, mesh: Mesh, *, overlap: bool = Fals
     def combine(tensor: Tensor, operation: "dist.ReduceOp.RedOpType") -> None:
         dist.all_reduce(tensor, operation, group=group)
 
-    model.enter, model.spread = enter, size
-    first_word, _ = share(model.vocab_size, size, rank)
+    model.enter, model.sequence_shards = enter, size
+    vocab_start_index, _ = share(model.vocab_size, size, rank)
     if model.embedding is not None:
-        model.embedding.first_word, model.embedding.leave = first_word, leave
+        model.embedding.vocab_start_index, model.embedding.leave = vocab_start_index, leave
     if model.head is not None:
-        model.head.first_word, model.head.combine = first_word, combine
+        model.head.vocab_start_index, model.head.combine = vocab_start_index, combine
     for block in model.blocks.values():
         if not (overlap and overlap_products(block, mesh)):
             block.enter, block.leave = enter, leave

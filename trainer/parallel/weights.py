@@ -20,7 +20,7 @@ from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.compression import Compressor, WireBytes, make_compressor
 from trainer.parallel.data import local_tensor, reshard
-from trainer.parallel.layout import Placement, is_expert
+from trainer.parallel.layout import ParamLayout, is_expert
 from trainer.parallel.mesh import SEQUENCES, Mesh
 
 BUCKET_BYTES = 25 * 2**20
@@ -39,8 +39,8 @@ class Weights:
     compressors: list[Compressor]
     sent: deque[WireBytes]
 
-    def __init__(self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh) -> None:
-        self.stages, self.placements, self.mesh = stages, placements, mesh
+    def __init__(self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh) -> None:
+        self.stages, self.layouts, self.mesh = stages, layouts, mesh
         self.compressors, self.sent = [], deque()
         self._tied_group = _tied_group(stages, mesh)
 
@@ -54,7 +54,7 @@ class Weights:
         return {f"blocks.{number}.mlp.balance": mlp.balance for number, mlp in mixtures(self.stages).items()}
 
     def before_backward(self, *, is_last: bool) -> None:
-        """Called before each micro-batch's pass; sums over ranks begin with the last."""
+        """Prepare for a micro-batch's passes; sums over ranks begin with the last."""
 
     def finish_gradients(self) -> None:
         """After the last backward: wait for the sums over ranks, and add what the data axes do not cover."""
@@ -68,7 +68,7 @@ class Weights:
             compressor.step = step
 
     def commit(self, is_finite: Tensor) -> None:
-        """The step's gradients have been used, or where `is_finite` is false thrown away."""
+        """Finish the step: its gradients were applied, or discarded if `is_finite` is false."""
         if self.compressors:
             each = [compressor.commit(is_finite) for compressor in self.compressors]
             self.sent.append(WireBytes(sum(one.uncompressed for one in each), sum(one.compressed for one in each)))
@@ -81,7 +81,8 @@ class Weights:
         """After an update of `named`: make the model compute with it."""
 
     def inference(self) -> AbstractContextManager[object]:
-        """A forward without gradients. Not inference mode: FSDP's hooks need version counters, which it does not keep,
+        """Return a context for a forward pass without gradients. Not inference mode: FSDP's hooks need version
+        counters, which it does not keep,
         and compiled blocks cannot take the tensors of an exchange made in it."""
         context: AbstractContextManager[object] = torch.no_grad()
         return context
@@ -98,15 +99,15 @@ class Weights:
         return gradients
 
     def _sum_over_tensor_ranks(self) -> None:
-        """What no tensor rank has a part of (norms, the router): each rank's gradient is a part of the sum."""
+        """Sum the gradients of parameters that tensor ranks replicate (norms, the router)."""
         group = self.mesh.group("tensor")
         if group is not None:
-            uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.placements[name].cuts)]
+            uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.layouts[name].cuts)]
             sum_as_one(self._gradients(uncut), group)
 
     def _sum_tied(self) -> None:
         """Embedding and head of a tied model on two stages: one matrix, whose gradient is the sum of both uses."""
-        names = [name for name in self.named if self.placements[name].name == "embedding.weight"]
+        names = [name for name in self.named if self.layouts[name].name == "embedding.weight"]
         if len(names) == 2:  # both stages are this rank's
             first, second = self._gradients(names)
             first += second
@@ -116,7 +117,7 @@ class Weights:
 
 
 def mixtures(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:
-    """The mixtures of these stages by the number of their layer."""
+    """Return the mixtures of experts of these stages by the number of their layer."""
     blocks = {number: block for stage in stages for number, block in stage.blocks.items()}
     return {number: block.mlp for number, block in blocks.items() if isinstance(block.mlp, MixtureOfExperts)}
 
@@ -147,9 +148,9 @@ class ShardedWeights(Weights):
     Sums over replicas that are to be compressed are none of FSDP's: they follow at the end, shard by shard."""
 
     def __init__(
-        self, stages: list[Decoder], placements: dict[str, Placement], mesh: Mesh, compression: CompressionSpec
+        self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh, compression: CompressionSpec
     ) -> None:
-        super().__init__(stages, placements, mesh)
+        super().__init__(stages, layouts, mesh)
         self.every = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         # A sharded parameter counts as whole here.
         self._frees = mesh.sizes.zero == 3  # parameters after use; otherwise they stay gathered for the step
@@ -188,7 +189,7 @@ class Bucket:
         *,
         rounded: bool,
     ) -> None:
-        """`rounded`: bf16 is what is sent and added up."""
+        """Allocate the bucket; with `rounded`, gradients are sent and summed in bf16."""
         parameters = list(named.values())
         self.parameters, self.group = parameters, group
         sizes = [parameter.numel() for parameter in parameters]
@@ -232,11 +233,11 @@ class ReplicatedWeights(Weights):
     def __init__(
         self,
         stages: list[Decoder],
-        placements: dict[str, Placement],
+        layouts: dict[str, ParamLayout],
         mesh: Mesh,
         training: TrainingSpec,
     ) -> None:
-        super().__init__(stages, placements, mesh)
+        super().__init__(stages, layouts, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self.every = dict(working)
         self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)
@@ -312,7 +313,7 @@ class ReplicatedWeights(Weights):
                 bucket.begin()
 
     def _take_leftovers(self) -> None:
-        """A backward pass that was taken apart leaves gradients without a word; what got none at all counts as 0."""
+        """Collect gradients that a split backward pass left on the parameters; a missing gradient counts as 0."""
         self._overlaps = False
         for parameter, (_, view) in self._place.items():
             if parameter.grad is not None:

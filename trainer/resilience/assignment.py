@@ -6,29 +6,32 @@ Passed through the fork server's pipe: no key is in any environment.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.client.http import PlatformClient
+from trainer.client.local import LocalPlatform, LocalSettings
+from trainer.client.platform import Platform
 from trainer.contract.run import RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.data.source import SourcePlace
-from trainer.local_platform import LocalPlatform, LocalSettings
-from trainer.platform_client import Platform, PlatformClient
-from trainer.resilience.rendezvous import StoreAddress
+from trainer.resilience.store_server import StoreAddress
 from trainer.storage.base import Storage
-from trainer.storage.kept import KeptStorage
+from trainer.storage.cached import CachedStorage
 from trainer.storage.presigned import PresignedStorage
 
 
 @dataclass(frozen=True)
 class HttpConnection:
-    """`kept`: where copies of jobs' checkpoints are kept on this node, if anywhere."""
+    """`checkpoint_cache`: where copies of jobs' checkpoints are kept on this node, if anywhere."""
 
     url: str
     token: str = field(repr=False)
-    kept: Path | None = None
+    checkpoint_cache: Path | None = None
 
     def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
         client = PlatformClient(self.url, self.token)
         storage = PresignedStorage(client)
-        return client, storage if self.kept is None else KeptStorage(storage, self.kept / run.job_id)
+        return client, storage if self.checkpoint_cache is None else CachedStorage(
+            storage, self.checkpoint_cache / run.job_id
+        )
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,14 @@ class Assignment:
 
     @property
     def folder(self) -> Path:
-        return generation_folder(self.work, self.stamp, self.generation)
+        return worker_group_folder(self.work, self.stamp, self.generation)
 
     @property
     def profile_folder(self) -> Path:
         return self.work.parent / "profile"
 
     @property
-    def board(self) -> Path:
+    def shared_status(self) -> Path:
         return self.folder / "board"
 
     @property
@@ -99,5 +102,5 @@ def traces_folder(generation: Path, number: int) -> Path:
     return generation / f"profile-{number}"
 
 
-def generation_folder(work: Path, stamp: str, generation: int) -> Path:
+def worker_group_folder(work: Path, stamp: str, generation: int) -> Path:
     return work / f"generation-{generation}-{stamp}"

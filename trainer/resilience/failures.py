@@ -8,8 +8,8 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trainer.contract.encryption import DecryptionError
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import SealError
 from trainer.errors import TrainerError
 
 RESTARTABLE = frozenset(
@@ -53,7 +53,7 @@ def describe(error: BaseException, rank: int) -> Failure:
     elif isinstance(error, MemoryError) or any(words in lowered for words in _OUT_OF_MEMORY_WORDS):
         end_class = EndClass.OUT_OF_MEMORY
         text = text.partition("\n")[0]
-    elif isinstance(error, SealError):
+    elif isinstance(error, DecryptionError):
         end_class = EndClass.STORAGE_ERROR
     elif isinstance(error, RuntimeError) and any(words in lowered for words in _PEER_WORDS):
         end_class, because_of_peer = EndClass.COLLECTIVE_TIMEOUT, True
@@ -81,7 +81,7 @@ def read_failures(folder: Path) -> list[Failure]:
 
 
 def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Failure:
-    """A process that ended without a word: by a signal (negative exit code) or by leaving in the middle."""
+    """Describe a process that ended without a report: by a signal (negative exit code) or by leaving in the middle."""
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         if -exit_code == signal.SIGKILL and kernel_was_short_of_memory:
@@ -95,7 +95,7 @@ def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Fa
 
 
 def first_cause(failures: list[Failure]) -> Failure:
-    """The failure that explains the others: a rank that only lost its peer is never the cause if another can be.
+    """Return the failure that explains the others: a rank that only lost its peer is never the cause if another can be.
 
     A silent death (at = 0: nobody saw it) comes before the reports of those that it took along.
     """

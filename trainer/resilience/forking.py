@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from trainer.resilience.lifelines import die_with_parent
+from trainer.resilience.parent_death import die_with_parent
 
 _context = multiprocessing.get_context("forkserver")
 _started: "weakref.WeakSet[BaseProcess]" = weakref.WeakSet()
@@ -31,7 +31,7 @@ def start_fork_server() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Asking the driver itself whether there is a GPU would initialise it, and it does not survive a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    _context.set_forkserver_preload(["trainer.resilience.warm"])
+    _context.set_forkserver_preload(["trainer.resilience.preload"])
     forkserver.ensure_running()
 
 
@@ -60,7 +60,7 @@ def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
 
 @atexit.register
 def kill_all() -> None:
-    """Processes here ignore SIGTERM, so multiprocessing's own clean-up at exit would wait for them for ever.
+    """Kill all started processes at exit: they ignore SIGTERM, so multiprocessing would wait for them forever.
 
     It was registered before this function, and so runs after it.
     """
@@ -70,16 +70,16 @@ def kill_all() -> None:
 
 
 def make_pipe() -> tuple[Connection, Connection]:
-    """(reading end, writing end), both fit to be passed to `fork`."""
+    """Return (reading end, writing end), both of which can be passed to `fork`."""
     return _context.Pipe(duplex=False)
 
 
 def _run(
     target: Callable[..., None], arguments: tuple[Any, ...], stdout: Connection, stderr: Connection, asked_at: float
 ) -> None:
-    from trainer.resilience import warm  # noqa: PLC0415 - loads torch: only ever inside the fork server's children
+    from trainer.resilience import preload  # noqa: PLC0415 - loads torch: only ever inside the fork server's children
 
-    die_with_parent(warm.SERVER_PID)
+    die_with_parent(preload.SERVER_PID)
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop_signal, signal.SIG_IGN)
     os.dup2(stdout.fileno(), 1)
@@ -87,7 +87,7 @@ def _run(
     stdout.close()
     stderr.close()
     faulthandler.enable()
-    FORK_TIMES["import"] = warm.IMPORT_SECONDS
+    FORK_TIMES["import"] = preload.IMPORT_SECONDS
     FORK_TIMES["fork"] = time.monotonic() - asked_at
     target(*arguments)
 

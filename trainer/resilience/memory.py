@@ -11,10 +11,10 @@ a checkpoint has it too.
 import hashlib
 
 from trainer.contract.base import WireModel
+from trainer.contract.encryption import Encryptor
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh, smaller_micro_batch
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import micro_batch_size, plan_mesh, smaller_micro_batch
 from trainer.contract.run import RunConfig
-from trainer.contract.sealing import Sealer
 from trainer.storage.base import MissingObject, Storage
 
 NOTE_NAME = "attempts/micro-batch.json"
@@ -34,12 +34,12 @@ class Note(WireModel):
 
 
 def out_of_memory(message: str, micro_batch: int) -> str:
-    """What a run ended with, whose micro-batches are not to become smaller."""
+    """Return the final message of a run whose micro-batches cannot become smaller."""
     smaller = "" if micro_batch == 1 else "; leave training.parallelism.micro_batch_sequences out, or make it smaller"
     return f"{message}; a micro-batch was {micro_batch} sequences{smaller}; {REMEDIES}"
 
 
-def halved_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
+def halve_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
     """(sequences of the micro-batches that memory ran out with, of those to try next); None: there are no smaller."""
     training, sizes = run.training, _sizes(run, vocab_size)
     assert training is not None and sizes is not None, "a run without a mesh takes no memory"
@@ -47,23 +47,25 @@ def halved_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> 
     return tried, smaller_micro_batch(training, sizes, vocab_size, tried)
 
 
-def remember_micro_batch(storage: Storage, sealer: Sealer, run: RunConfig, vocab_size: int, micro_batch: int) -> None:
-    """Raises StorageError."""
+def store_micro_batch(
+    storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int, micro_batch: int
+) -> None:
+    """Store the size for later attempts. Raises StorageError."""
     sizes, key = _sizes(run, vocab_size), run.prefix + NOTE_NAME
     assert sizes is not None, "a run without a mesh takes no memory"
     note = Note(training=_digest(run), mesh=sizes.axes, micro_batch=micro_batch)
-    ciphertext, _ = sealer.seal(note.model_dump_json().encode(), key)
+    ciphertext, _ = encryptor.encrypt(note.model_dump_json().encode(), key)
     storage.put(key, ciphertext)
 
 
-def remembered_micro_batch(storage: Storage, sealer: Sealer, run: RunConfig, vocab_size: int) -> int | None:
+def load_micro_batch(storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int) -> int | None:
     """Return what was recorded for this run, else what its base checkpoint was trained with; None where neither
-    says anything of it. Raises StorageError, SealError."""
+    says anything of it. Raises StorageError, DecryptionError."""
     training, sizes, key = run.training, _sizes(run, vocab_size), run.prefix + NOTE_NAME
     if training is None or sizes is None or training.parallelism.micro_batch_sequences != "auto":
         return None
     try:
-        note = Note.model_validate_json(sealer.open_unlisted(storage.get(key), key))
+        note = Note.model_validate_json(encryptor.decrypt_unlisted(storage.get(key), key))
     except MissingObject:
         note = None
     if note is not None and (note.training, note.mesh) == (_digest(run), sizes.axes):

@@ -24,7 +24,7 @@ class Storage(Protocol):
         """Store, replacing what was there; returns once it is durable. Raises StorageError."""
 
     def get(self, key: str) -> bytes:
-        """Raises MissingObject where there is none, StorageError where none could be had."""
+        """Return an object. Raises MissingObject if there is none, StorageError if it cannot be read."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object below `prefix`, where this store lets its writer do so (else nothing)."""

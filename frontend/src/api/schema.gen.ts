@@ -219,7 +219,7 @@ export interface paths {
         put?: never;
         /**
          * Get what is needed to download an artifact
-         * @description Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the scope `artifacts`.
+         * @description Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the scope `artifacts`.
          */
         post: operations["artifacts_download"];
         delete?: never;
@@ -407,7 +407,7 @@ export interface paths {
         put?: never;
         /**
          * Get what is needed to download a checkpoint
-         * @description Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the scope `artifacts`.
+         * @description Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the scope `artifacts`.
          */
         post: operations["checkpoints_download"];
         delete?: never;
@@ -3682,7 +3682,7 @@ export interface components {
             /**
              * Shuffle Shards
              * @description Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
-             *     twice as many at once. Ignored in `prepare`.
+             *     twice as many at the same time. Ignored in `prepare`.
              * @default 8
              */
             shuffle_shards: number;

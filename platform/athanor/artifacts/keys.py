@@ -13,7 +13,7 @@ from athanor.accounts.models import Team
 from athanor.artifacts.models import DataKey, TeamKey
 from athanor.core import encryption
 from athanor.core.errors import Gone
-from trainer.contract import sealing
+from trainer.contract.encryption import Encryptor, new_keyset
 
 TEAM_WRAPPED = Subquery(TeamKey.objects.filter(team_id=OuterRef("team_id")).values("wrapped")[:1])
 
@@ -23,16 +23,16 @@ def data_key(owner: str, team: Team) -> str:
     found = _data_key(owner)
     if found is None:
         with transaction.atomic():
-            wrapped = encryption.wrap(locked_team_keyset(team), sealing.new_keyset(), owner)
+            wrapped = encryption.wrap(locked_team_keyset(team), new_keyset(), owner)
             DataKey.objects.get_or_create(owner=owner, defaults={"team": team, "wrapped": wrapped})
         found = _data_key(owner)
     assert found is not None
     return found
 
 
-def sealer(owner: str, team: Team) -> sealing.Sealer:
+def encryptor(owner: str, team: Team) -> Encryptor:
     """Return the cipher of an owner's data key."""
-    return sealing.Sealer(data_key(owner, team))
+    return Encryptor(data_key(owner, team))
 
 
 def locked_team_keyset(team: Team) -> str:

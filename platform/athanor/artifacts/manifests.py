@@ -13,6 +13,7 @@ from athanor.artifacts import keys
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job
+from trainer.contract.encryption import AnyManifest, DecryptionError, Encryptor, authenticate, check_manifest
 from trainer.contract.manifest import (
     CheckpointManifest,
     DatasetManifest,
@@ -23,7 +24,6 @@ from trainer.contract.manifest import (
     StoredFile,
     UploadManifest,
 )
-from trainer.contract.sealing import AnyManifest, Sealer, SealError, authenticate, check_manifest
 
 # By an artifact's kind: its manifest, and the field that has the row's step.
 OF_ARTIFACTS: dict[str, tuple[type[Manifest], str]] = {
@@ -33,9 +33,9 @@ OF_ARTIFACTS: dict[str, tuple[type[Manifest], str]] = {
 }
 
 
-def sealer_of(job: Job) -> Sealer:
+def encryptor_of(job: Job) -> Encryptor:
     """Return the cipher of the job's data key."""
-    return keys.sealer(job.id, job.team)
+    return keys.encryptor(job.id, job.team)
 
 
 def of_checkpoint(row: Checkpoint) -> CheckpointManifest:
@@ -43,22 +43,22 @@ def of_checkpoint(row: Checkpoint) -> CheckpointManifest:
     return _of_row(row, CheckpointManifest, None, step=row.step, generation=row.generation)
 
 
-def of_stored(row: Checkpoint | Artifact, sealer: Sealer | None = None) -> Manifest:
+def of_stored(row: Checkpoint | Artifact, encryptor: Encryptor | None = None) -> Manifest:
     """Return the manifest of a checkpoint or artifact. Raise Conflict as `of_checkpoint` does.
 
-    `sealer` is the cipher of the row's job, if the caller has it already.
+    `encryptor` is the cipher of the row's job, if the caller has it already.
     """
     if isinstance(row, Checkpoint):
-        return _of_row(row, CheckpointManifest, sealer, step=row.step, generation=row.generation)
+        return _of_row(row, CheckpointManifest, encryptor, step=row.step, generation=row.generation)
     kind, step = OF_ARTIFACTS[row.kind]
-    return _of_row(row, kind, sealer, **{step: row.step})
+    return _of_row(row, kind, encryptor, **{step: row.step})
 
 
 def of_preparation(row: PreparedDataset) -> DatasetManifest:
     """Return the manifest of a prepared data set. Raise Conflict as `of_checkpoint` does."""
     try:
         manifest = DatasetManifest.model_validate(row.manifest)
-        check_manifest(manifest, keys.sealer(row.dataset_id, row.dataset.team), recipe=row.recipe)
+        check_manifest(manifest, keys.encryptor(row.dataset_id, row.dataset.team), recipe=row.recipe)
     except ValueError as error:
         raise _not_authentic(f"prepared data of {row.dataset_id}", error) from error
     return manifest
@@ -68,7 +68,7 @@ def of_upload(row: Dataset) -> list[StoredFile]:
     """Return the files of an uploaded data set. Raise Conflict as `of_checkpoint` does."""
     try:
         files = [StoredFile.model_validate(file) for file in row.files]
-        check_manifest(UploadManifest(dataset_id=row.id, files=files, tag=row.tag), keys.sealer(row.id, row.team))
+        check_manifest(UploadManifest(dataset_id=row.id, files=files, tag=row.tag), keys.encryptor(row.id, row.team))
     except ValueError as error:
         raise _not_authentic(row.id, error) from error
     return files
@@ -89,16 +89,16 @@ def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:
                 f"the manifest's {name} is {found!r}, but {value!r} registers it",
                 remedy="register a manifest with the token of the attempt that wrote its files",
             )
-    return tagged(manifest if manifest.tag else manifest.model_copy(update=own), sealer_of(attempt.job))
+    return tagged(manifest if manifest.tag else manifest.model_copy(update=own), encryptor_of(attempt.job))
 
 
-def tagged(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
+def tagged(manifest: AnyManifest, encryptor: Encryptor) -> AnyManifest:
     """Return the manifest with its verified tag, or with a new tag if it has none. Raise Invalid for a wrong tag."""
     if not manifest.tag:
-        return authenticate(manifest, sealer)
+        return authenticate(manifest, encryptor)
     try:
-        check_manifest(manifest, sealer)
-    except SealError as error:
+        check_manifest(manifest, encryptor)
+    except DecryptionError as error:
         raise Invalid(
             "manifest_not_authentic",
             str(error),
@@ -107,10 +107,14 @@ def tagged(manifest: AnyManifest, sealer: Sealer) -> AnyManifest:
     return manifest
 
 
-def _of_row(row: Checkpoint | Artifact, kind: type[AnyManifest], sealer: Sealer | None, **expected: Any) -> AnyManifest:
+def _of_row(
+    row: Checkpoint | Artifact, kind: type[AnyManifest], encryptor: Encryptor | None, **expected: Any
+) -> AnyManifest:
     try:
         manifest = kind.model_validate(row.manifest)
-        check_manifest(manifest, sealer or sealer_of(row.job), job_id=row.job_id, attempt_id=row.attempt_id, **expected)
+        check_manifest(
+            manifest, encryptor or encryptor_of(row.job), job_id=row.job_id, attempt_id=row.attempt_id, **expected
+        )
     except ValueError as error:
         raise _not_authentic(row.pk, error) from error
     return manifest

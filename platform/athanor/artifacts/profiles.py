@@ -17,9 +17,9 @@ from athanor.core.errors import Conflict, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
+from trainer.contract.encryption import authenticate
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest
-from trainer.contract.sealing import authenticate
 
 # Its first steps may be over before it is seen to run.
 TRAINING = (JobStatus.STARTING.value, JobStatus.RUNNING.value)
@@ -106,8 +106,8 @@ def _check_trains(job: Job) -> None:
 
 def _finish(job: Job, profile: Profile) -> None:
     parts = [ProfileManifest.model_validate(part) for _, part in sorted(profile.nodes.items(), key=lambda i: int(i[0]))]
-    sealer = manifests.sealer_of(job)
-    parts = [manifests.tagged(part, sealer) for part in parts]
+    encryptor = manifests.encryptor_of(job)
+    parts = [manifests.tagged(part, encryptor) for part in parts]
     files = [file for part in parts for file in part.files]
     whole = parts[0].model_copy(update={"files": files})
     profile.first_step, profile.last_step = parts[0].first_step, parts[0].last_step
@@ -118,7 +118,7 @@ def _finish(job: Job, profile: Profile) -> None:
         name=f"profile of steps {profile.first_step} to {profile.last_step}",
         step=profile.last_step,
         size_bytes=services.size_of_files(files),
-        manifest=authenticate(whole, sealer).model_dump(mode="json"),
+        manifest=authenticate(whole, encryptor).model_dump(mode="json"),
     )
     profile.state, profile.finished_at, profile.nodes = Profile.State.READY, timezone.now(), {}
     facts = {

@@ -89,7 +89,7 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
     dataset_id = manifest.dataset_id or attempt.job.dataset_id
     if dataset_id not in attempt.job.dataset_ids:
         raise Forbidden("foreign_dataset", f"{dataset_id} is no data set of {attempt.job_id}")
-    manifest = manifests.tagged(manifest, keys.sealer(dataset_id, attempt.job.team))
+    manifest = manifests.tagged(manifest, keys.encryptor(dataset_id, attempt.job.team))
     row, _ = PreparedDataset.objects.get_or_create(
         dataset_id=dataset_id,
         recipe=manifest.recipe,
@@ -185,11 +185,11 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
 
 def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
     """Yield the plaintext of one file part by part; each part is verified before it is yielded."""
-    sealer = manifests.sealer_of(row.job)
+    encryptor = manifests.encryptor_of(row.job)
     for file in manifests.of_stored(row).files:
         if file.path == path:
             for part in file.parts:
-                yield sealer.open(_fetched(part), part)
+                yield encryptor.decrypt(_fetched(part), part)
             return
     raise NotFound("file", path)
 

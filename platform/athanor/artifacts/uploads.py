@@ -19,8 +19,8 @@ from athanor.artifacts.models import Dataset
 from athanor.core import ids
 from athanor.core.errors import Conflict, Invalid
 from athanor.quotas.selectors import path_of_team
+from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart, UploadManifest
-from trainer.contract.sealing import Sealer, authenticate
 
 SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
 FORMATS = tuple(SUFFIXES)
@@ -56,8 +56,8 @@ def upload(
     place = path_of_team(team)
     usage.check(place)
     identifier = ids.dataset_id()
-    sealer = keys.sealer(identifier, team)
-    incoming = _Incoming(sealer, f"teams/{team.id}/datasets/{identifier}/raw")
+    encryptor = keys.encryptor(identifier, team)
+    incoming = _Incoming(encryptor, f"teams/{team.id}/datasets/{identifier}/raw")
     try:
         incoming.take_all(files)
         size = sum(part.plaintext_size for part in incoming.parts)
@@ -73,7 +73,7 @@ def upload(
                 size_bytes=size,
                 documents=incoming.documents,
                 files=[file.model_dump() for file in incoming.files],
-                tag=authenticate(UploadManifest(dataset_id=identifier, files=incoming.files), sealer).tag,
+                tag=authenticate(UploadManifest(dataset_id=identifier, files=incoming.files), encryptor).tag,
                 created_by=user,
             )
             facts = {"name": name, "size_bytes": row.size_bytes, "files": len(incoming.files)}
@@ -97,8 +97,8 @@ def _check_team_exists(team: Team) -> None:
 class _Incoming:
     """The part of an upload that is already stored."""
 
-    def __init__(self, sealer: Sealer, prefix: str) -> None:
-        self._sealer, self._prefix = sealer, prefix
+    def __init__(self, encryptor: Encryptor, prefix: str) -> None:
+        self._encryptor, self._prefix = encryptor, prefix
         self._formats: set[str] = set()
         self.parts: list[StoredPart] = []
         self.files: list[StoredFile] = []
@@ -125,7 +125,7 @@ class _Incoming:
         first = len(self.parts)
         for block in _blocks(file.chunks):
             check.feed(block)
-            ciphertext, part = self._sealer.seal(block, f"{self._prefix}-{len(self.parts):05d}")
+            ciphertext, part = self._encryptor.encrypt(block, f"{self._prefix}-{len(self.parts):05d}")
             self.parts.append(part)
             storage.put(part.key, ciphertext)
         check.finish()

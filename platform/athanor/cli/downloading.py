@@ -16,8 +16,8 @@ import httpx
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
 from athanor.cli.schema_gen import Artifact
+from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.manifest import LogManifest, Manifest, ModelManifest, ProfileManifest, StoredFile, StoredPart
-from trainer.contract.sealing import Sealer, SealError, check_manifest
 
 PART_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 PART_DELAYS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -56,23 +56,23 @@ class Download:
     def run(self, advance: Advance) -> None:
         if self._output.exists() and any(self._output.iterdir()):
             raise CliError(ExitCode.USAGE, f"{self._output} holds other files: choose another folder with --output")
-        files, sealer = self._ask()
+        files, encryptor = self._ask()
         if self._partial.exists() and _marker(self._partial) != self._id:
             shutil.rmtree(self._partial)
         self._partial.mkdir(parents=True, exist_ok=True)
         (self._partial / MARKER).write_text(self._id)
         for file in files:
-            self._fetch_file(file, sealer, advance)
+            self._fetch_file(file, encryptor, advance)
         self._partial.replace(self._output)
 
-    def _ask(self) -> tuple[list[StoredFile], Sealer]:
+    def _ask(self) -> tuple[list[StoredFile], Encryptor]:
         answer = self._client.post(f"/artifacts/{self._id}:download")
         for file in answer["files"]:
             self._urls.update({part["key"]: part["url"] for part in file["parts"]})
-        sealer = Sealer(answer["data_key"])
-        return self._checked(answer.get("manifest"), sealer).files, sealer
+        encryptor = Encryptor(answer["data_key"])
+        return self._checked(answer.get("manifest"), encryptor).files, encryptor
 
-    def _checked(self, content: Any, sealer: Sealer) -> Manifest:
+    def _checked(self, content: Any, encryptor: Encryptor) -> Manifest:
         """Return the manifest, if it is the one that this artifact's job authenticated with its data key."""
         if not content:
             raise CliError(
@@ -82,7 +82,7 @@ class Download:
         kind, step = MANIFESTS[self._artifact["kind"]]
         try:
             manifest = kind.model_validate(content)
-            check_manifest(manifest, sealer, **{"job_id": self._artifact["job"], step: self._artifact["step"]})
+            check_manifest(manifest, encryptor, **{"job_id": self._artifact["job"], step: self._artifact["step"]})
         except ValueError as error:
             raise CliError(
                 ExitCode.SERVER,
@@ -90,7 +90,7 @@ class Download:
             ) from error
         return manifest
 
-    def _fetch_file(self, file: StoredFile, sealer: Sealer, advance: Advance) -> None:
+    def _fetch_file(self, file: StoredFile, encryptor: Encryptor, advance: Advance) -> None:
         path = self._partial / file.path  # StoredFile refuses a path that leaves the folder
         path.parent.mkdir(parents=True, exist_ok=True)
         done, missing = _whole_parts(file, path.stat().st_size if path.exists() else 0)
@@ -99,12 +99,12 @@ class Download:
             handle.truncate(done)
             handle.seek(done)
             for part in missing:
-                handle.write(self._fetch_part(part, sealer))
+                handle.write(self._fetch_part(part, encryptor))
                 handle.flush()
                 advance(part.plaintext_size)
             os.fsync(handle.fileno())
 
-    def _fetch_part(self, part: StoredPart, sealer: Sealer) -> bytes:
+    def _fetch_part(self, part: StoredPart, encryptor: Encryptor) -> bytes:
         """Return the part's plaintext. Expired links and store restarts are retried; damage is not."""
         problem = ""
         for delay in PART_DELAYS_SECONDS:
@@ -115,8 +115,8 @@ class Download:
             else:
                 if response.is_success:
                     try:
-                        return sealer.open(response.content, part)
-                    except SealError as error:
+                        return encryptor.decrypt(response.content, part)
+                    except DecryptionError as error:
                         raise CliError(
                             ExitCode.SERVER,
                             f"refused a damaged part: {error}. It was not written; report it to the platform's admin",

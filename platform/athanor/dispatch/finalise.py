@@ -28,9 +28,9 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Blame, Reason, Retry
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
 from athanor.telemetry import logs
+from trainer.contract.encryption import DecryptionError, authenticate
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, LogManifest, StoredFile
 from trainer.contract.run import AttemptEnd
-from trainer.contract.sealing import SealError, authenticate
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +122,9 @@ def _report(attempt: Attempt) -> AttemptEnd | None:
     if ciphertext is None:
         return None
     try:
-        content = keys.sealer(attempt.job_id, attempt.job.team).open_unlisted(ciphertext, key)
+        content = keys.encryptor(attempt.job_id, attempt.job.team).decrypt_unlisted(ciphertext, key)
         return AttemptEnd.model_validate_json(content)
-    except (SealError, ValidationError) as error:
+    except (DecryptionError, ValidationError) as error:
         log.warning("the end marker %s is not believed: %s", key, error)
         return None
 
@@ -213,16 +213,16 @@ def _archive_log(attempt: Attempt, lease: Lease) -> None:
     if not text:
         return
     content = zstandard.compress(text.encode())
-    sealer = keys.sealer(attempt.job_id, attempt.job.team)
+    encryptor = keys.encryptor(attempt.job_id, attempt.job.team)
     parts = []
     for number, start in enumerate(range(0, len(content), PART_PLAINTEXT_BYTES)):
         key = f"{artifacts.job_prefix(attempt.job_id)}logs/attempt-{attempt.number}.{number:04d}"
         leases.renew(Job, lease, seconds=LEASE_SECONDS)
-        ciphertext, part = sealer.seal(content[start : start + PART_PLAINTEXT_BYTES], key)
+        ciphertext, part = encryptor.encrypt(content[start : start + PART_PLAINTEXT_BYTES], key)
         storage.put(key, ciphertext)
         parts.append(part)
     file = StoredFile(path=f"attempt-{attempt.number}.jsonl.zst", parts=parts)
-    manifest = authenticate(LogManifest(job_id=attempt.job_id, attempt_id=attempt.id, files=[file]), sealer)
+    manifest = authenticate(LogManifest(job_id=attempt.job_id, attempt_id=attempt.id, files=[file]), encryptor)
     Artifact.objects.get_or_create(
         attempt=attempt,
         kind=Artifact.Kind.LOG,

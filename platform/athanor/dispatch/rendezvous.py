@@ -1,4 +1,4 @@
-"""Gives the agents of an attempt their ranks, round by round (trainer/contract/rendezvous.py says what they ask).
+"""Gives the agents of an attempt their ranks, round by round (trainer/contract/node_rendezvous.py says what they ask).
 
 A round is complete when as many nodes as the job asked for have come, and the spare ones too or a moment has passed. An
 agent that comes back from another address is another process: what was placed with the one before cannot go on.
@@ -19,9 +19,9 @@ from athanor.dispatch.services import spec_of
 from athanor.jobs.models import Attempt, AttemptNode
 from athanor.jobs.states import AttemptStatus
 from athanor.specs.v1 import JobSpec
+from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.node_rendezvous import Join, Place, arrange, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.plan import plan_mesh
-from trainer.contract.rendezvous import Join, Place, arrange, stages_of_nodes
 
 SPARES_MAY_COME_LATER_BY = timedelta(seconds=10)
 SEEN_WITHIN = timedelta(seconds=30)  # agents ask every few seconds

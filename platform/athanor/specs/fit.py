@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
 from trainer.contract.cost import RankCost
+from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
-from trainer.contract.plan import plan_mesh
 from trainer.contract.training import TrainingSpec
 
 # What a process needs before it holds a model: interpreter, torch, communicators.

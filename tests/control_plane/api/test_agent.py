@@ -18,9 +18,9 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.telemetry.models import MetricChunk
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import CheckpointManifest, ModelManifest, StoredFile
 from trainer.contract.run import EndClass, RunConfig
-from trainer.contract.sealing import Sealer
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,8 +69,8 @@ def manifest_of(attempt: Attempt, step: int, parts: list[Any]) -> CheckpointMani
 
 
 def stored_part(attempt: Attempt, name: str, content: bytes = b"weights") -> Any:
-    sealer = Sealer(keys.data_key(attempt.job_id, attempt.job.team))
-    ciphertext, part = sealer.seal(content, f"jobs/{attempt.job_id}/{name}")
+    encryptor = Encryptor(keys.data_key(attempt.job_id, attempt.job.team))
+    ciphertext, part = encryptor.encrypt(content, f"jobs/{attempt.job_id}/{name}")
     storage.put(part.key, ciphertext)
     return part
 

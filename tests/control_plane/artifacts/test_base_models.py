@@ -13,11 +13,11 @@ from athanor.dispatch import tokens
 from athanor.jobs.models import Attempt, Job
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api
+from trainer.contract.encryption import Encryptor
 from trainer.contract.hugging_face import hugging_face_config
 from trainer.contract.manifest import ModelManifest, StoredFile
 from trainer.contract.models import MODELS
 from trainer.contract.run import RunConfig
-from trainer.contract.sealing import Sealer
 
 pytestmark = pytest.mark.django_db
 SHAPE = MODELS["llama-1m"]
@@ -28,10 +28,10 @@ FILES = {"config.json": CONFIG, "tokenizer.json": b"{}", "model.safetensors": b"
 def finished_model(submit: Callable[..., Job], files: dict[str, bytes] = FILES, name: str = "first") -> tuple[Any, Job]:
     """A registered model and the job that made it."""
     attempt = drive.start(submit(name=name))
-    sealer = Sealer(keys.data_key(attempt.job_id, attempt.job.team))
+    encryptor = Encryptor(keys.data_key(attempt.job_id, attempt.job.team))
     stored = []
     for path, content in files.items():
-        ciphertext, part = sealer.seal(content, f"jobs/{attempt.job_id}/model/{path}")
+        ciphertext, part = encryptor.encrypt(content, f"jobs/{attempt.job_id}/model/{path}")
         storage.put(part.key, ciphertext)
         stored.append(StoredFile(path=path, parts=[part]))
     manifest = ModelManifest(
@@ -82,8 +82,8 @@ def test_the_attempt_can_open_the_model_and_nothing_else_of_that_job(
     part = next(file for file in base.files if file.path == "model.safetensors").parts[0]
     reply = agent_answer(attempt, "storage:presign", {"operation": "get", "keys": [part.key]})
     assert reply.status_code == 200
-    sealer = Sealer(agent_answer(attempt, "keys").json()["base"])
-    assert sealer.open(storage.get(part.key), part) == b"weights"
+    encryptor = Encryptor(agent_answer(attempt, "keys").json()["base"])
+    assert encryptor.decrypt(storage.get(part.key), part) == b"weights"
     other = agent_answer(
         attempt, "storage:presign", {"operation": "get", "keys": [f"jobs/{source.id}/checkpoints/1/rank0"]}
     )

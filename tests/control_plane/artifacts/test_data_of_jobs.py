@@ -14,10 +14,10 @@ from athanor.telemetry.selectors import newest_progress
 from tests.control_plane import drive
 from tests.control_plane.artifacts.test_datasets import upload
 from tests.control_plane.conftest import Api
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DataKeys, EndClass
-from trainer.contract.sealing import Sealer
 
 pytestmark = pytest.mark.django_db
 
@@ -55,7 +55,7 @@ def test_an_attempt_is_told_every_part_of_a_mixture_and_given_its_key(
         (part,) = source.raw[0].parts
         sealed = storage.get(part.key)
         assert sealed is not None
-        assert Sealer(received.of_dataset(source.dataset_id)).open(sealed, part) in (b"text", b"other")
+        assert Encryptor(received.of_dataset(source.dataset_id)).decrypt(sealed, part) in (b"text", b"other")
         answer = agent("POST", "storage:presign", {"operation": "get", "keys": [part.key]})
         assert answer.status_code == 200
     foreign = upload(api, b"third", name="three").json()["id"]
@@ -82,8 +82,8 @@ def test_a_preparation_is_registered_only_for_a_data_set_of_the_job(
 
 def manifest_of(attempt: Attempt, dataset_id: str, recipe: str) -> dict[str, Any]:
     """Of one stored part, sealed with the data set's key as an agent would."""
-    sealer = keys.sealer(dataset_id, attempt.job.team)
-    ciphertext, part = sealer.seal(b"tokens", f"jobs/{attempt.job_id}/dataset/{recipe[:8]}")
+    encryptor = keys.encryptor(dataset_id, attempt.job.team)
+    ciphertext, part = encryptor.encrypt(b"tokens", f"jobs/{attempt.job_id}/dataset/{recipe[:8]}")
     storage.put(part.key, ciphertext)
     manifest = DatasetManifest(
         dataset_id=dataset_id, recipe=recipe, fingerprint="f", vocab_size=1, train_tokens=1, validation_tokens=1,
@@ -115,7 +115,7 @@ def test_a_job_that_prepares_succeeds_when_its_data_is_registered_and_later_jobs
     key = DataKeys.model_validate(agent("GET", "keys").json()).of_dataset(run.dataset.dataset_id)
     (part,) = run.dataset.raw[0].parts
     assert agent("POST", "storage:presign", {"operation": "get", "keys": [part.key]}).status_code == 200
-    assert Sealer(key).open(storage.get(part.key) or b"", part) == b"text"
+    assert Encryptor(key).decrypt(storage.get(part.key) or b"", part) == b"text"
     drive.beat(attempt, 0)
     observe.observe_due()
     shown = api.send("GET", f"jobs/{job.id}").json()

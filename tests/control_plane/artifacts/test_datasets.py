@@ -15,9 +15,9 @@ from athanor.dispatch.services import run_config_of
 from athanor.jobs.models import Job
 from tests.control_plane import drive
 from trainer.contract.data import DataSpec, TokenizerSpec
+from trainer.contract.encryption import authenticate
 from trainer.contract.manifest import DatasetManifest, StoredPart
 from trainer.contract.recipe import dataset_recipes
-from trainer.contract.sealing import authenticate
 
 pytestmark = pytest.mark.django_db
 
@@ -37,7 +37,7 @@ def test_text_is_stored_sealed_and_readable_with_its_key(api: Any, team: Any, bu
     part = StoredPart.model_validate(row.files[0]["parts"][0])
     raw = storage.get(part.key)
     assert b"CANARY" not in raw
-    assert keys.sealer(row.id, team).open(raw, part) == "Grüße, CANARY\n".encode() * 100
+    assert keys.encryptor(row.id, team).decrypt(raw, part) == "Grüße, CANARY\n".encode() * 100
     assert api.send("GET", "datasets").json()["items"][0]["size_bytes"] == 1600
 
 
@@ -99,9 +99,9 @@ def test_several_files_are_one_data_set_each_with_its_format(api: Any, team: Any
     assert (made["format"], made["documents"], made["size_bytes"]) == ("auto", 2, 28 + 7 + 28)
     row = Dataset.objects.get(pk=made["id"])
     assert [file["path"] for file in row.files] == ["a.jsonl", "b.txt", "c.parquet"]
-    sealer = keys.sealer(row.id, team)
+    encryptor = keys.encryptor(row.id, team)
     (part,) = map(StoredPart.model_validate, row.files[2]["parts"])
-    assert sealer.open(storage.get(part.key), part) == PARQUET
+    assert encryptor.decrypt(storage.get(part.key), part) == PARQUET
 
 
 def test_a_format_that_is_told_is_in_the_stored_name(api: Any, bucket: str) -> None:
@@ -185,7 +185,7 @@ def test_a_prepared_data_set_is_given_to_later_jobs_of_the_same_recipe(submit: A
         recipe=recipe, fingerprint="f", vocab_size=2048, train_tokens=1, validation_tokens=1, documents=1,
         created_at=datetime(2026, 1, 1, tzinfo=UTC), files=[],
     )  # fmt: skip
-    manifest = authenticate(manifest, keys.sealer(first.dataset_id, first.team)).model_dump(mode="json")
+    manifest = authenticate(manifest, keys.encryptor(first.dataset_id, first.team)).model_dump(mode="json")
     PreparedDataset.objects.create(dataset_id=first.dataset_id, recipe=recipe, manifest=manifest, job=first)
     attempt = drive.start(second)
     prepared = run_config_of(attempt).dataset.prepared

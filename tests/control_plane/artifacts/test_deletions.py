@@ -34,8 +34,8 @@ def finished(submit: Callable[..., Job], world: Any, bucket: str) -> Job:
     job = submit()
     attempt = drive.start(job)
     registered(attempt, 10)
-    sealer = services.manifests.sealer_of(attempt.job)
-    ciphertext, part = sealer.seal(b"weights", f"jobs/{job.id}/model/model.safetensors")
+    encryptor = services.manifests.encryptor_of(attempt.job)
+    ciphertext, part = encryptor.encrypt(b"weights", f"jobs/{job.id}/model/model.safetensors")
     storage.put(part.key, ciphertext)
     manifest = ModelManifest(
         job_id=job.id, attempt_id=attempt.id, step=10, num_parameters=1, created_at=timezone.now(),

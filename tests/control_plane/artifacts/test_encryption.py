@@ -17,9 +17,9 @@ from athanor.core.errors import AthanorError
 from athanor.jobs.models import Attempt, Job
 from athanor.telemetry import ingest
 from tests.control_plane import drive
+from trainer.contract.encryption import DecryptionError, Encryptor, authenticate
 from trainer.contract.manifest import ModelManifest, StoredFile
 from trainer.contract.run import Batch, EndClass, LogLine
-from trainer.contract.sealing import Sealer, SealError, authenticate
 
 pytestmark = pytest.mark.django_db
 SECRET = b"PLANTED-CANARY in the model " * 1000
@@ -28,17 +28,17 @@ SECRET = b"PLANTED-CANARY in the model " * 1000
 @pytest.fixture
 def artifact(submit: Callable[..., Job], bucket: str) -> Artifact:
     attempt = drive.start(submit())
-    sealer = keys.sealer(attempt.job_id, attempt.job.team)
+    encryptor = keys.encryptor(attempt.job_id, attempt.job.team)
     parts = []
     for number in range(2):
-        ciphertext, part = sealer.seal(SECRET + bytes([number]), f"jobs/{attempt.job_id}/model/part-{number}")
+        ciphertext, part = encryptor.encrypt(SECRET + bytes([number]), f"jobs/{attempt.job_id}/model/part-{number}")
         storage.put(part.key, ciphertext)
         parts.append(part)
     manifest = ModelManifest(
         job_id=attempt.job_id, attempt_id=attempt.id, step=1, num_parameters=1, created_at=datetime.now(UTC),
         files=[StoredFile(path="model.safetensors", parts=parts)],
     )  # fmt: skip
-    manifest = authenticate(manifest, sealer).model_dump(mode="json")
+    manifest = authenticate(manifest, encryptor).model_dump(mode="json")
     return Artifact.objects.create(
         job=attempt.job, attempt=attempt, kind="model", name="m", step=1, size_bytes=1, manifest=manifest
     )
@@ -79,25 +79,25 @@ def test_a_damaged_object_is_refused_before_a_byte_is_used(api: Any, artifact: A
     answer = api.send("GET", f"artifacts/{artifact.id}/archive")
     stream = iter(answer.streaming_content)
     next(stream)  # the tar header, which holds no content
-    with pytest.raises(SealError):
+    with pytest.raises(DecryptionError):
         next(stream)
 
 
 def test_even_with_a_matching_manifest_a_swapped_part_does_not_open(artifact: Artifact) -> None:
     """Somebody who can write objects and rows, but has no key, cannot pass one part off as another."""
-    sealer = keys.sealer(artifact.job_id, artifact.job.team)
+    encryptor = keys.encryptor(artifact.job_id, artifact.job.team)
     first, second = parts_of(artifact)
     ciphertext = storage.get(second["key"])
     forged = StoredFile.model_validate(artifact.manifest["files"][0]).parts[1].model_copy(update={"key": first["key"]})
-    with pytest.raises(SealError, match="cannot be opened"):
-        sealer.open(ciphertext, forged)
+    with pytest.raises(DecryptionError, match="cannot be decrypted"):
+        encryptor.decrypt(ciphertext, forged)
 
 
 def test_a_download_hands_out_urls_and_the_key_that_open_it(api: Any, artifact: Artifact) -> None:
     body = api.send("POST", f"artifacts/{artifact.id}:download").json()
-    sealer = Sealer(body["data_key"])
+    encryptor = Encryptor(body["data_key"])
     with urllib.request.urlopen(body["files"][0]["parts"][0]["url"]) as answer:
-        plaintext = sealer.open_unlisted(answer.read(), body["files"][0]["parts"][0]["key"])
+        plaintext = encryptor.decrypt_unlisted(answer.read(), body["files"][0]["parts"][0]["key"])
     assert plaintext == SECRET + b"\0"
 
 

@@ -21,8 +21,8 @@ from tests.control_plane.api.test_agent import AgentClient, manifest_of, stored_
 from tests.control_plane.artifacts.test_base_models import finished_model
 from tests.control_plane.artifacts.test_data_of_jobs import manifest_of as prepared_of
 from tests.control_plane.artifacts.test_data_of_jobs import prepare_spec, submitted, upload
+from trainer.contract.encryption import Encryptor, authenticate, check_manifest, new_keyset
 from trainer.contract.manifest import CheckpointManifest, ModelManifest, StoredFile
-from trainer.contract.sealing import Sealer, authenticate, check_manifest, new_keyset
 
 pytestmark = pytest.mark.django_db
 Change = Callable[[dict[str, Any]], None]
@@ -131,7 +131,7 @@ def test_a_download_has_the_manifest_with_its_tag_and_an_archive_its_files(
     row, job = finished_model(submit)
     answer = api.send("POST", f"artifacts/{row.id}:download").json()
     manifest = ModelManifest.model_validate(answer["manifest"])
-    check_manifest(manifest, Sealer(answer["data_key"]), job_id=job.id, step=row.step)
+    check_manifest(manifest, Encryptor(answer["data_key"]), job_id=job.id, step=row.step)
     content = b"".join(api.get(f"/api/v1/artifacts/{row.id}/archive").streaming_content)
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         assert [name.rpartition("/")[2] for name in tar.getnames()] == [file.path for file in manifest.files]
@@ -186,25 +186,25 @@ def test_a_manifest_is_registered_only_by_its_attempt_and_with_a_right_tag(
 ) -> None:
     agent = AgentClient(tokens.issue(attempt.id))
     manifest = manifest_of(attempt, 10, [stored_part(attempt, "checkpoints/10/rank0")])
-    wrong_key = authenticate(manifest, Sealer(new_keyset()))
+    wrong_key = authenticate(manifest, Encryptor(new_keyset()))
     other = manifest.model_copy(update={"attempt_id": "att_other"})
     for refused, code in ((wrong_key, "manifest_not_authentic"), (other, "manifest_of_another")):
         answer = agent("POST", "checkpoints", refused.model_dump(mode="json"))
         assert (answer.status_code, answer.json()["code"]) == (422, code)
     assert not Checkpoint.objects.exists()
-    own = authenticate(manifest, keys.sealer(attempt.job_id, attempt.job.team))
+    own = authenticate(manifest, keys.encryptor(attempt.job_id, attempt.job.team))
     assert agent("POST", "checkpoints", own.model_dump(mode="json")).status_code == 201
     assert Checkpoint.objects.get().manifest["tag"] == own.tag
 
 
 def test_what_a_database_does_to_numbers_does_not_change_a_tag(attempt: Attempt) -> None:
-    sealer = keys.sealer(attempt.job_id, attempt.job.team)
+    encryptor = keys.encryptor(attempt.job_id, attempt.job.team)
     metrics = {"a": -0.0, "b": 1e22, "c": 1e-300, "d": 1.0, "e": 0.1}
     parts = [stored_part(attempt, "checkpoints/10/rank0")]
     manifest = manifest_of(attempt, 10, parts).model_copy(update={"metrics": metrics})
-    row = services.register_checkpoint(attempt, authenticate(manifest, sealer))
+    row = services.register_checkpoint(attempt, authenticate(manifest, encryptor))
     row.refresh_from_db()
-    check_manifest(CheckpointManifest.model_validate(row.manifest), sealer)
+    check_manifest(CheckpointManifest.model_validate(row.manifest), encryptor)
 
 
 def test_an_upload_whose_files_were_changed_is_not_given_to_a_job(api: Any, world: Any, bucket: str) -> None:

@@ -16,9 +16,9 @@ from athanor.jobs.models import Attempt, Job, JobEvent
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient, stored_part
 from tests.control_plane.conftest import Api
+from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import ProfileManifest, StoredFile, StoredPart
 from trainer.contract.run import EndClass
-from trainer.contract.sealing import Sealer
 
 pytestmark = pytest.mark.django_db
 BEAT = {"node_rank": 0, "generation": 0, "phase": "training", "step": 7}
@@ -65,7 +65,7 @@ def test_a_profile_is_told_to_the_agent_until_it_has_brought_it(api: Api, agent:
     download = api.send("POST", f"artifacts/{found[0]['artifact']}:download").json()
     part = StoredPart.model_validate(download["files"][1]["parts"][0])
     assert download["files"][1]["path"] == "steps-9-11-rank-1.json.gz"
-    assert Sealer(download["data_key"]).open(storage.get(part.key), part) == b"{}"
+    assert Encryptor(download["data_key"]).decrypt(storage.get(part.key), part) == b"{}"
 
 
 def test_one_request_is_open_at_a_time_and_a_second_follows_the_first(
@@ -173,4 +173,4 @@ def test_the_request_is_in_the_audit_trail(api: Api, attempt: Attempt) -> None:
 def test_what_is_stored_of_a_profile_opens_with_the_jobs_key_alone(attempt: Attempt) -> None:
     part = stored_part(attempt, "profiles/1-1/x", b"trace")
     assert b"trace" not in storage.get(part.key)
-    assert keys.sealer(attempt.job_id, attempt.job.team).open(storage.get(part.key), part) == b"trace"
+    assert keys.encryptor(attempt.job_id, attempt.job.team).decrypt(storage.get(part.key), part) == b"trace"

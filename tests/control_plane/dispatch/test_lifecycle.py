@@ -180,7 +180,7 @@ def test_an_end_reported_only_in_the_store_is_found(submit: Submit, world: World
     end = Attempt.objects.get(pk=attempt.pk).end_report
     Attempt.objects.filter(pk=attempt.pk).update(end_report=None)
     key = f"jobs/{job.id}/attempts/1/end.json"
-    ciphertext, _ = keys.sealer(job.id, job.team).seal(json.dumps(end).encode(), key)
+    ciphertext, _ = keys.encryptor(job.id, job.team).encrypt(json.dumps(end).encode(), key)
     storage.put(key, ciphertext)
     world.forget(attempt.backend_name)
     drive.settle()

@@ -13,7 +13,7 @@ from athanor.dispatch import rendezvous, tokens
 from athanor.jobs.models import Attempt, AttemptNode, Job
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient
-from trainer.contract.rendezvous import Join, Place
+from trainer.contract.node_rendezvous import Join, Place
 from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db

@@ -19,7 +19,7 @@ from athanor.dispatch.services import interrupted, record_end, run_config_of, sp
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
-from trainer.contract.rendezvous import Join
+from trainer.contract.node_rendezvous import Join
 from trainer.contract.run import (
     AttemptEnd,
     Batch,

@@ -112,7 +112,7 @@ class ArtifactDownloadView(APIView):
         """Get what is needed to download an artifact.
 
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
-        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
         who = principal(request)
         row = selectors.artifact_of(who, artifact_id)
@@ -134,7 +134,7 @@ class CheckpointDownloadView(APIView):
         """Get what is needed to download a checkpoint.
 
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
-        `files`; `trainer.contract.sealing` does both. The request is recorded in the audit trail. A token needs the
+        `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
         who = principal(request)
         row = selectors.checkpoint_of(who, checkpoint_id)

@@ -5,7 +5,7 @@ from django.db import migrations
 from athanor.core import encryption
 from athanor.core.errors import Misconfigured
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, LogManifest, ModelManifest, ProfileManifest
-from trainer.contract.sealing import Sealer, authenticate
+from trainer.contract.encryption import Encryptor, authenticate
 
 OF_ARTIFACTS = {"model": ModelManifest, "log": LogManifest, "profile": ProfileManifest}
 
@@ -17,11 +17,11 @@ def add_tags(apps: Any, schema_editor: Any) -> None:
     def rows(name: str) -> Any:
         return apps.get_model("artifacts", name).objects.using(alias)
 
-    def sealer(owner: str) -> Sealer:
+    def sealer(owner: str) -> Encryptor:
         key = rows("DataKey").get(owner=owner)
         team_key = rows("TeamKey").get(team_id=key.team_id)
         keyset = encryption.unwrap_by_master(team_key.wrapped, key.team_id)
-        return Sealer(encryption.unwrap(keyset, key.wrapped, owner))
+        return Encryptor(encryption.unwrap(keyset, key.wrapped, owner))
 
     def add(row: Any, kind: Any, owner: str, **facts: Any) -> None:
         try:

@@ -5,7 +5,7 @@ from django.db import migrations
 from athanor.core import encryption
 from athanor.core.errors import Misconfigured
 from trainer.contract.manifest import StoredFile, UploadManifest
-from trainer.contract.sealing import Sealer, authenticate
+from trainer.contract.encryption import Encryptor, authenticate
 
 
 def add_tags(apps: Any, schema_editor: Any) -> None:
@@ -22,7 +22,7 @@ def add_tags(apps: Any, schema_editor: Any) -> None:
             continue
         try:
             keyset = encryption.unwrap_by_master(team_key.wrapped, row.team_id)
-            sealer = Sealer(encryption.unwrap(keyset, key.wrapped, row.id))
+            sealer = Encryptor(encryption.unwrap(keyset, key.wrapped, row.id))
         except Misconfigured:
             continue
         files = [StoredFile.model_validate(file) for file in row.files]

@@ -55,12 +55,12 @@ class StoredSerializer(serializers.Serializer[Any]):
         """Return the row's manifest, None if it is not authentic. Each is verified once per response."""
         context: Any = self.context  # the stubs know only that it can be read
         known: dict[str, Manifest | None] = context.setdefault("manifests", {})
-        sealers = context.setdefault("sealers", {})
+        encryptors = context.setdefault("encryptors", {})
         if row.pk not in known:
-            if row.job_id not in sealers:
-                sealers[row.job_id] = manifests.sealer_of(row.job)
+            if row.job_id not in encryptors:
+                encryptors[row.job_id] = manifests.encryptor_of(row.job)
             try:
-                known[row.pk] = manifests.of_stored(row, sealers[row.job_id])
+                known[row.pk] = manifests.of_stored(row, encryptors[row.job_id])
             except Conflict:
                 known[row.pk] = None
         return known[row.pk]

@@ -1,0 +1,102 @@
+"""This node's part in the rounds of a run of several nodes: it says where it is, and waits for its place."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trainer.client.platform import Platform
+from trainer.contract.node_rendezvous import Join, Place, hops, spans
+from trainer.contract.parallelism import MeshSizes
+
+logger = logging.getLogger(__name__)
+
+REJOIN_PATIENCE_SECONDS = 120.0  # for the others, when a round follows another; before the first, limits end the wait
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """What a backend reports to an agent about its node. Not needed for single-node runs."""
+
+    index: int = 0
+    name: str = ""
+    address: str = "127.0.0.1"
+    topology: list[str] = field(default_factory=list)
+
+
+class RendezvousClient:
+    """`place` is the newest; `wanted` the newest round that the platform reported."""
+
+    def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
+        self._platform, self._identity, self._is_ended = platform, identity, is_ended
+        self._wait = threading.Event().wait
+        self.place: Place | None = None
+        self.wanted = 0
+
+    @property
+    def round(self) -> int:
+        return self.place.round if self.place is not None else 0
+
+    @property
+    def has_moved_on(self) -> bool:
+        """Another node has left the round that this one is in."""
+        return self.wanted > self.round > 0
+
+    def alone(self, port: int) -> Place:
+        """Return the place of the only node of a run; each call is a new round."""
+        mine = Join(node_index=0, name=self._identity.name, address=self._identity.address, store_port=port)
+        here = self._identity.address
+        self.place = Place(
+            state="placed", round=self.round + 1, node_rank=0, store_host=here, store_port=port, nodes=[mine]
+        )
+        return self.place
+
+    def attend(self, port: int, because: str = "") -> Place | None:
+        """Wait for the next round and return this node's place in it; state `over` if the attempt has ended.
+
+        None: the run is to stop, or the other nodes did not rejoin in time. May raise TrainerError."""
+        first = self.place is None
+        asked = max(self.round + 1, self.wanted)
+        deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
+        pause, missing = _FIRST_PAUSE, -1
+        while not self._is_ended():
+            place = self._platform.rendezvous(
+                Join(
+                    node_index=self._identity.index, name=self._identity.name, address=self._identity.address,
+                    store_port=port, topology=self._identity.topology, round=asked, because=because[:2000],
+                )
+            )  # fmt: skip
+            asked = max(asked, place.round)
+            if place.state in ("placed", "over"):
+                self.place = place
+                return place
+            if place.state == "spare":
+                deadline = None  # it waits for as long as the others train
+            elif deadline is not None and time.monotonic() > deadline:
+                return None
+            elif place.missing != missing:
+                missing = place.missing
+                logger.info("round %d waits for %d more nodes", place.round, missing)
+            self._wait(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return None
+
+
+def mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
+    """Which node has which ranks, and how far each axis reaches: for the log."""
+    lines = [f"round {place.round}: {len(place.nodes)} nodes of {processes_per_node} processes"]
+    for rank, node in enumerate(place.nodes):
+        first = rank * processes_per_node
+        above = f" below {'/'.join(node.topology)}" if node.topology else ""
+        lines.append(f"  ranks {first} to {first + processes_per_node - 1}: {node.name} ({node.address}){above}")
+    for axis, (nodes, farthest) in spans(sizes, processes_per_node, place.nodes).items():
+        where = "within a node" if nodes == 1 else f"over {nodes} nodes, at most {farthest} switches between neighbours"
+        lines.append(f"  {axis} ({sizes.named[axis]}): {where}")
+    return "\n".join(lines)
+
+
+def max_neighbour_hops(place: Place) -> int:
+    """Return the largest number of switches between two nodes of consecutive rank."""
+    return max((hops(one, other) for one, other in zip(place.nodes, place.nodes[1:], strict=False)), default=0)

@@ -1,0 +1,145 @@
+"""One generation of worker processes on this node: started together, watched, ended together."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+
+from trainer.agent.logs import LogFollower
+from trainer.agent.worker_process import run_worker
+from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
+from trainer.resilience.assignment import Assignment
+from trainer.resilience.failures import Failure, first_cause, killed, oom_kills, read_failures
+from trainer.resilience.forking import Forked, fork
+from trainer.resilience.shared_status import SharedStatus
+
+PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
+EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
+STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
+_POLL_SECONDS = 0.2
+_GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    end_class: EndClass
+    message: str
+    last_step: int
+    exit_codes: dict[str, int]
+
+
+class WorkerGroup:
+    def __init__(self, assignments: list[Assignment], follower: LogFollower) -> None:
+        """Start the processes; `assignments` are those of this node, in order of local rank."""
+        self._assignments = assignments
+        self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
+        self._oom_kills = oom_kills()
+        self._forked: list[Forked] = []
+        # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
+        # answer to find it ended takes its status out of the fork server's pipe.
+        self._num_alive = len(assignments)
+        for assignment in assignments:
+            forked = fork(f"rank-{assignment.rank}", run_worker, assignment)
+            self._forked.append(forked)
+            follower.follow(forked, assignment.rank)
+
+    def watch(self, stop_wanted: Callable[[], StopRequest | None], over: Callable[[], bool]) -> Outcome:
+        """Wait until all processes have ended. `over`: end them immediately, without a checkpoint."""
+        deadline: float | None = None
+        while True:
+            alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
+            self._num_alive = len(alive)
+            connection.wait(alive, _POLL_SECONDS)
+            if over():
+                self.kill()
+                return self._outcome(EndClass.STOPPED, "the attempt was ended from outside")
+            stop = stop_wanted()
+            if stop is not None:
+                self.shared_status.request_stop(stop)
+                deadline = deadline or time.monotonic() + STOP_GRACE_SECONDS
+                if time.monotonic() > deadline:
+                    self.kill()
+                    return self._outcome(
+                        EndClass.STOPPED, f"no checkpoint within {STOP_GRACE_SECONDS:.0f} s of the request"
+                    )
+            codes = self._exit_codes()
+            ended = [code for code in codes if code is not None]
+            if len(ended) == len(codes) and all(code in _GOOD_EXITS for code in ended):
+                return self._outcome(_GOOD_EXITS[max(ended)], "")
+            if any(code not in _GOOD_EXITS for code in ended) or self._has_reported():
+                return self._conclude()
+
+    @property
+    def folder(self) -> Path:
+        return self._assignments[0].folder
+
+    @property
+    def ranks(self) -> list[int]:
+        return [assignment.rank for assignment in self._assignments]
+
+    def progress(self) -> tuple[int, str, int]:
+        """(last finished step, phase, processes alive) for a heartbeat."""
+        step, phase = self.shared_status.read(0)
+        return step, phase, self._num_alive
+
+    def kill(self) -> None:
+        for forked in self._forked:
+            forked.process.kill()
+        for forked in self._forked:
+            forked.process.join()
+
+    def _conclude(self) -> Outcome:
+        """Find which process failed first, and end the rest."""
+        deadline = time.monotonic() + PEER_GRACE_SECONDS
+        while True:
+            failures = self._failures()
+            reporting = {failure.rank for failure in failures}
+            open_ = [rank for rank, code in zip(self.ranks, self._exit_codes(), strict=True) if code is None]
+            is_known = any(not failure.because_of_peer for failure in failures)
+            if is_known or reporting.issuperset(open_) or time.monotonic() > deadline:
+                break
+            self._wait_for_an_end(_POLL_SECONDS)
+        self._wait_for_reporting_ranks(reporting)
+        cause = first_cause(failures)
+        codes = self._exit_codes()
+        self.kill()
+        named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
+        return Outcome(cause.end_class, cause.message, self._last_step(), named)
+
+    def _has_reported(self) -> bool:
+        """Whether a rank has written down what it fails of. One that waits at its exit for a thread, which waits for a
+        peer that is lost, would otherwise hold up everything."""
+        return any(self._assignments[0].failures.glob("rank-*.json"))
+
+    def _wait_for_reporting_ranks(self, reporting: set[int]) -> None:
+        """Give ranks that have reported their failure time to print it and to end by themselves."""
+        deadline = time.monotonic() + EXIT_GRACE_SECONDS
+        while time.monotonic() < deadline and any(
+            rank in reporting and code is None for rank, code in zip(self.ranks, self._exit_codes(), strict=True)
+        ):
+            self._wait_for_an_end(_POLL_SECONDS)
+
+    def _wait_for_an_end(self, seconds: float) -> None:
+        connection.wait([f.process.sentinel for f in self._forked if f.process.is_alive()], seconds)
+
+    def _failures(self) -> list[Failure]:
+        reported = read_failures(self._assignments[0].failures)
+        reporting = {failure.rank for failure in reported}
+        short_of_memory = oom_kills() > self._oom_kills
+        for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
+            if code is not None and code not in _GOOD_EXITS and assignment.rank not in reporting:
+                reported.append(killed(assignment.rank, code, kernel_was_short_of_memory=short_of_memory))
+        return reported
+
+    def _outcome(self, end_class: EndClass, message: str) -> Outcome:
+        codes = {f"rank-{a.rank}": f.process.exitcode for a, f in zip(self._assignments, self._forked, strict=True)}
+        return Outcome(
+            end_class, message, self._last_step(), {name: code for name, code in codes.items() if code is not None}
+        )
+
+    def _exit_codes(self) -> list[int | None]:
+        return [forked.process.exitcode for forked in self._forked]
+
+    def _last_step(self) -> int:
+        return max(self.shared_status.read(slot)[0] for slot in range(len(self._assignments)))

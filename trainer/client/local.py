@@ -1,0 +1,138 @@
+"""Stands where the platform would be in a standalone run: a folder, a key file, and a callback for progress."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.contract.encryption import Encryptor, authenticate, new_keyset
+from trainer.contract.manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    DatasetManifest,
+    ModelManifest,
+    ProfileManifest,
+)
+from trainer.contract.node_rendezvous import Join, Place
+from trainer.contract.run import (
+    AttemptEnd,
+    Batch,
+    BatchReply,
+    DataKeys,
+    DatasetSource,
+    Heartbeat,
+    HeartbeatReply,
+    RunConfig,
+)
+from trainer.contract.telemetry import TelemetrySpec
+from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+from trainer.storage.folder import FolderStorage
+
+KEY_FILE = "data.key"
+STORE_FOLDER = "store"
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What a job file says that a standalone run heeds."""
+
+    training: TrainingSpec
+    layout: ProcessLayout = ProcessLayout()
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    max_restarts_in_place: int = 0
+    telemetry: TelemetrySpec = TelemetrySpec()
+
+
+class LocalPlatform:
+    """`output` holds the key file, the store, one JSON-lines file per kind of report, and the exported model.
+
+    A second run with the same output resumes from its newest whole checkpoint.
+    """
+
+    def __init__(
+        self, output: Path, settings: LocalSettings, on_batch: Callable[[str, Batch], None] | None = None
+    ) -> None:
+        self.output = output
+        self._settings = settings
+        self._on_batch = on_batch
+        output.mkdir(parents=True, exist_ok=True)
+        self.storage = FolderStorage(output / STORE_FOLDER)
+
+    def run(self) -> RunConfig:
+        parts = self._settings.training.data.parts
+        datasets = [DatasetSource(dataset_id="", name=part.source, origin="builtin") for part in parts]
+        return RunConfig(
+            job_id="standalone",
+            attempt_id="standalone",
+            attempt_number=1,
+            prefix="",
+            layout=self._settings.layout,
+            training=self._settings.training,
+            checkpoint=self._settings.checkpoint,
+            dataset=datasets[0],
+            more_datasets=datasets[1:],
+            resume=self._newest_checkpoint(),
+            max_restarts_in_place=self._settings.max_restarts_in_place,
+            telemetry=self._settings.telemetry,
+            outbound_allow=None,
+        )
+
+    def keys(self) -> DataKeys:
+        path = self.output / KEY_FILE
+        if not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(new_keyset())
+        key = path.read_text()
+        return DataKeys(job=key, dataset=key)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        return HeartbeatReply()
+
+    def rendezvous(self, join: Join) -> Place:
+        """Nobody to meet: a standalone run has one node."""
+        return Place(state="over", round=join.round)
+
+    def deliver(self, kind: str, batch: Batch) -> BatchReply:
+        records = [*batch.points, *batch.lines, *batch.events]
+        with (self.output / f"{kind}.jsonl").open("a") as file:
+            file.writelines(record.model_dump_json() + "\n" for record in records)
+        if self._on_batch is not None:
+            self._on_batch(kind, batch)
+        return BatchReply(next_sequence=batch.sequence + 1)
+
+    def register_checkpoint(self, manifest: CheckpointManifest) -> None:
+        """Delete checkpoints beyond the newest `keep_last`; the manifest in the store is the registration."""
+        keep = self._settings.checkpoint.keep_last
+        for _, folder in self._checkpoints()[:-keep]:
+            self.storage.delete_prefix(f"checkpoints/{folder.name}")
+
+    def register_model(self, manifest: ModelManifest) -> None:
+        """Do nothing: the export is a plain folder here, complete once its config exists."""
+
+    def register_dataset(self, manifest: DatasetManifest) -> None:
+        """Kept in the cache folder only."""
+
+    def register_profile(self, manifest: ProfileManifest) -> None:
+        """Nobody asks a standalone run for one: `--profile` says from the start which steps."""
+
+    def end(self, end: AttemptEnd) -> None:
+        (self.output / "end.json").write_text(end.model_dump_json(indent=2))
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        folders = (self.output / STORE_FOLDER / "checkpoints").glob("step-*")
+        return sorted(
+            (int(folder.name.split("-")[1]), folder) for folder in folders if (folder / MANIFEST_NAME).exists()
+        )
+
+    def _newest_checkpoint(self) -> CheckpointManifest | None:
+        found = self._checkpoints()
+        if not found:
+            return None
+        key = f"checkpoints/{found[-1][1].name}/{MANIFEST_NAME}"
+        encryptor = Encryptor(self.keys().job)
+        plaintext = encryptor.decrypt_unlisted(self.storage.get(key), key)
+        # It was encrypted under its own address, which authenticates it; those of earlier versions have no tag.
+        return authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), encryptor)

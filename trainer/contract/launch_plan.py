@@ -1,0 +1,134 @@
+"""What a spec comes to on a given number of processes: the mesh, and the micro-batches of a step; or why not.
+
+Asked by the platform when a spec is validated, and by the trainer when it starts, with the same words.
+"""
+
+from trainer.contract.hugging_face import layout_of
+from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, mesh_sizes, pipeline_problem
+from trainer.contract.training import TrainingSpec
+
+LARGEST_LOGITS_BYTES = 256 * 2**20
+"""Of one micro-batch in fp32, where its size is left to us."""
+
+
+def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
+    """Return the mesh of `world` ranks, or all its problems."""
+    spec, shape = training.parallelism, training.model.resolve()
+    sizes = mesh_sizes(spec, shape, vocab_size, world)
+    if isinstance(sizes, MeshProblem):
+        return [sizes, *_too_few(training, world)] if spec.data == "auto" else [sizes, *_too_few(training, spec.data)]
+    try:
+        layout_of(shape)  # a model that could not be exported is refused now, not at its end
+    except ValueError as error:
+        return [MeshProblem("model/shape/moe", "no_layout", str(error))]
+    length, compiles = training.sequence_length, training.compile
+    problems = [
+        *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),
+        *_too_few(training, sizes.data),
+        *_graph_problems(training, sizes),
+        *_overlap_problems(training, sizes),
+    ]
+    if problems:
+        return problems
+    problem = _schedule_problem(training, sizes, micro_batch_size(training, sizes, vocab_size))
+    return sizes if problem is None else [problem]
+
+
+def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, largest: int | None = None) -> int:
+    """Sequences of a micro-batch, at most; all of a step's are of about this size, so the last is no remainder.
+
+    `largest`: what memory has room for, where more was tried before.
+    """
+    asked, full = training.parallelism.micro_batch_sequences, training.step_sizes.full
+    share = -(-full // sizes.data)
+    if asked == "auto":
+        most = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
+        if sizes.pipeline > 1:  # as many micro-batches as keep a pipeline busy
+            most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
+    else:
+        most = asked
+    most = most if largest is None else min(most, largest)
+    return -(-share // num_micro_batches(full, sizes.data, most))
+
+
+def smaller_micro_batch(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, size: int) -> int | None:
+    """About half of `size`, as a step of the same sequences can be cut and as the pipeline's schedule takes it; None
+    where the spec says the size or there is no smaller one."""
+    if training.parallelism.micro_batch_sequences != "auto":
+        return None
+    for largest in range(size // 2, 0, -1):
+        smaller = micro_batch_size(training, sizes, vocab_size, largest)
+        if smaller < size and _schedule_problem(training, sizes, smaller) is None:
+            return smaller
+    return None
+
+
+def num_micro_batches(sequences: int, data_ranks: int, size: int) -> int:
+    """Of a step of so many sequences: the same number on every rank, counted on the one with most; none is empty."""
+    fewest, most = sequences // data_ranks, -(-sequences // data_ranks)
+    return max(1, min(fewest, -(-most // size)))
+
+
+def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
+    """Whether a layer is one of the `wanted` (None: all) of `num_layers`, which lie evenly over the model."""
+    if wanted is None:
+        return True
+    return layer * wanted // num_layers != (layer + 1) * wanted // num_layers
+
+
+def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int) -> MeshProblem | None:
+    for sequences in sorted({training.step_sizes.fewest, training.step_sizes.full}):
+        problem = pipeline_problem(training.parallelism, num_micro_batches(sequences, sizes.data, micro_batch))
+        if problem is not None:
+            return problem
+    return None
+
+
+def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProblem]:
+    """Return why CUDA graphs cannot be used: a graph replays the same kernels on the same addresses."""
+    if not training.cuda_graphs:
+        return []
+    moves = {
+        "compile false: what is recorded are compiled blocks; set compile to true": not training.compile,
+        "a mixture of experts, whose numbers of rows change from step to step": training.model.resolve().moe
+        is not None,
+        "a pipeline, which runs several micro-batches at the same time": sizes.pipeline > 1,
+        f"zero {sizes.zero}, which gathers weights at new addresses; take zero 0": sizes.zero > 0,
+        "tensor or context parallelism, whose exchanges are inside the blocks": sizes.tensor * sizes.context > 1,
+        "batch_ramp, which changes the size of micro-batches": training.batch_ramp is not None,
+        "evaluation.prompts, which go through the blocks word by word": bool(training.evaluation.prompts),
+    }
+    return [
+        MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot go with {reason}")
+        for reason, is_there in moves.items()
+        if is_there
+    ]
+
+
+def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProblem]:
+    if not training.parallelism.tensor_overlap:
+        return []
+    against = {
+        "tensor 1, where nothing is exchanged; take tensor 2 or more": sizes.tensor == 1,
+        "lora, whose adapters are products of their own": training.lora is not None,
+        "precision fp8, whose products are others; take bf16": training.precision == "fp8",
+    }
+    return [
+        MeshProblem("parallelism/tensor_overlap", "no_overlap", f"tensor_overlap cannot go with {reason}")
+        for reason, is_there in against.items()
+        if is_there
+    ]
+
+
+def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:
+    sequences, length = training.step_sizes.fewest, training.sequence_length
+    if sequences >= data_ranks:
+        return []
+    field = "tokens_per_step" if training.batch_ramp is None else "batch_ramp/start_tokens_per_step"
+    return [
+        MeshProblem(
+            field, "too_few_sequences",
+            f"{sequences * length} tokens are {sequences} sequences of {length}, fewer than the {data_ranks} data "
+            f"ranks; take at least {data_ranks * length}, or fewer processes",
+        )
+    ]  # fmt: skip

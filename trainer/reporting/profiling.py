@@ -1,0 +1,66 @@
+"""Traces of some steps, of every rank, for Chrome's or Perfetto's trace viewer."""
+
+import contextlib
+import sys
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from trainer.reporting.stats import StepStats
+from trainer.resilience.assignment import Assignment, traces_folder
+
+
+class StepProfiler:
+    """`begin(step)` and `end(step)` around each step (from 1). Outside of the steps that are wanted they do nothing."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._first, self._last = assignment.profile or (0, 0)
+        self._folder = assignment.profile_folder
+        self._profile: profile | None = None
+        self._begun = self._ended = self._heard = 0
+
+    def hear(self, known: list[StepStats], done: int) -> None:
+        """Of a request that is new: the steps after `done` are traced. All ranks hear of it after the same step."""
+        for stats in known:
+            if stats.profile_number > self._heard and self._profile is None:
+                self._heard = int(stats.profile_number)
+                self._first, self._last = done + 1, done + int(stats.profile_steps)
+                self._folder = traces_folder(self._assignment.folder, self._heard)
+
+    def begin(self, step: int) -> None:
+        if self._first <= step <= self._last and self._profile is None:
+            activities = [ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                activities.append(ProfilerActivity.CUDA)
+            self._profile = profile(activities=activities, acc_events=True)
+            self._profile.start()
+            self._begun = step
+        if self._profile is not None:
+            self._span = record_function(f"step {step}")
+            self._span.__enter__()
+
+    def end(self, step: int) -> None:
+        self._ended = step
+        if self._profile is not None:
+            self._span.__exit__(None, None, None)
+        if step >= self._last:
+            self.close()
+
+    def close(self) -> None:
+        """Write the steps recorded until now, also if the run ends before the last step. A trace that cannot be written
+        is no reason to end a run: a file that says why takes its place."""
+        if self._profile is None:
+            return
+        path = self._folder / f"steps-{self._begun}-{self._ended}-rank-{self._assignment.rank}.json"
+        try:
+            self._profile.stop()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            self._profile.export_chrome_trace(str(partial))
+            partial.replace(path)
+        except (OSError, RuntimeError) as error:
+            sys.stderr.write(f"the trace {path} could not be written: {error}\n")
+            with contextlib.suppress(OSError):
+                path.with_suffix(".failed").write_text(str(error))
+        self._profile = None

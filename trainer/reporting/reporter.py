@@ -1,0 +1,129 @@
+"""Where a worker's reports go: the first rank writes them to the spool, the others write nothing."""
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from trainer.contract.run import MetricPoint, ProgressEvent
+from trainer.reporting.log_format import LogFormatter
+from trainer.reporting.spool import SpoolWriter
+from trainer.resilience.assignment import Assignment, HttpConnection
+from trainer.resilience.shared_status import SharedStatus
+
+_FLUSH_SECONDS = 0.5
+_SECONDS_BETWEEN_STEP_LINES = 5.0
+
+
+class Reporter:
+    """Points, events and the node's board. Safe between threads."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._generation = assignment.generation
+        self._slot = assignment.local_rank
+        self._folder = assignment.folder
+        self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that report nothing else
+        self._shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
+        resume = assignment.run.resume
+        self._step, self._phase = resume.step if resume is not None else -1, "starting"
+        self._metrics = self._events = None
+        self._log_formatter: LogFormatter | None = None
+        self._closed = threading.Event()
+        if assignment.rank == 0:
+            self._metrics = SpoolWriter(assignment.spool, "metrics", assignment.writer)
+            self._events = SpoolWriter(assignment.spool, "progress", assignment.writer)
+            if isinstance(assignment.connection, HttpConnection):  # a standalone run's terminal narrates by itself
+                steps = assignment.training.steps
+                self._log_formatter = LogFormatter(steps, _SECONDS_BETWEEN_STEP_LINES, _to_log)
+            threading.Thread(target=self._flush_often, name="reports", daemon=True).start()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """`step`: number of finished steps. What is not finite is sent as null."""
+        if self._metrics is not None:
+            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            now = datetime.now(UTC)
+            point = MetricPoint(step=step, time=now, generation=self._generation, values=finite)
+            self._metrics.add(point)
+            if self._log_formatter is not None:
+                self._log_formatter.point(point)
+
+    def event(self, kind: str, **data: float | str | None) -> None:
+        if self._events is not None:
+            rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in data.items()}
+            event = ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded)
+            self._events.add(event)
+            if self._log_formatter is not None:
+                self._log_formatter.event(event)
+
+    def event_once(self, subject: str, kind: str, **data: str) -> None:
+        """Report an event that any rank may be the first to see, once per node and `subject`."""
+        try:
+            (self._folder / f"reported-{kind}-{subject}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        _to_error_log(f"{kind}: {data}")
+        writer = self._events or self._rare
+        writer.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=dict(data)))
+        writer.flush()
+
+    @contextmanager
+    def phase(self, name: str, shown: str | None = None) -> Iterator[None]:
+        """Time a start-up phase; `shown` (a board phase) is what heartbeats say meanwhile."""
+        before = self._phase
+        if shown is not None:
+            self.enter(shown)
+        begin = time.monotonic()
+        yield
+        self.phase_finished(name, time.monotonic() - begin)
+        if shown is not None:
+            self.enter(before)
+
+    def phase_finished(self, name: str, seconds: float) -> None:
+        self.event("phase.finished", phase=name, seconds=seconds)
+
+    def enter(self, phase: str) -> None:
+        self._phase = phase
+        self._shared_status.report(self._slot, self._step, phase)
+
+    def finished_step(self, step: int) -> None:
+        self._step = step
+        self._shared_status.report(self._slot, step, self._phase)
+
+    def stop_requested(self) -> bool:
+        return self._shared_status.stop_requested() is not None
+
+    def profile_requested(self) -> tuple[int, int]:
+        """Return (number, steps) as the first rank's node received them, (0, 0) on other ranks."""
+        return self._shared_status.profile_requested() if self._events is not None else (0, 0)
+
+    def close(self) -> None:
+        self._closed.set()
+        self.flush()
+
+    def flush(self) -> None:
+        for writer in (self._metrics, self._events):
+            if writer is not None:
+                writer.flush()
+
+    def deliver(self, seconds: float) -> bool:
+        """Flush, and wait at most so long until the platform has all of it. Whether it has."""
+        self.flush()
+        return all(writer is None or writer.wait_until_delivered(seconds) for writer in (self._metrics, self._events))
+
+    def _flush_often(self) -> None:
+        while not self._closed.wait(_FLUSH_SECONDS):
+            self.flush()
+
+
+def _to_error_log(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _to_log(text: str) -> None:
+    """Print a line, which the agent ships as this worker's log."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

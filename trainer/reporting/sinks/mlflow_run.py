@@ -1,0 +1,100 @@
+"""A run of an MLflow experiment, by MLflow's own client."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.contract.addresses import Allowed, check
+from trainer.contract.run import EndClass, MetricPoint
+from trainer.contract.telemetry import MlflowSpec
+from trainer.contract.training import TrainingSpec
+
+TAG = "athanor.run"
+MOST_METRICS = 1000  # of one request, as MLflow's API has it
+MOST_PARAMS = 100
+LONGEST_PARAM = 500
+# A server that is away must not hold a thread for MLflow's usual minutes; and the client reports to nobody else.
+DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+STATUS = {EndClass.COMPLETED: "FINISHED", EndClass.STOPPED: "KILLED"}
+
+
+class MlflowRun:
+    """`identity` finds the run again that an earlier attempt began. `environment`: MLflow's own variables, credentials
+    among them, for this process alone. `allowed`: which addresses that are not public may be reached; None: all."""
+
+    name = "mlflow"
+
+    def __init__(
+        self,
+        spec: MlflowSpec,
+        identity: str,
+        training: TrainingSpec,
+        environment: Mapping[str, str],
+        allowed: Allowed | None,
+    ) -> None:
+        self._spec, self._identity, self._training, self._environment = spec, identity, training, environment
+        self._allowed = allowed
+        self._client: Any = None
+        self._run_id = ""
+
+    def open(self) -> None:
+        os.environ.update({**DEFAULTS, **self._environment})
+        from mlflow import MlflowClient  # noqa: PLC0415 - an extra, and slow to import
+
+        if self._allowed is not None:
+            from trainer.reporting.sinks.guarded import guard_connections  # noqa: PLC0415 - urllib3 comes with the extra
+
+            check(self._spec.tracking_uri, self._allowed)
+            guard_connections(self._allowed)
+            os.environ["MLFLOW_ALLOW_HTTP_REDIRECTS"] = "false"  # credentials are for the checked address
+        client = MlflowClient(tracking_uri=self._spec.tracking_uri)
+        experiment = client.get_experiment_by_name(self._spec.experiment)
+        experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._spec.experiment)
+        quoted = self._identity.replace("'", "''")
+        found = client.search_runs([experiment_id], filter_string=f"tags.`{TAG}` = '{quoted}'")
+        if found:
+            self._run_id = found[0].info.run_id
+            client.update_run(self._run_id, status="RUNNING")
+        else:
+            run = client.create_run(experiment_id, tags={TAG: self._identity}, run_name=self._spec.run_name)
+            self._run_id = run.info.run_id
+            self._log_params(client)
+        self._client = client
+
+    def write(self, points: list[MetricPoint]) -> None:
+        from mlflow.entities import Metric  # noqa: PLC0415 - an extra
+
+        metrics = [
+            Metric(name, value, int(point.time.timestamp() * 1000), point.step)
+            for point in points
+            for name, value in point.values.items()
+            if value is not None
+        ]
+        for start in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + MOST_METRICS])
+
+    def close(self, end_class: EndClass) -> None:
+        self._client.set_terminated(self._run_id, status=STATUS.get(end_class, "FAILED"))
+
+    def _log_params(self, client: Any) -> None:
+        from mlflow.entities import Param  # noqa: PLC0415 - an extra
+
+        flat = _flat(self._training.model_dump(mode="json", exclude_none=True))
+        params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in flat.items()]
+        for start in range(0, len(params), MOST_PARAMS):
+            client.log_batch(self._run_id, params=params[start : start + MOST_PARAMS])
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`optimizer.learning_rate` to its value, of nested mappings."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found

@@ -1,0 +1,90 @@
+"""Reports on disk until the platform has acknowledged them.
+
+A writer puts numbered batches as whole files below `<spool>/<kind>/`; the agent's shipper sends them in order
+and deletes what was acknowledged. Writers and shipper share nothing else, so either may die at any time.
+"""
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
+
+Kind = Literal["metrics", "logs", "progress"]
+KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
+LARGEST_BATCH = 500  # records
+LARGEST_BATCH_TEXT = 500_000  # characters of log text: servers refuse bodies of a few megabytes
+MOST_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
+_POLL_SECONDS = 0.05
+_FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
+
+
+class SpoolWriter:
+    """Batches of one kind from one writer. Records wait in memory until `flush`; safe between threads."""
+
+    def __init__(self, spool: Path, kind: Kind, name: str) -> None:
+        """`name` distinguishes writers of this kind and must be new for each process (it holds the generation)."""
+        self._folder = spool / kind
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._kind: Kind = kind
+        self._writer = f"{kind}-{name}"
+        self._records: list[MetricPoint | LogLine | ProgressEvent] = []
+        self._sequence = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+
+    def add(self, record: MetricPoint | LogLine | ProgressEvent) -> None:
+        with self._lock:
+            self._records.append(record)
+
+    def flush(self) -> None:
+        """Write everything added until now to files."""
+        with self._lock:
+            while self._records:
+                count = self._next_count()
+                records, self._records = self._records[:count], self._records[count:]
+                self._write(records)
+
+    def wait_until_delivered(self, seconds: float) -> bool:
+        """Whether the shipper has delivered, within that time, everything that was flushed."""
+        deadline = time.monotonic() + seconds
+        while any(self._folder.glob(f"{self._writer}.*.json")):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _next_count(self) -> int:
+        """How many of the waiting records make the next batch; at least one."""
+        text = 0
+        for count, record in enumerate(self._records[:LARGEST_BATCH]):
+            text += len(record.text) if isinstance(record, LogLine) else 0
+            if text > LARGEST_BATCH_TEXT and count > 0:
+                return count
+        return min(len(self._records), LARGEST_BATCH)
+
+    def _write(self, records: list[MetricPoint | LogLine | ProgressEvent]) -> None:
+        if self._kind == "logs" and self._waiting_bytes() > MOST_LOG_BYTES:
+            self._dropped += len(records)
+            return
+        if self._dropped:
+            notice = f"{self._dropped} log lines were dropped here: the platform was away and the spool was full"
+            records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=notice), *records]
+            self._dropped = 0
+        batch = Batch.model_validate({"writer": self._writer, "sequence": self._sequence, _FIELDS[self._kind]: records})
+        final = self._folder / f"{self._writer}.{self._sequence:09d}.json"
+        partial = final.with_suffix(".partial")
+        partial.write_text(batch.model_dump_json())
+        partial.replace(final)
+        self._sequence += 1
+
+    def _waiting_bytes(self) -> int:
+        total = 0
+        for path in self._folder.iterdir():
+            try:
+                total += path.stat().st_size
+            except FileNotFoundError:
+                continue  # delivered meanwhile
+        return total

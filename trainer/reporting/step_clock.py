@@ -1,0 +1,89 @@
+"""How a step's time is spent on this rank, and how far the ranks differ, without a wait for the device."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+
+Mark: TypeAlias = float | torch.cuda.Event
+
+SLOW_FACTOR = 1.5
+SLOW_STEPS = 20  # in a row: single slow steps are not reported
+
+
+class StepClock:
+    """`begin`, then `lap(name)` at the end of each part of a step, and `end`.
+
+    On an accelerator the times are those of events in its stream, which `take` reads some steps later: by then they are
+    over, and nothing waits.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_accelerator = device.type == "cuda"
+        self._marks: list[tuple[str, Mark]] = []
+        self._finished: deque[list[tuple[str, Mark]]] = deque()
+        self._last_pass = 0.0
+
+    def begin(self) -> None:
+        self._marks = [("begin", self._now())]
+
+    def end_phase(self, name: str) -> None:
+        """Attribute the time since the previous phase to `name`; times of equal names add up."""
+        self._marks.append((name, self._now()))
+
+    def end(self) -> None:
+        self._finished.append(self._marks)
+
+    def take(self) -> dict[str, float]:
+        """Seconds of each part of the oldest step not yet taken."""
+        seconds = _between(self._finished.popleft())
+        self._last_pass = _computing(seconds)
+        return seconds
+
+    @property
+    def pass_seconds(self) -> float:
+        """Of this rank's forward and backward passes: this step's, or on an accelerator the last that are known."""
+        return self._last_pass if self._is_accelerator else _computing(_between(self._marks))
+
+    def _now(self) -> Mark:
+        if not self._is_accelerator:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        mark: Mark = event
+        return mark
+
+
+def _between(marks: list[tuple[str, Mark]]) -> dict[str, float]:
+    """Seconds of each part: those since the mark before."""
+    found: dict[str, float] = {}
+    for (_, before), (name, after) in zip(marks, marks[1:], strict=False):
+        if isinstance(before, float) and isinstance(after, float):
+            found[name] = found.get(name, 0.0) + after - before
+        elif isinstance(before, torch.cuda.Event) and isinstance(after, torch.cuda.Event):
+            found[name] = found.get(name, 0.0) + before.elapsed_time(after) / 1000.0
+    return found
+
+
+def _computing(seconds: dict[str, float]) -> float:
+    return seconds["forward"] + seconds["backward"]
+
+
+class SkewDetector:
+    """Detect a rank that stays much slower than the mean of all."""
+
+    def __init__(self) -> None:
+        self._rank, self._steps = -1, 0
+
+    def sees(self, seconds_of_ranks: Sequence[float]) -> tuple[float, int | None]:
+        """(slowest / mean, the rank that has now been slow for SLOW_STEPS steps, reported once, or None)."""
+        mean = sum(seconds_of_ranks) / len(seconds_of_ranks)
+        slowest = max(range(len(seconds_of_ranks)), key=seconds_of_ranks.__getitem__)
+        skew = seconds_of_ranks[slowest] / mean if mean else 1.0
+        if skew <= SLOW_FACTOR:
+            self._rank, self._steps = -1, 0
+            return skew, None
+        self._rank, self._steps = slowest, self._steps + 1 if slowest == self._rank else 1
+        return skew, slowest if self._steps == SLOW_STEPS else None

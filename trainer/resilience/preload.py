@@ -1,0 +1,22 @@
+"""Imported once, in the fork server: every worker forked from it starts with torch already there.
+
+Nothing here may compute with torch: threads do not survive a fork, and an OpenMP pool that a worker believes
+to have would hang its first kernel.
+"""
+
+import importlib
+import os
+import signal
+import time
+
+from trainer.resilience.parent_death import die_with_parent
+
+SERVER_PID = os.getpid()
+die_with_parent()
+# A scheduler signals the whole process group; stopping is the agent's decision, and these must live to save state.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+_begin = time.monotonic()
+for _name in ("torch", "torch._dynamo", "trainer.training.worker"):  # the optimizer imports dynamo on its first use
+    importlib.import_module(_name)
+IMPORT_SECONDS = time.monotonic() - _begin

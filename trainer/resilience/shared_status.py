@@ -1,0 +1,53 @@
+"""A page shared by the agent and its workers: where each rank is, and whether all are to stop or to be traced.
+
+Written once a step, so it is plain memory: no lock, no system call; each field has one writer.
+"""
+
+import mmap
+import struct
+from pathlib import Path
+
+from trainer.contract.run import ProfileRequest, StopRequest
+
+PHASES = ("starting", "rendezvous", "model", "load", "evaluation", "training", "checkpoint", "export", "done")
+_STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
+_SLOT = struct.Struct("<qq")  # step, phase
+_PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written atomically
+_PROFILE_AT = 8
+_HEADER = 16
+
+
+class SharedStatus:
+    def __init__(self, path: Path, num_slots: int, *, create: bool = False) -> None:
+        """One slot for each local rank. The agent creates, the workers open."""
+        size = _HEADER + num_slots * _SLOT.size
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(size))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), size)
+        if create:
+            for slot in range(num_slots):
+                self.report(slot, -1, "starting")
+
+    def report(self, slot: int, step: int, phase: str) -> None:
+        """`step`: last finished one, -1 before the first."""
+        _SLOT.pack_into(self._memory, _HEADER + slot * _SLOT.size, step, PHASES.index(phase))
+
+    def read(self, slot: int) -> tuple[int, str]:
+        step, phase = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
+        return step, PHASES[phase]
+
+    def request_stop(self, stop: StopRequest) -> None:
+        self._memory[0] = _STOPS.index(stop)
+
+    def stop_requested(self) -> StopRequest | None:
+        return _STOPS[self._memory[0]]
+
+    def request_profile(self, profile: ProfileRequest) -> None:
+        _PROFILE.pack_into(self._memory, _PROFILE_AT, profile.number << 8 | profile.steps)
+
+    def profile_requested(self) -> tuple[int, int]:
+        """Return (number, steps) of the newest request; (0, 0) before the first."""
+        (word,) = _PROFILE.unpack_from(self._memory, _PROFILE_AT)
+        return word >> 8, word & 0xFF

@@ -1,0 +1,126 @@
+"""What a job would come to on so many ranks, without training: the very code that spreads the model runs on process
+groups that send nothing and on parameters that take no memory, once for each place in the pipeline."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from trainer.contract.cost import RankCost
+from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.optimisation import CompressionSpec
+from trainer.contract.parallelism import MeshSizes
+from trainer.contract.run import EndClass
+from trainer.contract.training import TrainingSpec
+from trainer.errors import TrainerError
+from trainer.optim.param_groups import moments_per_parameter, param_group_config
+from trainer.parallel.data import local_tensor
+from trainer.parallel.mesh import Mesh, leave
+from trainer.parallel.parallelize import ParallelModel, parallelize_model
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Of one rank, from its real shards."""
+
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
+    """Lines to print. Raises TrainerError (BAD_SPEC) for a mesh that cannot be, with all that is wrong with it."""
+    vocab_size = training.tokenizer.vocab_size
+    sizes = plan_mesh(training, vocab_size, ranks)
+    if isinstance(sizes, list):
+        problems = [f"training.{each.field.replace('/', '.')}: {each.message}" for each in sizes]
+        raise TrainerError(EndClass.BAD_SPEC, "\n".join(problems))
+    shape, first = training.model.resolve(), RankCost(training, vocab_size, sizes, 0)
+    axes = " x ".join(f"{name} {size}" for name, size in sizes.named.items())
+    tokens = training.tokens_per_step
+    yield f"mesh: {ranks} ranks = {axes}; expert {sizes.expert}, zero {sizes.zero}"
+    yield f"model: {shape.num_parameters(vocab_size):,} parameters, vocabulary {vocab_size:,}, {training.precision}"
+    yield (
+        f"step: {tokens:,} tokens in {first.micro_batches} micro-batches of {first.micro_batch} x "
+        f"{training.sequence_length} tokens on each of {sizes.data} data ranks"
+    )
+    flops = shape.flops_per_token(vocab_size, training.sequence_length, causal=True) * tokens / ranks
+    yield f"computation: {flops / 1e12:,.3f} TFLOP a rank and step"
+    for place in range(sizes.pipeline):
+        cost = RankCost(training, vocab_size, sizes, place)
+        yield from _lines_of_rank(
+            place, cost, state_bytes(training, vocab_size, sizes, place * (ranks // sizes.pipeline))
+        )
+
+
+def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank: int) -> StateBytes:
+    """Return the bytes that `rank` of this mesh holds between steps, gradients included."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415 - registers a backend
+
+    plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # its errors are no state here
+    training = training.model_copy(update={"parallelism": plain})
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=sizes.world)
+    model: ParallelModel | None = None
+    try:
+        mesh = Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes)
+        mesh.parameters_on = torch.device("meta")
+        model = parallelize_model(
+            training, vocab_size, mesh, 1, first_part=lambda place: torch.empty(place.local_shape, device="meta")
+        )
+        return bytes_of(model, training)
+    finally:
+        model = None
+        leave()
+
+
+def bytes_of(model: ParallelModel, training: TrainingSpec) -> StateBytes:
+    weights = model.weights
+    moments = trained = 0
+    for name, parameter in weights.named.items():
+        place, numbers = weights.layouts[name], local_tensor(parameter).numel()
+        algorithm = param_group_config(place.name, len(place.shape), training.optimizer).algorithm
+        trained += numbers
+        moments += numbers * moments_per_parameter(algorithm)
+    every = [local_tensor(parameter) for parameter in weights.every.values()]
+    return StateBytes(
+        parameters=sum(each.numel() for each in every),
+        weights=sum(each.numel() * each.element_size() for each in every),
+        gradients=4 * trained,
+        optimizer=4 * moments,
+    )
+
+
+def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[str]:
+    stages = "; ".join(
+        f"stage {number}: layers {layers.start} to {layers.stop - 1}" for number, layers in cost.stages.items()
+    )
+    ends = [name for name, is_here in (("embedding", cost.has_embedding), ("head", cost.has_head)) if is_here]
+    yield f"ranks at place {place} of the pipeline ({', '.join([stages, *ends])}):"
+    memory = cost.memory()
+    waiting = max(0, memory.gradients - state.gradients)
+    on_device = memory.optimizer if memory.host else state.optimizer
+    total = state.weights + state.gradients + on_device + waiting
+    total += memory.gathered + memory.activations + memory.logits
+    yield (
+        f"  state: {state.parameters:,} parameters; weights {shown(state.weights)}, gradients "
+        f"{shown(state.gradients)}, optimiser {shown(state.optimizer)}"
+        f"{f' in host memory, of which {shown(on_device)} at a time on the device' if memory.host else ''}"
+    )
+    yield (
+        f"  beside it, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "
+        f"{shown(waiting)}, activations {shown(memory.activations)}, logits {shown(memory.logits)}"
+    )
+    yield f"  memory: about {shown(total)}"
+    for each in cost.traffic():
+        yield f"  sends along {each.axis}: {shown(each.num_bytes)} a step ({each.operation})"
+
+
+def shown(num_bytes: int) -> str:
+    """With a unit that leaves at most four digits in front of the point."""
+    size, units = float(num_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.2f} {units[0]}"

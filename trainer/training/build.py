@@ -1,0 +1,183 @@
+"""From an assignment to everything the loop needs: model, optimizer, data, checkpoints, restored if there is one."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from trainer.checkpoint.reader import load
+from trainer.checkpoint.state import live_shards
+from trainer.checkpoint.writer import CheckpointWriter, Identity
+from trainer.client.platform import Platform
+from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
+from trainer.contract.run import EndClass
+from trainer.contract.training import TrainingSpec
+from trainer.data.cache import CorruptShard
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Loader, RankShare, validation_batches
+from trainer.data.shards import DatasetIndex
+from trainer.data.source import Source
+from trainer.errors import TrainerError
+from trainer.export.read import StoredWeights
+from trainer.models.decoder import Decoder
+from trainer.models.lora import add_adapters, is_adapter
+from trainer.optim.param_groups import check_patterns
+from trainer.optim.step import ShardOptimizer
+from trainer.parallel.balance import Balancer
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.overlap import has_fused_products
+from trainer.parallel.parallelize import ParallelModel, parallelize_model
+from trainer.reporting.reporter import Reporter
+from trainer.resilience.assignment import Assignment
+from trainer.storage.base import Storage
+from trainer.training.activation_checkpointing import apply_activation_checkpointing
+from trainer.training.evaluation import HeldOut, Sampler, make_held_out_set, with_unique_names
+from trainer.training.precision import apply_precision
+
+
+@dataclass
+class TrainState:
+    """One rank's part of a run, ready to train from `first_step` (0-based)."""
+
+    assignment: Assignment
+    mesh: Mesh
+    reporter: Reporter
+    platform: Platform
+    storage: Storage
+    encryptor: Encryptor
+    index: DatasetIndex
+    model: ParallelModel
+    optimizer: ShardOptimizer
+    balancer: Balancer
+    loader: Loader
+    validation: list[HeldOut]
+    sampler: Sampler
+    writer: CheckpointWriter
+    part: RankShare
+    first_step: int
+    final_metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def training(self) -> TrainingSpec:
+        return self.assignment.training
+
+
+def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
+    """Build this rank's state; a collective. Raises TrainerError for a spec that these ranks cannot run."""
+    run, training = assignment.run, assignment.training
+    platform, storage = assignment.connection.connect(run)
+    encryptor = Encryptor(assignment.job_key)
+    index = DatasetIndex.read(assignment.dataset_folder)
+    corpus = Corpus(assignment.sources, training, storage)
+    for source in corpus.sources:
+        source.on_corrupt = shard_skipped(reporter)
+    mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
+    if training.cuda_graphs and mesh.device.type != "cuda":
+        reporter.event("cuda_graphs.unused", because=f"this run is on a device of kind {mesh.device.type}")
+    if training.parallelism.tensor_overlap and not has_fused_products(mesh):
+        reporter.event(
+            "tensor_overlap.unused", because="the tensor ranks are not on GPUs that reach each other's memory"
+        )
+    check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
+    with reporter.phase("model", shown="model"):
+        torch.manual_seed(training.seed)
+        base = _base(assignment)
+        model = parallelize_model(
+            training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training, mesh),
+            lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
+        )  # fmt: skip
+        if base is not None:
+            for name, balance in model.weights.balances.items():
+                balance.copy_(base.whole(name, tuple(balance.shape)))
+        optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
+    if run.resume is not None:
+        with reporter.phase("load", shown="load"):
+            check_manifest(run.resume, encryptor, job_id=run.job_id)
+            load(
+                run.resume, live_shards(model.weights, optimizer), model.weights, storage, encryptor, corpus.fingerprint
+            )
+            model.weights.publish()
+    first_step = run.resume.data_position if run.resume is not None else 0
+    identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
+    return TrainState(
+        assignment=assignment,
+        mesh=mesh,
+        reporter=reporter,
+        platform=platform,
+        storage=storage,
+        encryptor=encryptor,
+        index=index,
+        model=model,
+        optimizer=optimizer,
+        balancer=Balancer(model.stages, mesh),
+        loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
+        validation=_validation(assignment, storage, part),
+        sampler=Sampler(assignment, model),
+        writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
+        part=part,
+        first_step=first_step,
+    )
+
+
+def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
+    """Of what is trained in the whole model, of which a rank may have a stage only."""
+    with torch.device("meta"):
+        whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
+        if training.lora is not None:
+            add_adapters(whole, training.lora)
+    return [name for name, parameter in whole.named_parameters() if parameter.requires_grad]
+
+
+def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
+    """Return a callback that reports a skipped damaged shard."""
+
+    def report_skipped(source: str, error: CorruptShard) -> None:
+        reporter.event_once(error.name, "data.shard_skipped", source=source, shard=error.name, because=error.problem)
+
+    return report_skipped
+
+
+def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOut]:
+    """Held-out rows of every source."""
+    training = assignment.training
+    found = []
+    for place in assignment.sources:
+        source = Source(place, "validation", training.data, training.sequence_length, storage)
+        batches = validation_batches(source, training.evaluation.sequences, part)
+        found.append(make_held_out_set(place.name, source.index, batches))
+        source.close()
+    return with_unique_names(found)
+
+
+def _base(assignment: Assignment) -> StoredWeights | None:
+    """Where the model's first weights come from. A checkpoint has all that is trained: what rests is read again."""
+    if assignment.base_folder is None or (assignment.run.resume is not None and assignment.training.lora is None):
+        return None
+    return StoredWeights(assignment.base_folder, assignment.training.model.resolve())
+
+
+def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
+    """Apply the spec's computation settings to a stage, before it is sharded."""
+    apply_activation_checkpointing(stage, training)
+    apply_precision(stage, training, mesh)
+    if training.compile:
+        for block in stage.blocks.values():
+            block.compile(mode="reduce-overhead" if training.cuda_graphs else None)
+    if stage.head is not None:
+        stage.head.z_loss = training.z_loss
+
+
+def _plan_mesh(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int | None) -> tuple[Mesh, RankShare]:
+    """Return the mesh of the spec, and this rank's share of a step. The platform has checked both; the vocabulary
+    is only known now."""
+    sizes = plan_mesh(training, vocab_size, mesh.world_size)
+    if isinstance(sizes, list):
+        problem = sizes[0]
+        raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
+    mesh = mesh.with_sizes(sizes)
+    size = micro_batch_size(training, sizes, vocab_size, largest)
+    return mesh, RankShare(
+        mesh.coordinate("replicate", "shard"), sizes.data, size, sizes.pipeline > 1, mesh.world_size // sizes.data
+    )

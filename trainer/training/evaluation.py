@@ -1,0 +1,134 @@
+"""Evaluation during training: the loss on each data set's held-out part, and continuations of prompts."""
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from trainer.data.batch import MicroBatch
+from trainer.data.chat import ChatTemplate
+from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
+from trainer.parallel.generation import generating
+from trainer.parallel.mesh import sum_over_ranks
+from trainer.parallel.parallelize import ParallelModel
+from trainer.resilience.assignment import Assignment
+
+VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
+SAMPLING_SEED = 1
+SAMPLING_TEMPERATURE = 0.8
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a rank evaluates of one data set. `name` is as metrics have it; `tokens_per_byte` of the whole split, None
+    where only some of its tokens are counted."""
+
+    name: str
+    batches: list[MicroBatch]
+    tokens_per_byte: float | None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """`values`: metrics by name."""
+
+    loss: float
+    values: dict[str, float]
+    seconds: float
+
+
+def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOut:
+    name = re.sub(r"[^a-z0-9]+", "_", source.partition(":")[2].lower()).strip("_") or "data"
+    num_bytes = index.text_bytes["validation"]
+    per_byte = index.validation_tokens / num_bytes if num_bytes and not index.is_masked else None
+    return HeldOut(name, batches, per_byte)
+
+
+def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
+    """Return the sets with unique names: a number is appended to a repeated name."""
+    found: dict[str, HeldOut] = {}
+    for each in sets:
+        name, number = each.name, 1
+        while name in found:
+            number += 1
+            name = f"{each.name}_{number}"
+        found[name] = HeldOut(name, each.batches, each.tokens_per_byte)
+    return list(found.values())
+
+
+def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
+    """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens
+    of all data sets; bits per byte
+    is the loss in bits, by what a byte of the split's text comes to in tokens."""
+    begin = time.monotonic()
+    mesh = model.weights.mesh
+    sums_N2 = torch.zeros(len(sets), 2, dtype=torch.float64, device=mesh.device)
+    for number, each in enumerate(sets):
+        for first in range(0, len(each.batches), VALIDATION_ROUND):
+            batches = [batch.to(mesh.device) for batch in each.batches[first : first + VALIDATION_ROUND]]
+            sums_N2[number] += model.losses(batches)
+    sums = sum_over_ranks(sums_N2, mesh).tolist()
+    loss = sum(row[0] for row in sums) / sum(row[1] for row in sums)
+    values = {"evaluation/loss": loss}
+    for each, (loss_sum, tokens) in zip(sets, sums, strict=True):
+        prefix = f"evaluation/{each.name}" if len(sets) > 1 else "evaluation"
+        if tokens:
+            values[f"{prefix}/loss"] = loss_sum / tokens
+            if each.tokens_per_byte is not None:
+                values[f"{prefix}/bits_per_byte"] = loss_sum / tokens / math.log(2) * each.tokens_per_byte
+    return Evaluated(loss, values, time.monotonic() - begin)
+
+
+class Sampler:
+    """Continue fixed prompts, each time with the same random numbers, on any mesh."""
+
+    def __init__(self, assignment: Assignment, model: ParallelModel) -> None:
+        training = assignment.training
+        spec, length = training.evaluation, training.sequence_length
+        index = DatasetIndex.read(assignment.dataset_folder)
+        self._model, self._end_of_text = model, index.end_of_text
+        self._tokenizer = Tokenizer.from_file(str(assignment.dataset_folder / TOKENIZER_NAME))
+        self.prompts = spec.prompts
+        self._num_tokens = min(spec.sample_tokens, length - 1)
+        texts = list(spec.prompts)
+        if all(part.format == "chat" for part in training.data.parts):
+            end_of_text = self._tokenizer.id_to_token(index.end_of_text)
+            assert end_of_text is not None, "the data set was made with this tokenizer"
+            template = ChatTemplate.of_model(assignment.base_folder, end_of_text)
+            texts = [template.prompt(text) for text in texts]
+        encoded = [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        self._prompts = [(ids or [self._end_of_text])[-(length - self._num_tokens) :] for ids in encoded]
+
+    def samples(self) -> list[str]:
+        """Return the continuation of each prompt; a collective. A continuation extends up to the end of the text or
+        of the allowance."""
+        device = self._model.weights.mesh.device
+        lengths = [len(ids) for ids in self._prompts]
+        first_PN = torch.full((len(lengths), max(lengths)), self._end_of_text, device=device)
+        for row, ids in enumerate(self._prompts):
+            first_PN[row, : len(ids)] = torch.tensor(ids, device=device)
+        generator = torch.Generator().manual_seed(SAMPLING_SEED)
+        room = max(lengths) + self._num_tokens
+        with generating(self._model, room, lambda logits_PV: sample_tokens(logits_PV, generator)) as generation:
+            new = [generation.begin(first_PN, lengths)]
+            while len(new) < self._num_tokens:
+                new.append(generation.step(new[-1]))
+        return [self._text(words) for words in torch.stack(new, 1).tolist()]
+
+    def _text(self, new: list[int]) -> str:
+        if self._end_of_text in new:
+            new = new[: new.index(self._end_of_text)]
+        return self._tokenizer.decode(new)
+
+
+def sample_tokens(logits_PV: Tensor, generator: torch.Generator) -> Tensor:
+    """[P], one of each row by its probabilities; drawn on the CPU, where every device gives the same numbers."""
+    scores_PV = (logits_PV.float().cpu() / SAMPLING_TEMPERATURE).softmax(-1)
+    if not scores_PV.isfinite().all():
+        return scores_PV.new_zeros(scores_PV.shape[0], dtype=torch.int64)  # a lost model says nothing
+    return torch.multinomial(scores_PV, 1, generator=generator)[:, 0]

@@ -1,0 +1,248 @@
+"""The training loop, to be read from top to bottom."""
+
+import resource
+import sys
+import time
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint.state import live_shards, own_states
+from trainer.contract.run import EndClass
+from trainer.data.batch import MicroBatch
+from trainer.data.packing import IGNORED
+from trainer.errors import TrainerError
+from trainer.optim.learning_rate import learning_rate
+from trainer.parallel.mesh import sum_over, sum_over_ranks
+from trainer.reporting.profiling import StepProfiler
+from trainer.reporting.stats import StatsPipe, StepStats
+from trainer.reporting.step_clock import SkewDetector, StepClock
+from trainer.reporting.throughput import model_flops_utilisation, peak_of
+from trainer.training.build import TrainState
+from trainer.training.cpu import collect_garbage, disable_automatic_collection
+from trainer.training.evaluation import Evaluated, evaluate
+
+MAX_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
+
+
+def train(state: TrainState) -> EndClass:
+    """Train to the last step or to a stop request, with state durable or on its way there at the end."""
+    training, reporter = state.training, state.reporter
+    monitor = Monitor(state)
+    pipe, clock = StatsPipe(state.mesh.device), monitor.clock
+    profiler = StepProfiler(state.assignment)
+    stopping = False
+    if training.compile:
+        with state.reporter.phase("compile"):
+            run_ahead(state)
+    elif training.step_sizes.at(state.first_step) < training.step_sizes.full:
+        run_ahead(state)
+    if state.first_step == 0:
+        monitor.evaluated(0, evaluated(state, 0))
+    reporter.enter("training")
+    state.model.weights.begin(state.first_step)
+    disable_automatic_collection()
+    monitor.resume_clock()
+    for step in range(state.first_step, training.steps):
+        profiler.begin(step + 1)
+        batches = state.loader.next_step(step)
+        tokens = counted_tokens(state, batches, step)
+        clock.begin()
+        loss = state.model.forward_backward(batches, tokens, clock.end_phase)
+        stats, gradient_norm, is_finite = reduce_statistics(state, loss, clock.pass_seconds)
+        clock.end_phase("communication")
+        state.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
+        state.balancer.step(is_finite)
+        state.model.weights.commit(is_finite)
+        state.optimizer.zero_gradients()
+        state.model.weights.publish()
+        clock.end_phase("optimizer")
+        clock.end()
+        profiler.end(step + 1)
+        known = pipe.push(step, stats)
+        monitor.steps(known)
+        stopping = stopping or any(each.ranks_stopping > 0 for each in known)
+        done = step + 1
+        profiler.hear(known, done)
+        reporter.finished_step(done)
+        state.writer.check()
+        collect_garbage(done)
+        if done % training.evaluation.every_steps == 0 or done == training.steps:
+            monitor.steps(pipe.drain())
+            monitor.evaluated(done, evaluated(state, done))
+        if done % state.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
+            monitor.steps(pipe.drain())
+            monitor.saved(done, save(state, done, monitor.latest))
+        if stopping and done < training.steps:
+            profiler.close()
+            return EndClass.STOPPED
+    profiler.close()
+    state.final_metrics.update(monitor.latest)
+    return EndClass.COMPLETED
+
+
+def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> float | Tensor:
+    """Targets of all ranks that a loss is counted for in this step; what every loss of it is divided by."""
+    if not state.loader.counts_vary:
+        return float(state.training.tokens_at(step))
+    counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
+    return sum_over(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
+
+
+def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
+    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences, number and steps of a wanted
+    profile, each rank's seconds], gradient norm, is finite), over all ranks.
+
+    One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
+    """
+    mesh = state.mesh
+    reporter = state.reporter
+    flags = torch.zeros(4 + mesh.world_size, device=loss.device)
+    flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
+    flags[2], flags[3] = reporter.profile_requested()
+    flags[4 + mesh.rank] = pass_seconds
+    sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
+    loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
+    gradient_norm = square_sum.sqrt()
+    is_finite = gradient_norm.isfinite() & loss.isfinite()
+    stats = torch.cat([torch.stack([loss, gradient_norm, is_finite.float()]), sums[2:]])
+    return stats, gradient_norm, is_finite
+
+
+def run_ahead(state: TrainState) -> None:
+    """Run a full step's micro-batches through, and keep nothing: so that compiling has its own line in the start-up
+    times, and that memory which only full steps lack is missed before the first."""
+    rows = state.validation[0].batches[0].to(state.mesh.device)
+    chosen = torch.arange(state.part.micro_batch, device=state.mesh.device) % rows.tokens_BS.shape[0]
+    batch = rows.each(lambda tensor: tensor[chosen])
+    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.step_sizes.full), 1.0)
+    state.optimizer.zero_gradients()
+    nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
+    state.balancer.step(nothing)
+    state.model.weights.commit(nothing)
+
+
+def evaluated(state: TrainState, step: int) -> Evaluated:
+    """Losses on what is held out after `step` steps, the same on every rank."""
+    state.reporter.enter("evaluation")
+    found = evaluate(state.model, state.validation)
+    report_samples(state, step)
+    state.reporter.enter("training")
+    return found
+
+
+def report_samples(state: TrainState, step: int) -> None:
+    """Report the continuations of the spec's prompts as events."""
+    sampler = state.sampler
+    if not sampler.prompts:
+        return
+    for prompt, text in zip(sampler.prompts, sampler.samples(), strict=True):
+        state.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
+
+
+def save(state: TrainState, step: int, metrics: dict[str, float]) -> float:
+    """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
+    if state.writer.last_step == step:
+        return 0.0
+    weights = state.model.weights
+    return state.writer.save(step, live_shards(weights, state.optimizer), own_states(weights), metrics)
+
+
+class Monitor:
+    """Turns step statistics into reports, and ends a run whose loss is lost."""
+
+    def __init__(self, state: TrainState) -> None:
+        self._reporter, self._training, self._mesh = state.reporter, state.training, state.mesh
+        self._vocab_size = state.index.vocab_size
+        self._peak = peak_of(state.mesh.device)
+        self._stalls, self._sent = state.loader.stalls, state.model.weights.sent
+        self.clock, self._skew = StepClock(state.mesh.device), SkewDetector()
+        self._skipped = self._all_skipped = 0
+        self._seen_first = False
+        self._since = time.monotonic()
+        self.latest: dict[str, float] = {}
+
+    def resume_clock(self) -> None:
+        """Step time starts here: evaluation and the wait for a snapshot are not part of it."""
+        self._since = time.monotonic()
+
+    def steps(self, finished: list[StepStats]) -> None:
+        """Report finished steps, which share the time since the last report.
+
+        Raises TrainerError (LOSS_DIVERGED) after too many skipped in a row.
+        """
+        if finished:
+            seconds = max(time.monotonic() - self._since, 1e-9) / len(finished)
+            self.resume_clock()
+            for stats in finished:
+                self._step(stats, seconds)
+
+    def _step(self, stats: StepStats, seconds: float) -> None:
+        if not self._seen_first:
+            self._seen_first = True
+            self._reporter.phase_finished("first_step", seconds)
+        tokens_per_second = self._training.tokens_at(stats.step) / seconds
+        values = {
+            "train/loss": stats.loss,
+            "train/learning_rate": learning_rate(self._training, stats.step),
+            "train/gradient_norm": stats.gradient_norm,
+            "time/step_seconds": seconds,
+            "throughput/tokens_per_second": tokens_per_second,
+            "throughput/tokens_per_second_per_device": tokens_per_second / self._mesh.world_size,
+            "memory/peak_bytes": float(peak_memory_bytes(self._mesh.device)),
+        }
+        values |= model_flops_utilisation(
+            self._training.model.resolve(), self._vocab_size, self._training.sequence_length,
+            tokens_per_second, self._mesh.world_size, self._peak,
+        )  # fmt: skip
+        values |= self._split(stats, seconds)
+        if self._training.data.on_corrupt == "skip":
+            values["data/skipped_sequences"] = stats.skipped_sequences
+        if self._sent:
+            sent = self._sent.popleft()
+            values["network/gradient_bytes"] = float(sent.compressed)
+            values["network/uncompressed_gradient_bytes"] = float(sent.uncompressed)
+        self._all_skipped += not stats.is_finite
+        values["train/skipped_steps"] = float(self._all_skipped)
+        self._reporter.metrics(stats.step + 1, values)
+        self.latest["train/loss"] = stats.loss
+        self._count_skips(stats)
+
+    def _split(self, stats: StepStats, seconds: float) -> dict[str, float]:
+        """Where the step's time went on this rank, and how much longer than the mean the slowest rank's pass took."""
+        parts = {"data_stall": self._stalls.popleft(), **self.clock.take()}
+        skew, slow_rank = self._skew.sees(stats.pass_seconds)
+        if slow_rank is not None:
+            self._reporter.event("rank.slow", step=stats.step + 1, rank=slow_rank, times_the_mean=skew)
+        other = max(0.0, seconds - sum(parts.values()))
+        values = {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
+        return {**values, "time/rank_skew": skew}
+
+    def evaluated(self, step: int, found: Evaluated) -> None:
+        self._reporter.metrics(step, found.values)
+        self._reporter.event("evaluation", step=step, loss=found.loss, seconds=found.seconds)
+        self.latest.update(found.values)
+        self.resume_clock()
+
+    def saved(self, step: int, stall_seconds: float) -> None:
+        self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
+        self.resume_clock()
+
+    def _count_skips(self, stats: StepStats) -> None:
+        self._skipped = 0 if stats.is_finite else self._skipped + 1
+        if not stats.is_finite:
+            self._reporter.event("step.skipped", step=stats.step + 1, because="the loss or its gradient is not finite")
+        if self._skipped >= MAX_SKIPPED_STEPS:
+            raise TrainerError(
+                EndClass.LOSS_DIVERGED,
+                f"the loss or its gradient was not finite in {self._skipped} steps running, up to step "
+                f"{stats.step + 1}; lower training.optimizer.learning_rate or lengthen training.schedule.warmup_steps",
+            )
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the most memory held until now: of the device, or of the process on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

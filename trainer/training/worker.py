@@ -1,0 +1,59 @@
+"""One rank of a run: joins the others, builds, trains, exports. Runs in a process that the fork server started."""
+
+from torch.distributed import PrefixStore, TCPStore
+
+from trainer.contract.run import EndClass
+from trainer.parallel.mesh import Mesh, join, leave
+from trainer.reporting.reporter import Reporter
+from trainer.resilience.assignment import Assignment
+from trainer.resilience.forking import FORK_TIMES
+from trainer.resilience.store_server import STORE_TIMEOUT
+from trainer.training.build import build
+from trainer.training.cpu import reuse_freed_memory, share_cores
+from trainer.training.export import export_model
+from trainer.training.loop import train
+
+
+def work(assignment: Assignment) -> EndClass:
+    """COMPLETED or STOPPED; anything else is raised."""
+    run = assignment.run
+    share_cores(run.layout.processes_per_node)
+    reporter = Reporter(assignment)
+    for phase, seconds in FORK_TIMES.items():
+        if phase != "import" or assignment.generation == 0:  # paid once, by the fork server
+            reporter.phase_finished(phase, seconds)
+    with reporter.phase("rendezvous", shown="rendezvous"):
+        mesh = _join(assignment)
+    if mesh.device.type == "cpu":
+        reuse_freed_memory()
+    try:
+        return _train_and_export(assignment, mesh, reporter)
+    finally:
+        reporter.enter("done")
+        reporter.close()
+
+
+def _join(assignment: Assignment) -> Mesh:
+    store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=STORE_TIMEOUT)
+    return join(
+        assignment.rank,
+        assignment.run.layout.world_size,
+        assignment.local_rank,
+        PrefixStore(f"generation{assignment.generation}/", store),
+        single_node=assignment.run.layout.nodes == 1,
+    )
+
+
+def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:
+    state = build(assignment, mesh, reporter)
+    try:
+        end_class = train(state)
+        if end_class is EndClass.COMPLETED:
+            reporter.enter("export")
+            export_model(state)
+        state.writer.wait()
+    finally:
+        state.loader.close()
+    del state
+    leave()
+    return end_class
