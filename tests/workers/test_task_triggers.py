@@ -4,12 +4,8 @@ import pytest
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
-from tests import stores
-
-stores.start()
-
-from athanor.accounts.models import Team  # noqa: E402
-from athanor.core import task_triggers  # noqa: E402
+from athanor.accounts.models import Team
+from athanor.core import task_triggers
 
 
 @pytest.mark.django_db(transaction=True)
