@@ -57,6 +57,9 @@ def configure() -> None:
     owner = dj_database_url.parse(os.environ["ATHANOR_MIGRATION_DATABASE_URL"])
     settings.DATABASES["default"].update(USER=owner["USER"], PASSWORD=owner["PASSWORD"])
     django.setup()
+    # pytest-django reads this variable before any conftest: a worker of pytest-xdist, which inherits it, would load the
+    # settings with the addresses of this process.
+    del os.environ["DJANGO_SETTINGS_MODULE"]
 
 
 def start() -> None:

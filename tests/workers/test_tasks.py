@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from kombu.exceptions import OperationalError
 
-from tests import stores
-
-stores.start()
-
-from athanor.config.celery import app  # noqa: E402
-from athanor.core import task_triggers  # noqa: E402
-from athanor.reconcilers.backlog import DUE  # noqa: E402
-from athanor.reconcilers.registry import RECONCILERS  # noqa: E402
-from workers import beat, tasks  # noqa: E402
+from athanor.config.celery import app
+from athanor.core import task_triggers
+from athanor.reconcilers.backlog import DUE
+from athanor.reconcilers.registry import RECONCILERS
+from workers import beat, tasks
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HINTS = {value for name, value in vars(task_triggers).items() if name.isupper() and isinstance(value, str)}
