@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -57,8 +58,9 @@ def imports_of(path: str, known: dict[str, str]) -> Iterator[str]:
     yield from (name for name in named if name in known)
 
 
-def affected(changed: Iterable[str]) -> list[str]:
-    """Return the test files that these changed files can affect, and the folders that are always checked."""
+@cache
+def importers_of_files() -> dict[str, set[str]]:
+    """Return the files that import or start each file of the repository, by its path."""
     known = modules()
     importers: dict[str, set[str]] = {}
     for path in known.values():
@@ -67,6 +69,12 @@ def affected(changed: Iterable[str]) -> list[str]:
         conftests = (str(parent / "conftest.py") for parent in Path(path).parents)
         for conftest in conftests if Path(path).name.startswith("test_") else ():
             importers.setdefault(conftest, set()).add(path)
+    return importers
+
+
+def affected(changed: Iterable[str]) -> list[str]:
+    """Return the test files that these changed files can affect, and the folders that are always checked."""
+    importers = importers_of_files()
     reached = _closure(changed, importers)
     among_tests = {
         source: {path for path in paths if path.startswith("tests/")}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,14 @@ from tests import stores
 
 stores.configure()
 STARTS_SOMETHING = ("server", "processes", "e2e", "slow", "browser")
+# Folders whose tests start programs, or train models, which takes seconds each. Files of them that do neither: QUICK.
+PROCESS_FOLDERS = ("backends", "chaos", "cli", "deploy", "docs", "e2e", "kubernetes", "slurm", "trainer", "workers")
+QUICK = {
+    "trainer/test_chat.py", "trainer/test_data_order.py", "trainer/test_layouts.py", "trainer/test_optimizer.py",
+    "trainer/test_schedule.py", "trainer/test_sealed_storage.py", "chaos/test_checker.py",
+    "kubernetes/test_objects.py", "docs/test_links.py", "slurm/test_answers.py",
+}  # fmt: skip
+FOLDER = Path(__file__).parent
 SERVER_FIXTURES = {"running_stores", "django_db_setup", "db", "transactional_db", "stack"}
 
 
@@ -25,10 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that needs a store or the whole stack with `server`."""
+    """Mark tests that need a store or the whole stack with `server`, and those that start programs with `processes`."""
     for item in items:
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("django_db"):
             item.add_marker("server")
+        path = item.path.relative_to(FOLDER).as_posix()
+        if path.startswith(tuple(f"{folder}/" for folder in PROCESS_FOLDERS)) and path not in QUICK:
+            item.add_marker("processes")
     if config.getoption("--no-processes"):
         slow = [item for item in items if any(item.get_closest_marker(name) for name in STARTS_SOMETHING)]
         config.hook.pytest_deselected(items=slow)

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = ("platform", "workers", "trainer", "deploy")
 LARGEST_PYTHON_FILE = 600
@@ -117,12 +119,14 @@ def test_the_contract_lists_every_part_of_the_trainer() -> None:
     assert {f"trainer.{part}" for part in parts - {"__init__", "__pycache__", "contract"}} == set(listed)
 
 
+@pytest.mark.processes
 def test_import_contracts_hold() -> None:
     result = lint_imports(REPOSITORY)
     assert result.returncode == 0, result.stdout[-4000:]
     assert "0 broken" in result.stdout
 
 
+@pytest.mark.processes
 def test_a_deliberate_violation_is_caught(tmp_path: Path) -> None:
     """Proof that the contracts see the code at all."""
     for name in ("pyproject.toml", "platform", "workers", "trainer"):
