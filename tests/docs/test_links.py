@@ -37,3 +37,19 @@ def test_every_setting_of_the_server_is_listed() -> None:
     page = (REPOSITORY / "docs" / "operations" / "settings.md").read_text()
     listed = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page))
     assert {field.alias for field in Environment.model_fields.values()} - listed == set()
+
+
+def test_every_path_of_the_architecture_page_exists() -> None:
+    """In the table "Where is", a file is relative to the repository, the control plane, or a folder of its row."""
+    missing = []
+    for row in (REPOSITORY / "ARCHITECTURE.md").read_text().splitlines():
+        if not row.startswith("|"):
+            continue
+        named = re.findall(r"`([\w./-]+\.(?:py|md|json|toml|yaml)|[a-z][\w./-]*/)`", row)
+        roots = [REPOSITORY, *(REPOSITORY / name for name in ("platform/athanor", "trainer", "tests/control_plane"))]
+        for name in named:
+            found = [root / name for root in roots if (root / name).exists()]
+            if not found:
+                missing.append(name)
+            roots += [path if path.is_dir() else path.parent for path in found]
+    assert missing == []
