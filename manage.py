@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Puts platform/ on sys.path and runs Django; nothing else."""
+"""Run Django's commands, with platform/ on sys.path."""
 
 import os
 import sys

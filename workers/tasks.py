@@ -36,6 +36,7 @@ def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
 
 @reconciler(task_triggers.ADMIT)
 def admit() -> None:
+    """Admit queued jobs, and submit them to their clusters."""
     if scheduling.admit():
         submit.prepare_due()
         submit.submit_due()
@@ -43,11 +44,13 @@ def admit() -> None:
 
 @reconciler(task_triggers.ESTIMATE)
 def estimate() -> None:
+    """Estimate when the first jobs of each queue start."""
     estimates.estimate_due()
 
 
 @reconciler(task_triggers.DISPATCH)
 def dispatch() -> None:
+    """Submit admitted jobs, and stop those that should not run."""
     submit.prepare_due()
     submit.submit_due()
     stop.stop_due()
@@ -55,73 +58,87 @@ def dispatch() -> None:
 
 @reconciler(task_triggers.OBSERVE)
 def watch() -> None:
+    """Observe live attempts, and stop those that should not run."""
     observe.observe_due()
     stop.stop_due()
 
 
 @reconciler(task_triggers.FINALISE)
 def finish() -> None:
+    """End or requeue jobs with an ended attempt."""
     finalise.finalise_due()
 
 
 @reconciler(task_triggers.PUBLISH)
 def publish() -> None:
+    """Assign numbers to new events, and create the deliveries of webhooks."""
     webhooks.publish_due()
 
 
 @reconciler(task_triggers.DELIVER)
 def deliver() -> None:
+    """Send due deliveries of webhooks."""
     delivering.deliver_due()
 
 
 @reconciler(task_triggers.METER)
 def meter() -> None:
+    """Charge usage to budgets, and fetch due price series."""
     metering_cycle.run()
     series_fetch.fetch_due()
 
 
 @reconciler(task_triggers.SWEEP_STORAGE)
 def sweep_storage() -> None:
+    """Delete objects of retired checkpoints and of purged items."""
     artifacts.sweep_retired()
     deletions.purge_due()
 
 
 @reconciler(task_triggers.SWEEP_UNREFERENCED)
 def sweep_unreferenced() -> None:
+    """Count and delete objects that no manifest names."""
     unreferenced.sweep()
 
 
 @reconciler(task_triggers.CHECK_SIGN_ONS)
 def check_sign_ons() -> None:
+    """Confirm users of single sign-on with their provider."""
     sign_on_checks.run_due()
 
 
 @reconciler(task_triggers.ERASE_TEAMS)
 def erase_teams() -> None:
+    """Erase deleted teams whose undo window is over."""
     erasure.run_due()
 
 
 @reconciler(task_triggers.COMPACT_TELEMETRY)
 def compact_telemetry() -> None:
+    """Compact the telemetry of ended attempts."""
     compaction.compact_due()
 
 
 @reconciler(task_triggers.SWEEP_TELEMETRY)
 def sweep_telemetry() -> None:
+    """Delete telemetry and stored answers beyond their retention."""
     retention.sweep()
     idempotency.sweep()
 
 
 @reconciler(task_triggers.ANCHOR_AUDIT)
 def anchor_audit() -> None:
+    """Anchor the head of the audit trail."""
     audit_anchors.write()
 
 
 @reconciler(task_triggers.SIMULATE)
 def simulate() -> None:
+    """Run requested simulations."""
     simulations.run_due()
 
 
 @reconciler(task_triggers.SYNC_INVENTORY)
 def survey() -> None:
+    """Sync the inventory and check the health of clusters."""
     inventory_sync.survey_due()

@@ -26,6 +26,7 @@ POLL_SECONDS = 0.1
 
 
 def say(line: str) -> None:
+    """Print a line without buffering."""
     print(line, flush=True)
 
 
@@ -109,6 +110,7 @@ def up_in_background(folder: DataFolder, *, only_stores: bool, while_pid: int | 
 
 
 def down(folder: DataFolder) -> None:
+    """Stop the stack, or what a killed one left running. The data stays."""
     state = _live_state(folder)
     supervisor = ProcessIdentity.from_json(state["supervisor"]) if state else None
     if supervisor is None:
@@ -141,6 +143,7 @@ def show_environment(folder: DataFolder) -> None:
 
 
 def status(folder: DataFolder, *, as_json: bool) -> None:
+    """Print what runs, its address, memory and restarts."""
     state = _live_state(folder)
     report: dict[str, Any] = {"data_dir": str(folder.root), "status": "stopped", "services": {}}
     if state is not None:
@@ -172,6 +175,7 @@ def status(folder: DataFolder, *, as_json: bool) -> None:
 
 
 def logs(folder: DataFolder, service: str | None, count: int) -> None:
+    """Print the last lines of each service's log, or of one service."""
     found = sorted(folder.logs.glob("*.log")) if folder.logs.exists() else []
     names = [path.stem for path in found]
     if service is not None and service not in names:
@@ -194,6 +198,7 @@ def _identity(pid: int) -> ProcessIdentity:
 
 
 def main() -> int:
+    """Run the command named by the arguments. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("up", help="start the stack and stay with it")

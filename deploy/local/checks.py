@@ -29,6 +29,7 @@ CHECK_ONLY = {
 
 
 def lint_commands() -> list[tuple[str, list[str], Path]]:
+    """Return the static checks: name, command, folder."""
     return [
         ("ruff check", [str(BINARIES / "ruff"), "check", "--quiet"], REPOSITORY),
         ("ruff format", [str(BINARIES / "ruff"), "format", "--check", "--quiet"], REPOSITORY),
@@ -63,6 +64,7 @@ PYTHON_TYPES_HEADER = (
 
 
 def gen_commands() -> list[tuple[str, list[str], Path]]:
+    """Return the commands that write generated files."""
     made = ["--format", "openapi-json", "--file", str(OPENAPI_DOCUMENT), "--fail-on-warn"]
     spectacular = ["manage.py", "spectacular", *made]
     return [
@@ -74,7 +76,7 @@ def gen_commands() -> list[tuple[str, list[str], Path]]:
 
 
 def python_types(output: Path) -> list[str]:
-    """The command that writes what the command line reads of the API, as TypedDicts."""
+    """Return the command that writes the types of the API that the command line reads, as TypedDicts."""
     return [
         sys.executable, "-m", "datamodel_code_generator", "--input", str(OPENAPI_DOCUMENT),
         "--input-file-type", "openapi", "--output", str(output), "--output-model-type", "typing.TypedDict",
@@ -107,7 +109,7 @@ def run_all(commands: list[tuple[str, list[str], Path]]) -> int:
 
 
 def _settings_for_checks() -> dict[str, str]:
-    """The settings' keys, for tools that only load them. The tests bring their own database and keys."""
+    """Return keys of the settings, for tools that only load them. The tests use their own database and keys."""
     command = [sys.executable, "manage.py", "generate_master_key"]
     given = {**CHECK_ONLY, **os.environ}
     key = subprocess.run(command, cwd=REPOSITORY, env=given, capture_output=True, text=True, check=False).stdout.strip()
@@ -121,6 +123,7 @@ def _say_browser() -> None:
 
 
 def main() -> int:
+    """Run the checks named by the argument. Return the exit code."""
     what = sys.argv[1] if len(sys.argv) > 1 else ""
     if what == "lint":
         return run_all(lint_commands())

@@ -8,7 +8,7 @@ SOURCES = ("platform", "workers", "trainer", "deploy/local")
 
 
 def current() -> str:
-    """A digest of everything the running programs have read at their start."""
+    """Return a digest of everything that the running programs have read at their start."""
     digest = hashlib.sha256()
     paths = [path for top in SOURCES for path in (REPOSITORY / top).rglob("*.py")]
     paths += [REPOSITORY / "constraints.txt", REPOSITORY / "manage.py"]

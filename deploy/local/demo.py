@@ -32,6 +32,7 @@ class Times:
     rows: list[tuple[str, float]] = field(default_factory=list)
 
     def add(self, name: str, seconds: float | None) -> None:
+        """Add a row. None: nothing was measured."""
         if seconds is not None:
             self.rows.append((name, seconds))
 
@@ -44,6 +45,7 @@ class Cli:
         self._command = [str(Path(sys.executable).with_name("athanor"))]
 
     def json(self, *arguments: str) -> Any:
+        """Run a command with --json. Return its output. Raises StackError if it fails."""
         result = subprocess.run(
             [*self._command, *arguments, "--json"],
             env=self._environment,
@@ -61,6 +63,7 @@ class Cli:
 
 
 def main() -> int:
+    """Run the demo. Return the exit code."""
     folder = DataFolder.from_environment()
     try:
         _demonstrate(folder)
@@ -155,7 +158,7 @@ def _check_files(download: dict[str, Any], target: Path) -> None:
 
 
 def _add_job_times(times: Times, job: dict[str, Any], run_seconds: float) -> None:
-    """The platform's own account of the run; what it does not account for is shown as such."""
+    """Add the timings that the platform reports for the run, and the rest as unaccounted."""
     known = job.get("timings") or {}
     parts: list[tuple[str, float | None]] = [("queue", known.get("queued_seconds"))]
     parts += [(f"start-up: {phase}", seconds) for phase, seconds in (known.get("startup") or {}).items()]

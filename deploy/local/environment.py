@@ -33,6 +33,10 @@ class Embedded:
 
     @classmethod
     def from_environment(cls) -> "Embedded":
+        """Return which stores to embed: those that the environment does not name.
+
+        Raises StackError if it names only a part of an S3 store.
+        """
         given = [name for name in S3_NAMES if os.environ.get(name)]
         if given and len(given) < len(S3_NAMES):
             missing = ", ".join(name for name in S3_NAMES if name not in given)
@@ -44,6 +48,7 @@ class Embedded:
         )
 
     def port_names(self) -> list[str]:
+        """Return the names of the embedded stores that need a port."""
         return [name for name in ("postgres", "valkey", "object_store") if getattr(self, name)]
 
 
@@ -54,7 +59,7 @@ def for_platform(
     secrets: dict[str, str],
     postgres: Postgres | None,
 ) -> dict[str, str]:
-    """The environment of manage.py; without OWNER_ONLY, of web, worker and beat too."""
+    """Return the environment of manage.py; without OWNER_ONLY, of web, worker and beat too."""
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_THE_SERVER}
     environment.update(
         PATH=f"{Path(sys.executable).parent}:{environment.get('PATH', '/usr/bin:/bin')}",
@@ -87,7 +92,7 @@ def for_platform(
 
 
 def of_running(folder: DataFolder) -> dict[str, str]:
-    """What differs from the shell's own environment, read from the folder of a stack that runs."""
+    """Return the variables of a running stack that differ from this environment, read from its folder."""
     embedded = Embedded.from_environment()
     ports = read_json(folder.root / "ports.json") or {}
     secrets = read_json(folder.root / "secrets.json") or {}

@@ -32,6 +32,7 @@ class DataFolder:
 
     @classmethod
     def from_environment(cls) -> "DataFolder":
+        """Return the folder of ATHANOR_DATA_DIR, by default `.athanor`."""
         return cls(Path(os.environ.get("ATHANOR_DATA_DIR") or ".athanor"))
 
     def open(self) -> None:
@@ -63,6 +64,7 @@ class DataFolder:
             )
 
     def check_space(self) -> None:
+        """Raise StackError if the disk has less than LEAST_FREE_BYTES free."""
         free = shutil.disk_usage(self.root).free
         if free < LEAST_FREE_BYTES:
             raise StackError(
@@ -84,6 +86,7 @@ class DataFolder:
             yield
 
     def is_owned(self) -> bool:
+        """Return whether a supervisor holds the folder's lock."""
         path = self.run / "lock"
         if not path.exists():
             return False
@@ -107,6 +110,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, readable by its owner only."""
     write_private(path, json.dumps(value, indent=2) + "\n")
 
 

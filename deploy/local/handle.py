@@ -32,6 +32,7 @@ class StackHandle:
         self.environment = {**outside, "ATHANOR_DATA_DIR": str(data_dir), **(settings or {})}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `python -m deploy.local` with these arguments on this stack."""
         return subprocess.run(
             [sys.executable, "-m", "deploy.local", *arguments],
             cwd=REPOSITORY,
@@ -48,12 +49,14 @@ class StackHandle:
             raise StackError("the private stack did not start", result.stdout + result.stderr)
 
     def down(self) -> None:
+        """Stop the stack. Raises StackError if it does not stop."""
         result = self.run("down")
         if result.returncode:
             raise StackError("the private stack did not stop", result.stdout + result.stderr)
 
     @property
     def state(self) -> dict[str, Any]:
+        """Return the state that the supervisor wrote. Raises StackError if there is none."""
         state: dict[str, Any] | None = read_json(self.folder.state)
         if state is None:
             raise StackError(f"no stack has ever run on {self.data_dir}")
@@ -66,6 +69,7 @@ class StackHandle:
         return found
 
     def identity(self, service: str) -> ProcessIdentity:
+        """Return the process of a service, or of `supervisor`."""
         entry = self.state["supervisor"] if service == "supervisor" else self.state["services"][service]["process"]
         identity = ProcessIdentity.from_json(entry)
         if identity is None:
@@ -73,6 +77,7 @@ class StackHandle:
         return identity
 
     def pid(self, service: str) -> int:
+        """Return the process id of a service."""
         return self.identity(service).pid
 
     def kill(self, service: str) -> None:
@@ -82,9 +87,11 @@ class StackHandle:
                 os.killpg(self.pid(name), signal.SIGKILL)
 
     def suspend(self, service: str) -> None:
+        """Send SIGSTOP to a service."""
         os.kill(self.pid(service), signal.SIGSTOP)
 
     def resume(self, service: str) -> None:
+        """Send SIGCONT to a service."""
         os.kill(self.pid(service), signal.SIGCONT)
 
     def kill_everything(self) -> None:
@@ -105,6 +112,7 @@ class StackHandle:
         return job_processes(self.folder)
 
     def wait_for_restart(self, service: str, before: ProcessIdentity, within_seconds: float = 60.0) -> None:
+        """Wait until a service has another process than `before`."""
         wait_until(
             lambda: self.identity(service) != before and self.identity(service).is_alive(),
             f"{service} is started again",

@@ -27,6 +27,7 @@ NOT_SOURCES = {"node_modules", "dist", "coverage", "test-results"}
 
 
 def make_venv() -> None:
+    """Create .venv unless it works."""
     python = VENV / "bin" / "python"
     if _runs(str(python), "-c", "import sys, pip"):
         return
@@ -100,7 +101,7 @@ def build_dashboard() -> None:
 
 
 def node_environment() -> dict[str, str]:
-    """The system's node when it is new enough, else the one of the wheel in .venv."""
+    """Return an environment with the system's node if it is new enough, else the one of the wheel in .venv."""
     environment = dict(os.environ)
     node = shutil.which("node")
     if node is None or shutil.which("npm") is None or _node_version(node) < LEAST_NODE:
@@ -146,6 +147,7 @@ def _runs(*command: str) -> bool:
 
 
 def main() -> int:
+    """Install what has changed. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.install")
     parser.add_argument("--extras", default="server,trainer,local", help="comma-separated")
     parser.add_argument("--dashboard", action="store_true", help="build the dashboard, too")

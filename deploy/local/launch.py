@@ -64,6 +64,7 @@ def step_down(user: str) -> None:
 
 
 def main() -> None:
+    """Prepare this process as the options say, and replace it by the command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, help="end when this process, the supervisor, is gone")
     parser.add_argument("--death-signal", type=int, default=15)

@@ -106,6 +106,7 @@ class OwnRequestsOnly:
         self._word = secrets.token_hex(32)
 
     def mark_outgoing(self) -> None:
+        """Send the word with every request of this process to the inner servers."""
         word = self._word
 
         class OwnConnection(bufferedhttp.BufferedHTTPConnection):  # type: ignore[misc] # Swift has no types
@@ -117,6 +118,7 @@ class OwnRequestsOnly:
         bufferedhttp.BufferedHTTPConnection = OwnConnection
 
     def guard(self, application: Application) -> Application:
+        """Return the application behind a check of the word."""
         variable = "HTTP_" + OWN_HEADER.upper().replace("-", "_")
 
         def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -166,6 +168,7 @@ def make_bucket(proxy: Application, account: str, bucket: str) -> None:
 
 
 def listen(port: int) -> socket.socket:
+    """Return a socket that listens on a port of 127.0.0.1."""
     bound: socket.socket = eventlet.listen(("127.0.0.1", port), backlog=512)
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return bound
@@ -200,6 +203,7 @@ def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str
 
 
 def main() -> None:
+    """Serve as the arguments and environment say."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.object_store")
     parser.add_argument("folder", type=Path)
     parser.add_argument("port", type=int)

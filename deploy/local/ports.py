@@ -15,7 +15,7 @@ INTERNAL_RANGE = range(20_000, 32_000)
 
 
 def hold(port: int) -> socket.socket | None:
-    """A socket that listens on the port, or None when the port is taken."""
+    """Return a socket that listens on the port, or None when the port is taken."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted connections inherit it. uvicorn takes a socket that it is handed for a Unix one and leaves it out: the
@@ -31,6 +31,7 @@ def hold(port: int) -> socket.socket | None:
 
 
 def is_free(port: int) -> bool:
+    """Return whether nothing listens on a port of 127.0.0.1."""
     listening = hold(port)
     if listening is not None:
         listening.close()

@@ -48,10 +48,12 @@ class Postgres:
 
     @property
     def url(self) -> str:
+        """Return the address for the role of web and workers."""
         return f"postgres://{ROLE}:{self._role_password}@127.0.0.1:{self._port}/{DATABASE}"
 
     @property
     def migration_url(self) -> str:
+        """Return the address for the role that owns the tables."""
         return f"postgres://{MIGRATION_ROLE}:{self._migration_password}@127.0.0.1:{self._port}/{DATABASE}"
 
     def initialise(self) -> None:
@@ -87,6 +89,7 @@ class Postgres:
         half_made.rename(self._folder.postgres)
 
     def service(self) -> Service:
+        """Return the server as a supervised service."""
         command = [str(self._binaries / "postgres"), "-D", str(self._folder.postgres), "-p", str(self._port)]
         for name, value in SETTINGS.items():
             command += ["-c", f"{name}={value}"]

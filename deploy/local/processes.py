@@ -19,6 +19,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity | None":
+        """Return the identity of a process that exists now, None if there is none."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -27,13 +28,15 @@ class ProcessIdentity:
 
     @classmethod
     def from_json(cls, value: dict[str, int] | None) -> "ProcessIdentity | None":
+        """Return the identity that `to_json` gave."""
         return cls(value["pid"], value["started"]) if value else None
 
     def to_json(self) -> dict[str, int]:
+        """Return the identity as JSON."""
         return {"pid": self.pid, "started": self.started}
 
     def process(self) -> psutil.Process | None:
-        """The process itself, or None when it has ended (a zombie has) or the pid is somebody else's now."""
+        """Return the process, or None if it has ended (as a zombie has) or the pid belongs to another one now."""
         if ProcessIdentity.of(self.pid) != self:
             return None
         try:
@@ -43,6 +46,7 @@ class ProcessIdentity:
             return None
 
     def is_alive(self) -> bool:
+        """Return whether the process still runs."""
         return self.process() is not None
 
     def stop(self, stop_signal: int, grace_seconds: float) -> None:

@@ -51,6 +51,7 @@ def log_says(log: Path, text: str) -> tuple[Callable[[], None], Callable[[], boo
 
 
 def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
+    """Return the object store as a supervised service."""
     return Service(
         name="object-store",
         # Swift 2.38 runs on eventlet, which warns of its age at each start.
@@ -71,7 +72,7 @@ def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
 
 
 def web(folder: DataFolder, listening: socket.socket, environment: dict[str, str]) -> list[Service]:
-    """Processes that accept from one socket: Python runs one thread at a time, and a laptop has more than one core."""
+    """Return web processes that accept from one socket: Python runs one thread at a time, and there are more cores."""
     names = ["web", *(f"web-{number}" for number in range(2, WEB_PROCESSES + 1))]
     return [_web(name, folder, listening, environment) for name in names]
 
@@ -91,6 +92,7 @@ def _web(name: str, folder: DataFolder, listening: socket.socket, environment: d
 
 
 def worker(folder: DataFolder, environment: dict[str, str]) -> Service:
+    """Return the Celery worker as a supervised service."""
     log = folder.logs / "worker.log"
     remember, ready = log_says(log, " ready.")
     return Service(
@@ -109,12 +111,13 @@ def worker(folder: DataFolder, environment: dict[str, str]) -> Service:
 
 
 def beat(folder: DataFolder, environment: dict[str, str]) -> Service:
+    """Return Celery beat as a supervised service."""
     log = folder.logs / "beat.log"
     remember, ready = log_says(log, "beat: Starting")
     schedule = folder.run / "celerybeat-schedule"
 
     def start_afresh() -> None:
-        """What beat remembers of its last run may be half written; it needs none of it."""
+        """Delete what beat stored of its last run: it may be incomplete, and beat does not need it."""
         for path in folder.run.glob("celerybeat-schedule*"):
             path.unlink()
         remember()

@@ -24,6 +24,8 @@ console = Console(highlight=False)
 
 
 class Demo:
+    """The steps of the demo of quotas and budgets."""
+
     def __init__(self, api: Administrator) -> None:
         self._api = api.call
         self._jobs: list[str] = []
@@ -31,6 +33,7 @@ class Demo:
         self._victim = ""
 
     def play(self) -> None:
+        """Play all steps, and put everything back."""
         pool = self._pool()
         half = max(pool["slots"] // 2, 1)
         with self._teams(), self._settings():
@@ -236,6 +239,7 @@ def _title(text: str) -> None:
 
 
 def main() -> int:
+    """Run the demo. Return the exit code."""
     credentials = read_json(DataFolder.from_environment().credentials)
     if credentials is None:
         console.print("no stack runs here: start one with `make up` or `make demo`")

@@ -22,7 +22,7 @@ _MADE = (
 
 
 def load_or_make(folder: DataFolder) -> dict[str, str]:
-    """The stores' and the web's secrets by name. What a newer version added is made; what exists never changes."""
+    """Return the secrets of stores and web by name. Missing ones are generated; existing ones never change."""
     path = folder.root / "secrets.json"
     known: dict[str, str] = read_json(path) or {}
     missing = [name for name in _MADE if name not in known]
@@ -40,7 +40,7 @@ def load_or_make(folder: DataFolder) -> dict[str, str]:
 
 
 def load_or_make_master_key(folder: DataFolder, repository: Path, environment: dict[str, str]) -> str:
-    """A Tink keyset as the platform itself makes it, so that its format is known in one place only."""
+    """Return the master key, a Tink keyset. The platform itself generates it, so that one place knows its format."""
     path = folder.root / "secrets.json"
     known = load_or_make(folder)
     if "master_key" in known:

@@ -45,6 +45,7 @@ class RunningService:
     start_again_at: float | None = None  # monotonic seconds; set while it waits for its restart
 
     def start(self) -> None:
+        """Start the process."""
         service = self.service
         if service.before_start is not None:
             service.before_start()
@@ -74,14 +75,17 @@ class RunningService:
         self.start_again_at = None
 
     def has_ended(self) -> bool:
+        """Return whether the process was started and has ended."""
         return self.process is not None and self.process.poll() is not None
 
     def ask_to_stop(self) -> None:
+        """Send the stop signal."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(self.service.stop_signal)
             self.process.send_signal(signal.SIGCONT)  # one that was suspended could not hear it
 
     def wait_stopped(self) -> None:
+        """Wait for the end, and kill the process group after the grace time."""
         if self.process is None:
             return
         try:
@@ -92,6 +96,7 @@ class RunningService:
         kill_group(self.process.pid)
 
     def how_it_ended(self) -> str:
+        """Return how the process ended, for users."""
         assert self.process is not None
         code = self.process.poll()
         if code is None:
@@ -100,7 +105,7 @@ class RunningService:
 
 
 def last_lines(log: Path, count: int = LOG_TAIL_LINES) -> str:
-    """The end of a log for a person to read; an empty text when there is none."""
+    """Return the last lines of a log, empty if there is none."""
     if not log.exists():
         return ""
     with log.open("rb") as handle:

@@ -40,13 +40,14 @@ class Stack:
             self.environment["ATHANOR_MASTER_KEY"] = key
 
     def initialise(self) -> None:
-        """What must exist before the first process starts."""
+        """Create and check what must exist before the first process starts."""
         self.folder.check_space()
         self._check_attributes()
         if self._postgres is not None:
             self._postgres.initialise()
 
     def stores(self) -> list[Service]:
+        """Return the embedded stores as services."""
         services = []
         if self._postgres is not None:
             services.append(self._postgres.service())
@@ -59,6 +60,7 @@ class Stack:
         return services
 
     def ensure_database(self) -> None:
+        """Create roles and database where PostgreSQL is embedded."""
         if self._postgres is not None:
             self._postgres.ensure_database()
 
@@ -99,6 +101,7 @@ class Stack:
         write_json(self.folder.credentials, {**credentials, "url": self.url})
 
     def platform(self) -> list[Service]:
+        """Return web, worker and beat as services."""
         runtime = {name: value for name, value in self.environment.items() if name != environment.OWNER_ONLY}
         return [
             *programs.web(self.folder, self._web_socket, runtime),
@@ -120,7 +123,7 @@ class Stack:
         return result.stdout
 
     def _check_attributes(self) -> None:
-        """The object store keeps what it knows of an object in the file's extended attributes."""
+        """Raise StackError if the file system has no extended attributes, in which the object store keeps metadata."""
         if not self._embedded.object_store:
             return
         try:

@@ -49,6 +49,7 @@ class Supervisor:
             os.set_blocking(end, False)
 
     def take_signals(self) -> None:
+        """Stop on SIGINT, SIGTERM and SIGHUP; wake when a child ends."""
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_stop)

@@ -52,6 +52,7 @@ def explain_torch_download(python: str, repository: Path, options: list[str]) ->
 
 
 def has_nvidia_gpu() -> bool:
+    """Return whether this machine has an NVIDIA driver."""
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
@@ -61,7 +62,7 @@ def _has_torch(python: str) -> bool:
 
 
 def _resolve(python: str, repository: Path, options: list[str]) -> list[dict[str, Any]]:
-    """What pip would install for the pinned torch. Empty when pip cannot say: the real run then reports why."""
+    """Return what pip would install for the pinned torch; empty if pip fails, as the real run then reports why."""
     command = [
         python, "-m", "pip", "install", "--dry-run", "--quiet", "--disable-pip-version-check",
         "--ignore-installed", "--report", "-", *options, "-c", "constraints.txt", "torch",

@@ -13,11 +13,12 @@ PROBE_SECONDS = 1.0
 
 
 def url(port: int, password: str) -> str:
+    """Return the address of the embedded Valkey."""
     return f"redis://:{password}@127.0.0.1:{port}/0"
 
 
 def service(folder: DataFolder, port: int, password: str) -> Service:
-    """The password goes into a 0600 file: a command line is readable by every user of the machine."""
+    """Return the broker as a service. Its password is in a file of mode 0600: all users can read command lines."""
     configuration = folder.valkey / "valkey.conf"
     write_private(
         configuration,

@@ -18,6 +18,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
+    """Write all pages."""
     FOLDER.mkdir(exist_ok=True)
     for name, make in PAGES.items():
         (FOLDER / name).write_text(make(), encoding="utf-8")

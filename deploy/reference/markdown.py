@@ -11,11 +11,13 @@ def page(title: str, *parts: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 
 def code(text: object) -> str:
+    """Return text as inline code."""
     return f"`{text}`"
 
 

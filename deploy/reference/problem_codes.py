@@ -65,6 +65,7 @@ class Call:
     maker: Maker
 
     def argument(self, name: str | None) -> ast.expr | None:
+        """Return an argument of the call by the name of its parameter."""
         if name is None:
             return None
         for keyword in self.node.keywords:
@@ -115,7 +116,7 @@ def _raised() -> Iterator[tuple[str, int, str, str]]:
 
 
 def _first_makers(trees: dict[str, ast.Module]) -> dict[str, list[Maker]]:
-    """The classes of errors that take a code, and the two functions that make documents."""
+    """Return the classes of errors that take a code, and the two functions that make documents."""
     shape = ("status", "title", "code", "detail")
     document = Maker("code", shape, "detail", status_parameter="status", module="errors")
     return {"problem": [document], "problem_document": [document], **_classes(trees)}
@@ -149,7 +150,7 @@ def _fixes_code(node: ast.ClassDef, parent: Maker) -> bool:
 
 
 def _calls(path: str, tree: ast.Module, makers: dict[str, dict[str, list[Maker]]]) -> Iterator[Call]:
-    """Calls of makers, and of a parent's `__init__` by a class that names its code there."""
+    """Yield calls of makers, and of a parent's `__init__` by a class that names its code there."""
 
     def visit(node: ast.AST, owner: ast.ClassDef | None, function: ast.FunctionDef | None) -> Iterator[Call]:
         if isinstance(node, ast.ClassDef):
@@ -169,7 +170,7 @@ def _calls(path: str, tree: ast.Module, makers: dict[str, dict[str, list[Maker]]
 
 
 def _named(function: ast.expr, makers: dict[str, list[Maker]], owner: str = "") -> Iterator[Maker]:
-    """The makers that a called name means: alone, or as an attribute of its module (or of `owner`)."""
+    """Yield the makers that a called name means: alone, or as an attribute of its module (or of `owner`)."""
     if isinstance(function, ast.Name):
         yield from makers.get(function.id, ())
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
@@ -265,7 +266,7 @@ def _rendered(node: ast.expr | None) -> str:
 
 
 def _of_the_framework() -> Iterator[tuple[str, int, str, str]]:
-    """The exceptions of Django REST framework, read from its source: to import it would load Django."""
+    """Yield the exceptions of Django REST framework, read from its source: to import it would load Django."""
     place = find_spec("rest_framework")
     assert place is not None and place.origin is not None
     tree = ast.parse(Path(place.origin).with_name("exceptions.py").read_text(encoding="utf-8"))

@@ -32,9 +32,11 @@ class Changes:
 
     @property
     def is_over(self) -> bool:
+        """Return whether the time to wait is over."""
         return self._left() <= 0
 
     def next(self) -> dict[str, Any] | None:
+        """Return the next event, or None when there is none yet."""
         if time.monotonic() < self._poll_until:
             time.sleep(POLL_SECONDS)
             return None

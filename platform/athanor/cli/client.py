@@ -51,6 +51,7 @@ class Client:
         )
 
     def get(self, path: str, *, patience_seconds: float = PATIENCE_SECONDS, **params: Any) -> Any:
+        """Return the answer to GET. Parameters that are None are left out."""
         given = {name: value for name, value in params.items() if value is not None}
         return self._send("GET", path, patience_seconds, params=given)
 
@@ -72,12 +73,15 @@ class Client:
         return self._send("POST", path, PATIENCE_SECONDS, params=params or {}, headers=keyed, **body)
 
     def put(self, path: str, json: Any, *, headers: dict[str, str] | None = None) -> Any:
+        """Return the answer to PUT."""
         return self._send("PUT", path, PATIENCE_SECONDS, json=json, headers=headers or {})
 
     def patch(self, path: str, json: Any, *, headers: dict[str, str] | None = None) -> Any:
+        """Return the answer to PATCH."""
         return self._send("PATCH", path, PATIENCE_SECONDS, json=json, headers=headers or {})
 
     def delete(self, path: str) -> Any:
+        """Return the answer to DELETE."""
         return self._send("DELETE", path, PATIENCE_SECONDS)
 
     @contextmanager

@@ -51,9 +51,11 @@ class Download:
         self._urls: dict[str, str] = {}
 
     def is_complete(self) -> bool:
+        """Return whether the output folder holds the complete download."""
         return _marker(self._output) == self._id
 
     def run(self, advance: Advance) -> None:
+        """Download, check and decrypt all files. Continues an interrupted download."""
         if self._output.exists() and any(self._output.iterdir()):
             raise CliError(ExitCode.USAGE, f"{self._output} holds other files: choose another folder with --output")
         files, encryptor = self._ask()

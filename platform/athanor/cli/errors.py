@@ -15,6 +15,8 @@ Result = TypeVar("Result")
 
 
 class ExitCode(IntEnum):
+    """Exit codes of the command line."""
+
     OK = 0
     JOB_FAILED = 1
     USAGE = 2  # also a spec the server refuses

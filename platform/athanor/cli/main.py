@@ -78,6 +78,7 @@ app.add_typer(clusters.app, name="cluster", help="Clusters and nodes: health, dr
 
 
 def main() -> None:
+    """Run the command line."""
     app()
 
 

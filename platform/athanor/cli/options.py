@@ -13,4 +13,5 @@ JobId = Annotated[str, typer.Argument(help="The job's id, job_...", metavar="JOB
 
 
 def connect() -> Client:
+    """Return a client for the account that is logged in."""
     return Client(read_account())

@@ -27,4 +27,5 @@ class PlainConsole(Console):
     """A console on which every string, of a line or of a table's cell, is made plain before it is styled."""
 
     def render_str(self, text: str, **options: Any) -> Text:
+        """Render text without its control characters."""
         return super().render_str(plain(text), **options)

@@ -21,6 +21,7 @@ WHOLE = ("id", "status", "created", "job", "node")
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:
+    """Print a value as JSON."""
     print(json.dumps(value, indent=None if one_line else 2), flush=True)
 
 
@@ -30,6 +31,7 @@ def progress_of(job: Job | JobSummary) -> Progress:
 
 
 def status_text(job: JobSummary | Job) -> str:
+    """Return the status of a job with its colour, and its reason unless it is done."""
     status = job["status"]
     colour = COLOURS.get(status, "white")
     reason = job.get("reason")
@@ -46,6 +48,7 @@ def columns(*names: str) -> Table:
 
 
 def jobs_table(jobs: Sequence[JobSummary]) -> Table:
+    """Return a table of jobs."""
     table = columns("id", "name", "team", "status", "step", "loss", "created")
     for job in jobs:
         progress = progress_of(job)
@@ -113,10 +116,12 @@ def _when(start: StartOutlook) -> str:
 
 
 def number(value: float | None, form: str) -> str:
+    """Return a number in a format, or `-`."""
     return "-" if value is None else format(value, form)
 
 
 def size(count: float) -> str:
+    """Return a size in bytes with a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -10,11 +10,14 @@ from athanor.cli.errors import CliError, ExitCode
 
 @dataclass(frozen=True)
 class Account:
+    """Address of a server, and the token to use there."""
+
     url: str
     token: str
 
 
 def settings_path() -> Path:
+    """Return the path of the file with the account: XDG_CONFIG_HOME, by default `~/.config`."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "athanor" / "config.json"
 
@@ -46,6 +49,7 @@ def write_account(account: Account) -> Path:
 
 
 def check_url(url: str) -> str:
+    """Return the address without a final slash. Raises CliError unless it is http or https."""
     if not url.startswith(("http://", "https://")):
         raise CliError(ExitCode.USAGE, f"address {url!r} must start with http:// or https://")
     return url.rstrip("/")

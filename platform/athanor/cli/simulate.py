@@ -103,6 +103,7 @@ def _run(plan: Scenario, jobs: Scenario, path: Path) -> Report:
 
 
 def print_report(name: str, found: Report) -> None:
+    """Print the figures of a simulation, by team and in total."""
     console.print(
         f"[bold]{escape(name)}[/bold]: {found.all.jobs} jobs in {found.days:.1f} days, "
         f"utilisation {found.utilisation:.1%}, fairness {found.fairness:.3f}"

@@ -26,6 +26,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def read_preset(client: Client, name: str) -> dict[str, Any]:
+    """Return the spec of a preset. Raises CliError with the known names for an unknown one."""
     presets = {preset["name"]: preset for preset in client.get("/presets")["items"]}
     if name not in presets:
         raise CliError(ExitCode.USAGE, f"no preset {name!r}: there are {', '.join(sorted(presets))}")

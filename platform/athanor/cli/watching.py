@@ -20,6 +20,7 @@ Show = Callable[[Job], None]
 
 
 def exit_code(job: Job) -> ExitCode:
+    """Return the exit code for the final status of a job."""
     if job["status"] == "succeeded":
         return ExitCode.OK
     return ExitCode.CANCELLED if job["status"] == "cancelled" else ExitCode.JOB_FAILED
@@ -123,6 +124,7 @@ def headline(job: Job) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Return a duration for people: `1 h 05 min`, or `m:ss` below an hour."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -43,6 +43,7 @@ class Tally:
 
 
 def count(absent: Collection[str]) -> None:
+    """Count one more observation in which these attempts were absent."""
     Attempt.objects.filter(pk__in=absent).update(
         absent_count=F("absent_count") + 1, absent_since=Coalesce("absent_since", Now()), observed_at=Now()
     )

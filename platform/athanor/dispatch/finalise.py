@@ -45,6 +45,8 @@ UNFINISHED = (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobS
 
 @dataclass(frozen=True)
 class Ending:
+    """Why a job ends, and the details of it for users."""
+
     reason: Reason
     detail: str
 
@@ -60,6 +62,7 @@ def to_finalise() -> QuerySet[Job]:
 
 
 def finalise_due() -> None:
+    """End or requeue the jobs with an ended attempt, each under a lease."""
     for lease in leases.claim_each(to_finalise().order_by("id"), seconds=LEASE_SECONDS, limit=BATCH):
         run_isolated(
             task_triggers.FINALISE, f"finalising job {lease.pk}", partial(_finalise, lease), held=(Job, lease),

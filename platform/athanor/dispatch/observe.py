@@ -64,10 +64,12 @@ class Live(NamedTuple):
 
     @property
     def handle(self) -> Handle:
+        """Return the handle by which its backend knows the attempt."""
         return Handle(self.backend_name, self.backend_id)
 
 
 def observe_due() -> None:
+    """Observe the attempts of every cluster that has some, the longest unobserved cluster first."""
     of_cluster = observable().filter(job__pool__cluster=OuterRef("pk"))
     due = Cluster.objects.filter(Exists(of_cluster)).order_by("observed_at")
     for lease in leases.claim_each(due, seconds=LEASE_SECONDS, limit=CLUSTERS):

@@ -24,6 +24,7 @@ class Owner:
 def launch_plan(
     spec: JobSpec, *, attempt_id: str, owner: Owner, avoid_nodes: tuple[str, ...], agent_url: str, token: str
 ) -> LaunchPlan:
+    """Return what a backend starts for an attempt."""
     asked = spec.resources
     return LaunchPlan(
         attempt_id=attempt_id,
@@ -63,6 +64,7 @@ def run_config(
     outbound_allow: str,
     cache_scope: str,
 ) -> RunConfig:
+    """Return the configuration that the agents of an attempt fetch."""
     return RunConfig(
         job_id=job_id,
         attempt_id=attempt_id,

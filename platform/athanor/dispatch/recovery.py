@@ -31,6 +31,8 @@ LONGEST_BACKOFF = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class PastEnd:
+    """The end of an earlier attempt."""
+
     reason: Reason
     at: datetime
 

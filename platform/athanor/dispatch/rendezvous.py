@@ -55,6 +55,7 @@ def join(attempt: Attempt, asked: Join) -> Place:
 
 
 def newest_round(attempt: Attempt) -> int:
+    """Return the number of the newest rendezvous round of an attempt, 0 before the first."""
     return AttemptNode.objects.filter(attempt=attempt).aggregate(newest=Max("round"))["newest"] or 0
 
 

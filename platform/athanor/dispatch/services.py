@@ -59,6 +59,7 @@ def applying_to_attempt(lease: Lease) -> Iterator[tuple[Job, Attempt] | None]:
 
 
 def handle_of(attempt: Attempt) -> Handle:
+    """Return the handle by which the backend of an attempt knows it."""
     return Handle(attempt.backend_name, attempt.backend_id)
 
 
@@ -82,6 +83,7 @@ def nodes_to_avoid(job: Job) -> tuple[str, ...]:
 
 
 def spec_of(job: Job) -> JobSpec:
+    """Return the resolved spec of a job."""
     return JobSpec.model_validate(job.resolved_spec)
 
 

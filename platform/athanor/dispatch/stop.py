@@ -30,6 +30,7 @@ STOPPABLE = frozenset({JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNN
 
 
 def stop_due() -> None:
+    """Apply requested stops and pauses, and ask clusters to end attempts that should not run."""
     _begin(Desired.STOP, JobStatus.STOPPING, Reason.STOPPED_BY_USER, STOPPABLE)
     _begin(Desired.PAUSE, JobStatus.PAUSING, Reason.PAUSED_BY_USER, frozenset({JobStatus.RUNNING}))
     stopping = Attempt.objects.filter(

@@ -27,10 +27,12 @@ BATCH = 20
 
 
 def to_prepare() -> QuerySet[Job]:
+    """Return the admitted jobs; each gets an attempt next."""
     return Job.objects.filter(status=JobStatus.ADMITTED.value)
 
 
 def to_submit() -> QuerySet[Attempt]:
+    """Return the attempts that are not on their cluster yet."""
     return Attempt.objects.filter(status=AttemptStatus.PREPARED.value, job__status=JobStatus.DISPATCHING.value)
 
 

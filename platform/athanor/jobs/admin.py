@@ -1,3 +1,5 @@
+"""Pages of jobs and attempts in Django's admin. Everything is read-only but the actions."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,8 @@ from athanor.jobs.reasons import explain
 
 
 class AttemptInline(SeenInline):
+    """The attempts of a job."""
+
     model = Attempt
     fields = ("number", "status", "reason", "native_state", "submitted_at", "started_at", "ended_at", "observed_at")
     ordering = ("number",)
@@ -58,33 +62,41 @@ class JobAdmin(SeenOnly):
     readonly_fields = ("opened", "why", "labels_shown", "spec_shown", "resolved_shown")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Return jobs with what the list shows of them."""
         rows: QuerySet[Job] = super().get_queryset(request)
         return rows.select_related("team", "created_by", "pool__cluster", "forked_from")
 
     @admin.display(description="dashboard")
     def opened(self, job: Job) -> str:
+        """Return a link to the job's page in the dashboard."""
         return link(f"/jobs/{job.pk}", "open")
 
     @admin.display(description="why")
     def why(self, job: Job) -> str:
+        """Return the reason of the status with its remedy."""
         meaning = explain(job.reason, job.reason_detail)
         return f"{meaning['message']} {meaning['remedy']}" if meaning else "-"
 
     @admin.display(description="labels")
     def labels_shown(self, job: Job) -> str:
+        """Return the labels as formatted JSON."""
         return pretty(job.labels)
 
     @admin.display(description="spec as written")
     def spec_shown(self, job: Job) -> str:
+        """Return the submitted spec as formatted JSON."""
         return pretty(job.spec)
 
     @admin.display(description="spec with every default")
     def resolved_shown(self, job: Job) -> str:
+        """Return the resolved spec as formatted JSON."""
         return pretty(job.resolved_spec)
 
 
 @admin.register(Attempt)
 class AttemptAdmin(SeenOnly):
+    """Attempts, read-only."""
+
     list_display = ("id", "job", "number", "status", "reason", "native_state", "exit_status", "observed_at", "ended_at")
     list_filter = ("status", "reason")
     list_select_related = ("job",)
@@ -96,4 +108,5 @@ class AttemptAdmin(SeenOnly):
 
     @admin.display(description="what its agent reported at the end")
     def end_shown(self, attempt: Attempt) -> str:
+        """Return the report of the agent as formatted JSON."""
         return pretty(attempt.end_report)

@@ -34,6 +34,7 @@ WHERE event.id = fresh.id
 
 
 def unnumbered() -> QuerySet[JobEvent]:
+    """Return committed events without a number in their team's feed."""
     return JobEvent.objects.filter(team_seq__isnull=True)
 
 

@@ -1,3 +1,5 @@
+"""Records of jobs, attempts, nodes, events, labels and projects."""
+
 from datetime import datetime
 from typing import Any, ClassVar
 

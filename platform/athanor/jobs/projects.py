@@ -50,6 +50,7 @@ def for_a_job(team: Team, name: str, user: User) -> None:
 
 
 def create(team: Team, name: str, description: str, user: User) -> Project:
+    """Create a project. Raises Conflict if its team has one with this name."""
     try:
         with transaction.atomic():
             row = Project.objects.create(team=team, name=name, description=description, created_by=user)
@@ -111,6 +112,7 @@ def projects_of(principal: Principal, *, team: str = "", archived: bool | None =
 
 
 def project_of(principal: Principal, project_id: str) -> Project:
+    """Return a project of the caller's teams. Raises NotFound."""
     row = projects_of(principal).filter(pk=project_id).first()
     if row is None:
         raise NotFound("project", project_id)

@@ -7,12 +7,16 @@ from athanor.jobs.states import JobStatus
 
 
 class Retry(StrEnum):
+    """Whether an ended attempt is retried: without limit, against `retry.max_charged`, or not."""
+
     FREE = "free"
     CHARGED = "charged"
     NEVER = "never"
 
 
 class Blame(StrEnum):
+    """Who caused an end."""
+
     USER = "user"
     PLATFORM = "platform"
     INFRASTRUCTURE = "infrastructure"
@@ -22,6 +26,8 @@ class Blame(StrEnum):
 
 class Reason(StrEnum):
     # waiting
+    """Why a job waits or ended. MEANINGS has the message and remedy of each."""
+
     QUOTA_EXCEEDED = "quota_exceeded"
     BUDGET_EXHAUSTED = "budget_exhausted"
     WAITING_FOR_CAPACITY = "waiting_for_capacity"

@@ -28,6 +28,7 @@ def plain_jobs_of(principal: Principal) -> QuerySet[Job]:
 
 
 def jobs_of(principal: Principal) -> QuerySet[Job]:
+    """Return the jobs of the caller's teams with all that a job's page shows."""
     return plain_jobs_of(principal).select_related("team", "created_by", "pool__cluster").prefetch_related(ATTEMPTS)
 
 
@@ -43,6 +44,7 @@ def details_of(principal: Principal) -> QuerySet[Job]:
 
 
 def job_of(principal: Principal, job_id: str) -> Job:
+    """Return a job of the caller's teams. Raises NotFound."""
     job = jobs_of(principal).filter(pk=job_id).first()
     if job is None:
         raise NotFound("job", job_id)
@@ -83,6 +85,7 @@ def filtered(
 
 
 def events_of(job: Job, after: int, limit: int) -> list[JobEvent]:
+    """Return up to `limit` events of a job after a sequence number, in order."""
     return list(JobEvent.objects.filter(job=job, seq__gt=after).order_by("seq")[:limit])
 
 
@@ -96,6 +99,7 @@ def jobs_by_id(principal: Principal, job_ids: Sequence[str]) -> list[Job]:
 
 
 def newest(jobs: QuerySet[Job], limit: int) -> list[Job]:
+    """Return the newest jobs, at most `limit`."""
     return list(jobs.order_by("-pk")[:limit])
 
 

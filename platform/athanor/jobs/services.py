@@ -35,6 +35,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Submitted:
+    """A submitted job. `replayed`: it was there already, from an earlier request with the same key."""
+
     job: Job
     replayed: bool
 
@@ -50,6 +52,7 @@ def _anything(job: Job) -> None:
 
 
 def pool_facts(pool: Pool) -> fit.Pool:
+    """Return a pool as the checks of specs see it."""
     return fit.Pool(str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes, pool.accelerator)
 
 

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
+    """Status of a job. Only jobs/transitions.py changes it."""
+
     QUEUED = "queued"
     ADMITTED = "admitted"
     DISPATCHING = "dispatching"
@@ -52,6 +54,8 @@ class Desired(StrEnum):
 
 
 class Health(StrEnum):
+    """Health of a live job, derived from its heartbeats and progress."""
+
     OK = "ok"
     DEGRADED = "degraded"
     UNKNOWN = "unknown"
@@ -60,6 +64,8 @@ class Health(StrEnum):
 
 
 class AttemptStatus(StrEnum):
+    """Status of an attempt. Only jobs/transitions.py changes it."""
+
     PREPARED = "prepared"
     SUBMITTED = "submitted"
     RUNNING = "running"

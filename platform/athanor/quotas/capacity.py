@@ -148,6 +148,7 @@ class Usage:
         self.quota_slots = {accelerator: [0] * len(tree.nodes) for accelerator in tree.quotas}
 
     def copy(self) -> "Usage":
+        """Return an independent copy for the same tree."""
         same = Usage.__new__(Usage)
         same.tree = self.tree
         same.jobs = self.jobs.copy()

@@ -71,10 +71,12 @@ def _problems(path: Sequence[QuotaNode], spec: JobSpec, pool: Pool) -> list[Fiel
 
 
 def counted(number: int, what: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def owner_name(node: QuotaNode) -> str:
+    """Return what the node is for users: `team x`, `group x` or `the organisation`."""
     if node.team_id:
         return f"team {node.name}"
     return "the organisation" if node.parent_id is None else f"group {node.name}"

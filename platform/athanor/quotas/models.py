@@ -1,3 +1,5 @@
+"""Records of the quota tree, its grants, its past nominal slots, and the admission settings."""
+
 from typing import ClassVar
 
 from django.db import models

@@ -33,10 +33,12 @@ def rows() -> list[QuotaNode]:
 
 
 def tree() -> Tree:
+    """Return the quota tree as it is now."""
     return {row.id: node_of(row) for row in rows()}
 
 
 def node_of(row: QuotaNode) -> Node:
+    """Return a row of the tree, with its grants, as a value."""
     grants = sorted(row.grants.all(), key=lambda grant: grant.accelerator)
     return Node(
         id=row.id,
@@ -83,6 +85,7 @@ class Used:
 
     @property
     def slots_total(self) -> int:
+        """Return the slots held, over all accelerators."""
         return sum(self.slots.values())
 
 

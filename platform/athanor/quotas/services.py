@@ -20,6 +20,7 @@ Precondition = Callable[[QuotaNode], None]
 
 
 def root() -> QuotaNode:
+    """Return the organisation's node; create it if there is none."""
     return QuotaNode.objects.get_or_create(parent=None, name=ROOT)[0]
 
 
@@ -30,6 +31,7 @@ def locked_root() -> QuotaNode:
 
 
 def leaf_of(team: Team) -> QuotaNode:
+    """Return the leaf of a team; create it below the root if there is none."""
     found = QuotaNode.objects.filter(team=team).first()
     if found:
         return found
@@ -40,6 +42,7 @@ def leaf_of(team: Team) -> QuotaNode:
 
 
 def settings() -> AdmissionSettings:
+    """Return the admission settings; create them with defaults if there are none."""
     return AdmissionSettings.objects.get_or_create(pk=1)[0]
 
 
@@ -98,6 +101,10 @@ def change_limits(
 
 
 def change_settings(values: Mapping[str, Any], actor: User, precondition: Callable[[AdmissionSettings], None]) -> None:
+    """Change admission settings, with an audit record.
+
+    `precondition` is called with the row under the lock and may raise. Values that are equal change nothing.
+    """
     with transaction.atomic():
         locked_root()
         row = AdmissionSettings.objects.select_for_update().get(pk=settings().pk)

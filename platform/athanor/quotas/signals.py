@@ -11,5 +11,6 @@ from athanor.quotas import services
 
 @receiver(post_save, sender=Team, dispatch_uid="athanor.quotas")
 def create_leaf(instance: Team, created: bool, **_: Any) -> None:
+    """Create the quota leaf of a new team."""
     if created:
         services.leaf_of(instance)

@@ -134,6 +134,7 @@ Tree = dict[str, Node]
 
 
 def root_of(tree: Tree) -> Node:
+    """Return the node without a parent."""
     return next(node for node in tree.values() if node.parent is None)
 
 

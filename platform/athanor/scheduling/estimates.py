@@ -69,6 +69,7 @@ def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:
 
 
 def shares_of(snapshot: Snapshot) -> Shares:
+    """Return, from ended attempts, which shares of their time limit jobs ran."""
     leaves = snapshots.leaves()
     ended = Attempt.objects.filter(
         status=AttemptStatus.ENDED.value, launched_at__isnull=False, ended_at__gt=F("launched_at")
@@ -86,6 +87,7 @@ def shares_of(snapshot: Snapshot) -> Shares:
 
 
 def learned_factors() -> CalibrationFactors:
+    """Return the calibration factors from the newest judged estimates."""
     rows = StartEstimate.objects.filter(started_at__isnull=False).order_by("-started_at")
     return calibration_factors(
         [
@@ -114,10 +116,12 @@ def _note(row: Job, raw: Forecast, found: Forecast, now: datetime) -> None:
 
 
 def note_starts(jobs: Sequence[Job], now: datetime) -> None:
+    """Record the actual start of jobs that were estimated."""
     StartEstimate.objects.filter(job__in=[job.pk for job in jobs], started_at__isnull=True).update(started_at=now)
 
 
 def calibration() -> Calibration:
+    """Return how well the newest estimates met the actual starts."""
     rows = StartEstimate.objects.filter(started_at__isnull=False).order_by("-started_at")
     judged = [(row.p50_at, row.p90_at, row.started_at) for row in rows[:JUDGED] if row.started_at is not None]
     if not judged:

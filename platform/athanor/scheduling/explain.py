@@ -19,6 +19,7 @@ class Holders(NamedTuple):
 
 
 def holders(snapshot: Snapshot) -> Holders:
+    """Return the nodes and their names of the jobs that hold slots, and the nodes of waiting jobs."""
     names = {node.id: node.name for node in snapshot.nodes}
     return Holders(
         {holding.job_id: (holding.node, names[holding.node]) for holding in snapshot.holdings},

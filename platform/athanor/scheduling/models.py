@@ -1,3 +1,5 @@
+"""Records of admission cycles, start estimates and simulations."""
+
 from typing import ClassVar
 
 from django.db import models

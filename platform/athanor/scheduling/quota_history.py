@@ -28,6 +28,8 @@ class Line:
 
 @dataclass(frozen=True)
 class History:
+    """History and stored bytes of a node's subtree."""
+
     node_id: str
     storage_bytes: int
     unreferenced_bytes: int

@@ -29,6 +29,8 @@ class Overuse:
 
 @dataclass(frozen=True)
 class AffectedJob:
+    """A job that a change would preempt, start or keep waiting."""
+
     id: str
     team: str
     slots: int

@@ -123,10 +123,12 @@ def ask(request: SimulationRequest, who: User) -> Simulation:
 
 
 def due() -> QuerySet[Simulation]:
+    """Return the simulations that are not done, oldest first."""
     return Simulation.objects.filter(ended_at__isnull=True).order_by("id")
 
 
 def run_due() -> None:
+    """Run the simulations that are not done, each under a lease."""
     for lease in leases.claim_each(due(), seconds=LEASE_SECONDS, limit=MOST_WAITING):
         _run(lease)
 

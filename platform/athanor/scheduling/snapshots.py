@@ -59,6 +59,7 @@ class TakenSnapshot:
 
     @property
     def complete(self) -> bool:
+        """Return whether every queued job is in the snapshot."""
         return len(self.rows) == sum(self.lengths.values())
 
 
@@ -97,6 +98,7 @@ def candidate(job: Job, leaf: str, now: datetime) -> tuple[pure.Waiting, Planned
 
 
 def budgets_of(quoted: PlannedReservations) -> tuple[pure.Budget, ...]:
+    """Return the budgets of planned reservations as input of the policy."""
     return tuple(pure.Budget(each.id, each.name, each.available, each.hard, each.unit) for each in quoted.budgets)
 
 

@@ -48,6 +48,7 @@ class CalibrationFactors:
     p90: float = 1.0
 
     def of(self, found: Forecast) -> Forecast:
+        """Return a forecast with both quantiles scaled."""
         if found.p50_seconds is None or found.p90_seconds is None:
             return found
         p50 = int(found.p50_seconds * self.p50)

@@ -23,6 +23,7 @@ _DECISIONS: TypeAdapter[list[Decision]] = TypeAdapter(list[Decision])
 
 
 def store(snapshot: Snapshot, decisions: Sequence[Decision], seconds: float) -> AdmissionCycle:
+    """Store a cycle. `seconds`: how long the decision took."""
     content = _SNAPSHOT.dump_json(snapshot)
     return AdmissionCycle.objects.create(
         digest=hashlib.sha256(content).hexdigest(),

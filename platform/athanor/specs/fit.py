@@ -26,6 +26,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Estimate:
+    """What a spec needs. Memory is in bytes, `tokens_total` is over all steps."""
+
     num_parameters: int
     processes: int
     tokens_total: int

@@ -11,6 +11,8 @@ from athanor.specs.validation import parse_spec
 
 @dataclass(frozen=True)
 class Preset:
+    """A named spec to start from."""
+
     name: str
     title: str
     description: str
@@ -18,9 +20,11 @@ class Preset:
 
     @property
     def yaml(self) -> str:
+        """Return the spec as YAML."""
         return yaml.safe_dump(self.spec, sort_keys=False, allow_unicode=True)
 
     def parsed(self) -> JobSpec:
+        """Return the validated spec."""
         return parse_spec(self.spec)
 
 

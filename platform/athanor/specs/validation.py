@@ -61,6 +61,7 @@ def digest(data: Any) -> str:
 
 
 def canonical(data: Any) -> bytes:
+    """Return canonical JSON: equal data gives equal bytes."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

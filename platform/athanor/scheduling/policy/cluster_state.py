@@ -57,6 +57,7 @@ class ClusterState:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "ClusterState":
+        """Return the state with all holdings of a snapshot."""
         state = cls(snapshot.nodes, snapshot.pools)
         for holding in sorted(snapshot.holdings, key=lambda holding: holding.job_id):
             state.hold(state._held(holding))
@@ -81,6 +82,7 @@ class ClusterState:
         )
 
     def hold(self, held: Held) -> None:
+        """Add a job that holds slots."""
         self.held[held.job_id] = held
         self.held_of.setdefault(held.leaf, {})[held.job_id] = held
         self.used[held.pool] += held.slots
@@ -88,6 +90,7 @@ class ClusterState:
         self.shares.add(held.leaf, held.accelerator, held.slots)
 
     def release(self, job_id: str) -> Held:
+        """Remove a job that holds slots, and return it."""
         held = self.held.pop(job_id)
         del self.held_of[held.leaf][job_id]
         self.used[held.pool] -= held.slots
@@ -103,5 +106,6 @@ class ClusterState:
         return self.capacities[key]
 
     def held_below(self, node: int) -> list[Held]:
+        """Return the jobs that hold slots in the subtree of a node."""
         paths = self.tree.paths
         return [held for leaf, of in self.held_of.items() if node in paths[leaf] for held in of.values()]

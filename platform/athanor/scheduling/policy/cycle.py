@@ -67,6 +67,7 @@ class Cycle:
         self._borrowers: dict[tuple[int, str], tuple[int, int]] = {}
 
     def decisions(self, waiting: Iterable[Waiting]) -> list[Decision]:
+        """Return a decision for each waiting job."""
         on_hold: list[Decision] = []
         candidates: list[Candidate] = []
         unschedulable: list[Candidate] = []

@@ -94,6 +94,7 @@ class Order:
         }
 
     def next(self) -> Candidate | None:
+        """Return the next candidate, or None when there is none."""
         best = None
         for tournament in self._tournaments.values():
             head = tournament.head()

@@ -30,6 +30,7 @@ Holders = tuple[tuple[str, int], ...]
 
 
 def limit_of_jobs(node: CapacityNode, running: int, holders: Holders, scope: int) -> Rejection:
+    """Return the rejection by a node's limit on running jobs."""
     return Rejection(
         Reason.QUOTA_EXCEEDED,
         f"{running} of {node.max_running_jobs} running jobs of {node.name}.",
@@ -40,6 +41,7 @@ def limit_of_jobs(node: CapacityNode, running: int, holders: Holders, scope: int
 
 
 def limit_of_slots(node: CapacityNode, used: int, slots: int, holders: Holders, scope: int) -> Rejection:
+    """Return the rejection by a node's limit on slots."""
     most = node.max_slots or 0
     lacking = used + slots - most
     return Rejection(
@@ -80,6 +82,7 @@ def quota(
 
 
 def exceeds_capacity(node: CapacityNode, accelerator: str, capacity: int, slots: int) -> Rejection:
+    """Return the rejection of a job that its quotas can never admit."""
     return Rejection(
         Reason.QUOTA_EXCEEDED,
         f"{slots} {accelerator} are requested, and {node.name} can use at most {capacity}, even if all are idle.",
@@ -90,6 +93,7 @@ def exceeds_capacity(node: CapacityNode, accelerator: str, capacity: int, slots:
 
 
 def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -> Rejection:
+    """Return the rejection by a pool without enough free slots."""
     lacking = slots - free
     blocker = Blocker("pool", pool.id, pool.name, lacking, holders)
     note = f" {pool.note}" if pool.note else ""
@@ -112,6 +116,7 @@ def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -
 
 
 def pool_disabled(pool: Pool) -> Rejection:
+    """Return the rejection by a pool that accepts no jobs."""
     return Rejection(
         Reason.CLUSTER_DOWN,
         f"{pool.name} accepts no jobs. {pool.note or 'An administrator has disabled it.'}",
@@ -122,6 +127,7 @@ def pool_disabled(pool: Pool) -> Rejection:
 
 
 def budget(of: Budget, left: int, cost: int) -> Rejection:
+    """Return the rejection by a hard budget with less left than the start would reserve."""
     return Rejection(
         Reason.BUDGET_EXHAUSTED,
         f"{amount(cost, of.unit)} would be reserved of budget {of.name}, and {amount(max(0, left), of.unit)} are left.",
@@ -132,6 +138,7 @@ def budget(of: Budget, left: int, cost: int) -> Rejection:
 
 
 def not_in_turn(head: str, name: str, *, endless: bool, for_limit: bool) -> Rejection:
+    """Return the rejection of a job that fits, but could delay an earlier one."""
     where = "of its team or group" if for_limit else "for these slots"
     shorter = "a time limit" if endless else "a shorter time limit"
     return Rejection(

@@ -40,6 +40,7 @@ class Reservation:
         return candidate.pool == self.head.pool or same or tree.has_limits
 
     def allows(self, candidate: Candidate) -> bool:
+        """Return whether a job may start without delaying the job with the reservation."""
         return (self._ends_before(candidate) and not self._stops(candidate)) or self.has_room(candidate)
 
     def has_room(self, candidate: Candidate) -> bool:
@@ -62,6 +63,7 @@ class Reservation:
         return self.starts < NEVER and candidate.ends <= self.starts
 
     def take(self, candidate: Candidate) -> None:
+        """Count a job that starts as holding slots at the reserved time."""
         self.usage.add(candidate.leaf, candidate.accelerator, candidate.slots)
         if candidate.pool == self.head.pool:
             self.free -= candidate.slots

@@ -108,6 +108,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """Everything that a decision depends on."""
+
     nodes: Sequence[CapacityNode]
     pools: Sequence[Pool]
     holdings: Sequence[Holding]
@@ -151,4 +153,5 @@ class Decision:
 
     @property
     def admitted(self) -> bool:
+        """Return whether the job starts now."""
         return self.reason is None

@@ -86,6 +86,7 @@ class Report(BaseModel):
 
 
 def report(outcome: Outcome) -> Report:
+    """Return the figures of a simulation, by team and in total."""
     names = {node.id: node.name for node in outcome.plan.nodes}
     of: dict[str, list[Record]] = {}
     for record in outcome.records:

@@ -19,10 +19,14 @@ ROOT = "organisation"
 
 
 class Strict(BaseModel):
+    """A part of a scenario. Unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid")
 
 
 class Grant(Strict):
+    """Slots granted to a node, with Kueue's meaning."""
+
     nominal: Slots = 0
     borrow_limit: Limit = None
     lend_limit: Limit = None
@@ -40,12 +44,16 @@ class Node(Strict):
 
 
 class Pool(Strict):
+    """A pool of slots."""
+
     name: Name
     accelerator: Name
     slots: int = Field(ge=1, le=1_000_000)
 
 
 class Settings(Strict):
+    """Admission settings."""
+
     fair_share: bool = True
     half_life_seconds: int = Field(default=7 * 86_400, ge=1)
     age_step_seconds: int = Field(default=86_400, ge=0)
@@ -64,6 +72,8 @@ class Team(Strict):
 
 
 class Generated(Strict):
+    """Generated jobs."""
+
     days: int = Field(default=30, ge=1, le=366)
     jobs_per_day: int = Field(default=100, ge=1, le=5000)
     largest: int = Field(default=64, ge=1, le=100_000)
@@ -109,6 +119,7 @@ class Proposal(Strict):
         return self
 
     def tree(self) -> list[CapacityNode]:
+        """Return the tree as input of the simulator, with a root if none is given."""
         nodes = self.nodes if any(node.name == ROOT for node in self.nodes) else [Node(name=ROOT), *self.nodes]
         return [
             CapacityNode(
@@ -128,6 +139,8 @@ class Proposal(Strict):
 
 
 class Scenario(Proposal):
+    """A complete simulation: tree, settings, pools and jobs."""
+
     pools: list[Pool] = Field(min_length=1)
     checkpoint_minutes: float = Field(default=30, gt=0)
     generate: Generated | None = None
@@ -152,11 +165,13 @@ class Scenario(Proposal):
         return self
 
     def plan(self) -> Plan:
+        """Return the plan to simulate."""
         pools = [snapshot.Pool(of.name, of.name, of.accelerator, of.slots, of.slots) for of in self.pools]
         settings = snapshot.Settings(**self.settings.model_dump())
         return Plan(self.tree(), pools, settings, max(1, int(self.checkpoint_minutes * 60)))
 
     def past(self) -> list[PastJob]:
+        """Return the jobs to replay, or generated ones."""
         if self.generate is None:
             return [_past(number, job) for number, job in enumerate(self.jobs)]
         made = self.generate
