@@ -1,0 +1,1 @@
+"""The distributed trainer: agent, workers, and the contract with the platform."""

@@ -14,6 +14,7 @@ from trainer.resilience.forking import start_fork_server
 
 
 def main() -> int:
+    """Run `python -m trainer`. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer", description="Train as a job file says, on this machine.")
     parser.add_argument(
         "job", type=Path, help="job spec (YAML); of it training, checkpoint, resources, retry and telemetry are read"
@@ -86,6 +87,7 @@ def steps_of(text: str) -> tuple[int, int]:
 
 
 def run_under_torchrun(arguments: argparse.Namespace) -> int:
+    """Train as one of torchrun's processes. Return the exit code."""
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
     from trainer.reporting.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
@@ -107,6 +109,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
 
 
 def show_dry_run(arguments: argparse.Namespace) -> int:
+    """Print what a run would need, without training. Return the exit code."""
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
     from trainer.standalone.dry_run import dry_run  # noqa: PLC0415 - as above

@@ -14,6 +14,7 @@ from trainer.resilience.parent_death import die_with_parent
 
 
 def main() -> int:
+    """Run the agent of a node. Return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if os.environ.get(names.DIE_WITH_PARENT) == "1":

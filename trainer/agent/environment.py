@@ -19,6 +19,7 @@ _KNOWN_PREFIXES = (
 
 
 def require(name: str) -> str:
+    """Return an environment variable that a backend sets. Raises SystemExit without it."""
     value = os.environ.get(name)
     if not value:
         raise SystemExit(

@@ -28,6 +28,8 @@ class _Tail:
 
 
 class LogFollower:
+    """Reads the output of the node's processes and spools it as log lines."""
+
     def __init__(self, writer: SpoolWriter) -> None:
         self._writer = writer
         self._secrets: list[str] = []
@@ -37,6 +39,7 @@ class LogFollower:
         threading.Thread(target=self._loop, name="logs", daemon=True).start()
 
     def follow(self, forked: Forked, rank: int) -> None:
+        """Read stdout and stderr of a process until it ends."""
         for tail in (_Tail(forked.stdout, rank, "stdout"), _Tail(forked.stderr, rank, "stderr")):
             with self._idle:
                 self._open.add(tail.pipe.fileno())
@@ -48,6 +51,7 @@ class LogFollower:
         self._secrets = sorted((line for line in lines if len(line) >= SHORTEST_REDACTED), key=len, reverse=True)
 
     def redact(self, text: str) -> str:
+        """Return the text with every secret replaced."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         return text

@@ -37,6 +37,7 @@ class RendezvousClient:
 
     @property
     def round(self) -> int:
+        """Return the round that this node is in, 0 before the first."""
         return self.place.round if self.place is not None else 0
 
     @property

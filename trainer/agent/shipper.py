@@ -33,6 +33,7 @@ class Shipper:
         self._renamed: dict[str, tuple[str, int]] = {}
 
     def start(self) -> None:
+        """Start the thread that delivers batches."""
         self._thread = threading.Thread(target=self._loop, name="shipper", daemon=True)
         self._thread.start()
 

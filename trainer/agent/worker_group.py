@@ -23,6 +23,8 @@ _GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[
 
 @dataclass(frozen=True)
 class Outcome:
+    """How a worker group ended. `exit_codes`: by rank."""
+
     end_class: EndClass
     message: str
     last_step: int
@@ -30,6 +32,8 @@ class Outcome:
 
 
 class WorkerGroup:
+    """The training processes of this node between two restarts."""
+
     def __init__(self, assignments: list[Assignment], follower: LogFollower) -> None:
         """Start the processes; `assignments` are those of this node, in order of local rank."""
         self._assignments = assignments
@@ -72,10 +76,12 @@ class WorkerGroup:
 
     @property
     def folder(self) -> Path:
+        """Return the folder of this worker group."""
         return self._assignments[0].folder
 
     @property
     def ranks(self) -> list[int]:
+        """Return the ranks on this node, by local rank."""
         return [assignment.rank for assignment in self._assignments]
 
     def progress(self) -> tuple[int, str, int]:
@@ -84,6 +90,7 @@ class WorkerGroup:
         return step, phase, self._num_alive
 
     def kill(self) -> None:
+        """Kill all processes and wait for them."""
         for forked in self._forked:
             forked.process.kill()
         for forked in self._forked:

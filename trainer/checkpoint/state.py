@@ -66,6 +66,7 @@ def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
 
 
 def rng_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of the random number generators."""
     states = {f"{RNG_PREFIX}cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(device)
@@ -73,6 +74,7 @@ def rng_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
+    """Restore the states that `rng_states` returned."""
     torch.set_rng_state(states[f"{RNG_PREFIX}cpu"])
     if device.type == "cuda" and f"{RNG_PREFIX}cuda" in states:
         torch.cuda.set_rng_state(states[f"{RNG_PREFIX}cuda"], device)
@@ -100,6 +102,7 @@ def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
 
 
 def encode(shards: dict[str, Shard], own: dict[str, Tensor]) -> bytes:
+    """Return a rank's shards and own tensors as one safetensors file, with the layout in its metadata."""
     layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
     tensors = {name: shard.tensor.contiguous() for name, shard in shards.items()} | own
     content: bytes = save_safetensors(tensors, metadata={"layout": json.dumps(layout)})

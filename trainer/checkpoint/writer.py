@@ -93,6 +93,7 @@ class CheckpointWriter:
         self.check()
 
     def check(self) -> None:
+        """Raise the error of a failed save."""
         if self._failure is not None:
             raise self._failure
 

@@ -45,9 +45,11 @@ class PlatformClient:
         )
 
     def run(self) -> RunConfig:
+        """Return the configuration of the attempt."""
         return RunConfig.model_validate_json(self._call("GET", "/run").content)
 
     def keys(self) -> DataKeys:
+        """Return the data keys of the job and of the data it reads."""
         return DataKeys.model_validate_json(self._call("GET", "/keys").content)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
@@ -55,6 +57,7 @@ class PlatformClient:
         return HeartbeatReply.model_validate_json(self._once("POST", "/heartbeat", heartbeat).content)
 
     def rendezvous(self, join: Join) -> Place:
+        """Join a rendezvous round. Return this node's place."""
         return Place.model_validate_json(self._call("POST", "/rendezvous", join).content)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
@@ -67,22 +70,28 @@ class PlatformClient:
             raise SequenceGap(int(error.response.json()["next_sequence"])) from error
 
     def presign(self, operation: str, keys: list[str]) -> PresignReply:
+        """Return a URL for each key. `operation`: get or put."""
         request = PresignRequest.model_validate({"operation": operation, "keys": keys})
         return PresignReply.model_validate_json(self._call("POST", "/storage:presign", request).content)
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
+        """Register a stored checkpoint."""
         self._call("POST", "/checkpoints", manifest)
 
     def register_model(self, manifest: ModelManifest) -> None:
+        """Register a stored model."""
         self._call("POST", "/artifacts", manifest)
 
     def register_dataset(self, manifest: DatasetManifest) -> None:
+        """Register a prepared data set."""
         self._call("POST", "/datasets", manifest)
 
     def register_profile(self, manifest: ProfileManifest) -> None:
+        """Register a stored profile."""
         self._call("POST", "/profiles", manifest)
 
     def end(self, end: AttemptEnd) -> None:
+        """Report the end of the attempt."""
         self._call("POST", "/end", end)
 
     def _call(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:

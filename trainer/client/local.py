@@ -61,6 +61,7 @@ class LocalPlatform:
         self.storage = FolderStorage(output / STORE_FOLDER)
 
     def run(self) -> RunConfig:
+        """Return the configuration from the job file."""
         parts = self._settings.training.data.parts
         datasets = [DatasetSource(dataset_id="", name=part.source, origin="builtin") for part in parts]
         return RunConfig(
@@ -80,6 +81,7 @@ class LocalPlatform:
         )
 
     def keys(self) -> DataKeys:
+        """Return the key of the output folder; create it at first."""
         path = self.output / KEY_FILE
         if not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -89,6 +91,7 @@ class LocalPlatform:
         return DataKeys(job=key, dataset=key)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Return a reply that asks for nothing."""
         return HeartbeatReply()
 
     def rendezvous(self, join: Join) -> Place:
@@ -96,6 +99,7 @@ class LocalPlatform:
         return Place(state="over", round=join.round)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
+        """Append a batch to `KIND.jsonl` in the output folder."""
         records = [*batch.points, *batch.lines, *batch.events]
         with (self.output / f"{kind}.jsonl").open("a") as file:
             file.writelines(record.model_dump_json() + "\n" for record in records)
@@ -119,6 +123,7 @@ class LocalPlatform:
         """Nobody asks a standalone run for one: `--profile` says from the start which steps."""
 
     def end(self, end: AttemptEnd) -> None:
+        """Write `end.json` in the output folder."""
         (self.output / "end.json").write_text(end.model_dump_json(indent=2))
 
     def _checkpoints(self) -> list[tuple[int, Path]]:

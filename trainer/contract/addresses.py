@@ -23,6 +23,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Target:
+    """The parts of a URL that decide where a request goes."""
+
     scheme: str
     host: str
     port: int
@@ -90,6 +92,7 @@ def resolve_host(host: str, port: int, allowed: Allowed) -> list[str]:
 
 
 def is_public(address: Address) -> bool:
+    """Return whether an address is public; of an IPv6 address with an IPv4 one in it, whether that is."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = _inner(address)
         if inner is not None:

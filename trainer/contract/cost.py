@@ -37,10 +37,12 @@ class Share:
 
     @property
     def dense(self) -> int:
+        """Return the parameters outside of experts."""
         return self.cut + self.whole
 
     @property
     def total(self) -> int:
+        """Return all parameters."""
         return self.dense + self.experts
 
 
@@ -59,10 +61,12 @@ class Memory:
 
     @property
     def state(self) -> int:
+        """Return the bytes of weights, gradients and optimizer state."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def total(self) -> int:
+        """Return the bytes on the device."""
         return self.state + self.gathered + self.activations + self.logits
 
 
@@ -96,6 +100,7 @@ class RankCost:
 
     @property
     def parameters(self) -> Share:
+        """Return the parameters that this rank holds before sharding."""
         return sum((self._of_layer(layer) for layer in self.layers), self._ends)
 
     @property
@@ -148,6 +153,7 @@ class RankCost:
         return -(-share.dense // self._dense_ranks) + -(-share.experts // self._expert_ranks)
 
     def memory(self) -> Memory:
+        """Return the bytes that this rank needs."""
         sizes, trained, every = self._sizes, self._trained, self.parameters
         if self._training.lora is not None:
             every = every + trained

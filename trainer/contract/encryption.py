@@ -38,6 +38,7 @@ class Encryptor:
         self._primitive = handle.primitive(streaming_aead.StreamingAead)
 
     def encrypt(self, plaintext: bytes | memoryview, key: str) -> tuple[bytes, StoredPart]:
+        """Encrypt one part. Return the ciphertext and its record. `key`: its object's key, the associated data."""
         sink = _Uncloseable()
         with self._primitive.new_encrypting_stream(sink, key.encode()) as stream:
             stream.write(bytes(plaintext))
@@ -78,6 +79,7 @@ class Encryptor:
         return base64.b64encode(sink.getvalue()).decode()
 
     def is_tag(self, content: bytes, tag: str) -> bool:
+        """Return whether a tag authenticates this content under the key."""
         try:
             source = io.BytesIO(base64.b64decode(tag, validate=True))
             with self._primitive.new_decrypting_stream(source, MANIFEST_PURPOSE + content) as stream:

@@ -49,6 +49,7 @@ class StoredFile(WireModel):
 
     @property
     def size(self) -> int:
+        """Return the size of the decrypted file in bytes."""
         return sum(part.plaintext_size for part in self.parts)
 
 

@@ -114,9 +114,11 @@ class ModelShape(SpecModel):
 
     @property
     def head_size(self) -> int:
+        """Return the size of an attention head."""
         return self.head_dim or self.hidden_size // self.num_heads
 
     def is_moe_layer(self, layer: int) -> bool:
+        """Return whether a layer is a mixture of experts."""
         return self.moe is not None and layer >= self.moe.first_dense_layers
 
     def attention_parameters(self) -> int:
@@ -131,6 +133,7 @@ class ModelShape(SpecModel):
         return 3 * self.hidden_size * self.moe.expert_size * experts + self.moe.num_experts * self.hidden_size
 
     def layer_parameters(self, layer: int) -> int:
+        """Return the parameters of a layer."""
         norms = 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
         return self.attention_parameters() + self.mlp_parameters(layer) + norms
 

@@ -103,6 +103,7 @@ class LoraSpec(SpecModel):
 
     @property
     def scale(self) -> float:
+        """Return alpha / rank."""
         return self.alpha / self.rank
 
     def check_export(self, shape: ModelShape) -> None:
@@ -170,6 +171,7 @@ class StepSizes:
     ramp_steps: int = 0
 
     def at(self, step: int) -> int:
+        """Return the tokens of a step, the first of which is 0."""
         if step >= self.ramp_steps:
             return self.full
         return self.start + (self.full - self.start) * step // self.ramp_steps
@@ -182,6 +184,7 @@ class StepSizes:
 
     @property
     def fewest(self) -> int:
+        """Return the tokens of the smallest step."""
         return self.start if self.ramp_steps else self.full
 
 

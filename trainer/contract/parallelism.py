@@ -91,12 +91,14 @@ class ParallelismSpec(SpecModel):
 
     @property
     def num_stages_per_rank(self) -> int:
+        """Return the pipeline stages of a rank."""
         if self.stages_per_rank != "auto":
             return self.stages_per_rank
         return 2 if self.pipeline_schedule in TWO_STAGES_PER_RANK + MANY_STAGES_PER_RANK else 1
 
     @property
     def num_stages(self) -> int:
+        """Return the pipeline stages of the model, 1 without a pipeline."""
         return self.pipeline * self.num_stages_per_rank if self.pipeline > 1 else 1
 
 
@@ -114,6 +116,7 @@ class MeshSizes:
 
     @property
     def world(self) -> int:
+        """Return the number of ranks."""
         return self.pipeline * self.replicate * self.shard * self.context * self.tensor
 
     @property

@@ -76,10 +76,13 @@ class DataKeys(WireModel):
     secrets: Annotated[dict[str, str], Field(repr=False)] = {}
 
     def of_dataset(self, dataset_id: str) -> str:
+        """Return the key of a data set."""
         return self.more_datasets.get(dataset_id, self.dataset)
 
 
 class StopRequest(StrEnum):
+    """Why the platform asks a run to stop."""
+
     CANCEL = "cancel"
     PAUSE = "pause"
     DEADLINE = "deadline"
@@ -162,6 +165,8 @@ class Batch(WireModel):
 
 
 class BatchReply(WireModel):
+    """The sequence number that the platform expects next from this writer."""
+
     next_sequence: int
 
 
@@ -173,12 +178,16 @@ class PresignRequest(WireModel):
 
 
 class PresignedUrl(WireModel):
+    """A URL that reads or writes one object until `expires_at`."""
+
     key: str
     url: str
     expires_at: datetime
 
 
 class PresignReply(WireModel):
+    """A URL for each requested key."""
+
     urls: list[PresignedUrl]
 
 

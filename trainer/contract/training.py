@@ -203,16 +203,19 @@ class OneTask:
 
     @property
     def task(self) -> TrainingSpec | PrepareSpec:
+        """Return the training or the preparation."""
         task = self.training or self.prepare
         assert task is not None, "neither training nor prepare"
         return task
 
     @property
     def data(self) -> DataSpec:
+        """Return the data of the task."""
         return self.task.data
 
     @property
     def tokenizer(self) -> TokenizerSpec:
+        """Return the tokenizer of the task."""
         return self.task.tokenizer
 
 
@@ -227,4 +230,5 @@ class ProcessLayout(SpecModel):
 
     @property
     def world_size(self) -> int:
+        """Return the number of ranks."""
         return self.nodes * self.processes_per_node

@@ -24,6 +24,7 @@ class MicroBatch:
         return self.each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> "MicroBatch":
+        """Return a copy in pinned memory."""
         return self.each(lambda tensor: tensor.pin_memory())
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "MicroBatch":

@@ -32,6 +32,8 @@ class CorruptShard(Exception):
 
 
 class ShardCache:
+    """The shards of a data set on this node's disk, fetched when first read."""
+
     def __init__(
         self, folder: Path, shards: Sequence[Shard], dtype: str, fetch: Fetch | None, limit_bytes: int, keep_open: int
     ) -> None:
@@ -74,6 +76,7 @@ class ShardCache:
         self._asked = set(coming)
 
     def close(self) -> None:
+        """Stop fetching and close all files."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._kept is not None:

@@ -46,6 +46,7 @@ class Conversation(str):
     counted: Spans
 
     def __new__(cls, text: str, counted: Spans) -> "Conversation":
+        """Create the text with its counted spans."""
         made = super().__new__(cls, text)
         made.counted = counted
         return made
@@ -66,6 +67,8 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
+    """A Jinja chat template, run in a sandbox."""
+
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         """Compile the template. Raises TrainerError (DATA_ERROR) for an invalid one."""
         environment = ImmutableSandboxedEnvironment(

@@ -59,6 +59,7 @@ class Corpus:
             source.expect(sampler.coming_shards(number))
 
     def close(self) -> None:
+        """Close every source."""
         for source in self.sources:
             source.close()
 

@@ -33,6 +33,7 @@ class RawObject:
 
     @classmethod
     def of(cls, name: str, content: bytes) -> "RawObject":
+        """Return an object with this content."""
         return cls(name, lambda: iter([content]))
 
     @classmethod
@@ -42,6 +43,7 @@ class RawObject:
 
 
 def data_error(message: str) -> TrainerError:
+    """Return the error of a run whose data cannot be used."""
     return TrainerError(EndClass.DATA_ERROR, message)
 
 

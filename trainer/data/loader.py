@@ -40,6 +40,7 @@ class RankShare:
         return num_micro_batches(sequences, self.world_size, self.micro_batch)
 
     def filled(self, batch: MicroBatch) -> MicroBatch:
+        """Return the batch, filled up with uncounted sequences where every micro-batch needs the same size."""
         missing = self.micro_batch - batch.tokens_BS.shape[0]
         if not self.equal or missing <= 0:
             return batch
@@ -86,6 +87,7 @@ class Loader:
         return [batch.to(self._device) for batch in item.batches]
 
     def close(self) -> None:
+        """Stop the thread that reads ahead."""
         self._closed.set()
         while self._thread.is_alive():
             try:
@@ -117,6 +119,7 @@ class Loader:
 
 
 def micro_batch(rows: Rows) -> MicroBatch:
+    """Return rows as tensors."""
     tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in vars(rows).items() if a is not None}
     return MicroBatch(**tensors)
 

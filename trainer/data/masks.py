@@ -10,6 +10,7 @@ _UNCOUNTED = 1 << 31
 
 
 def masked(ids: Sequence[int], counted: Sequence[bool]) -> NDArray[np.uint32]:
+    """Return token ids with the bit of tokens that are not counted."""
     return np.asarray(ids, dtype=np.uint32) | np.where(counted, 0, _UNCOUNTED).astype(np.uint32)
 
 

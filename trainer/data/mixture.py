@@ -14,6 +14,8 @@ PLACES = 4096
 
 
 class Mixture:
+    """The source of each sample of a mixture, and its number within the source."""
+
     def __init__(self, weights: Sequence[float]) -> None:
         counts = _apportion(np.asarray(weights, dtype=np.float64))
         source = np.repeat(np.arange(len(counts)), counts)

@@ -37,6 +37,7 @@ class StreamRows:
         return max(0, num_tokens - 1) // self._length
 
     def read(self, tokens: NDArray[np.integer], row: int) -> Rows:
+        """Return a row of the stream, [1, S]: inputs, and targets one token ahead."""
         start = row * self._length
         stretch = tokens[start : start + self._length + 1].astype(np.int64)
         return Rows(stretch[None, :-1], stretch[None, 1:], None, None)
@@ -58,6 +59,7 @@ class DocumentRows:
 
     @property
     def count(self) -> int:
+        """Return the number of rows."""
         return len(self._bounds) - 1
 
     def read(self, tokens: NDArray[np.integer], row: int, end_of_text: int, *, is_masked: bool = False) -> Rows:

@@ -16,6 +16,8 @@ _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
 
 class Permutation:
+    """A pseudo-random permutation of 0 .. size - 1, computed place by place."""
+
     def __init__(self, size: int, key: str) -> None:
         """`key` is any text; another key gives an unrelated order. `size` is 1 .. 2**62."""
         if not 1 <= size <= 2**62:

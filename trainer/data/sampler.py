@@ -23,6 +23,8 @@ class _Epoch:
 
 
 class Sampler:
+    """The order in which the rows of all shards are read."""
+
     def __init__(self, rows: Sequence[int], seed: int, fingerprint: str, shards_per_window: int) -> None:
         """`rows`: how many each shard has; at least one has some."""
         self._rows = np.asarray(rows, dtype=np.int64)

@@ -56,10 +56,12 @@ class DatasetIndex:
 
     @property
     def train_tokens(self) -> int:
+        """Return the tokens of the training split."""
         return sum(shard.tokens for shard in self.shards["train"])
 
     @property
     def validation_tokens(self) -> int:
+        """Return the tokens of the validation split."""
         return sum(shard.tokens for shard in self.shards["validation"])
 
     def write(self, folder: Path) -> None:
@@ -80,10 +82,12 @@ class DatasetIndex:
 
 
 def token_dtype(vocab_size: int) -> str:
+    """Return the smallest unsigned type for token ids of a vocabulary."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def documents_name(split: str) -> str:
+    """Return the file name of the document lengths of a split."""
     return f"{split}.documents"
 
 
@@ -126,6 +130,7 @@ class ShardWriter:
             self._pending_tokens += len(self._pending[-1])
 
     def close(self) -> list[Shard]:
+        """Finish the last shard. Return all shards."""
         self._finish_shard()
         self._lengths.close()
         return self.shards

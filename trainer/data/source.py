@@ -35,6 +35,7 @@ class SourcePlace:
     key: str = field(repr=False)
 
     def fetcher(self, storage: Storage) -> Fetch | None:
+        """Return a function that fetches a file from the store, None if the folder holds all files."""
         if self.manifest is None:
             return None
         files = {file.path: file for file in self.manifest.files}
@@ -69,9 +70,11 @@ class Source:
 
     @property
     def num_rows(self) -> int:
+        """Return the number of rows over all shards."""
         return sum(self.rows)
 
     def sampler(self, seed: int) -> Sampler:
+        """Return the order in which the rows are read."""
         return Sampler(self.rows, seed, self.index.fingerprint, self._data.shuffle_shards)
 
     def row(self, shard: int, row: int) -> Rows:
@@ -99,6 +102,7 @@ class Source:
         self._cache.expect(shards)
 
     def close(self) -> None:
+        """Close the shard cache."""
         self._cache.close()
 
     def _read(self, shard: int, row: int) -> Rows:

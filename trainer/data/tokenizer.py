@@ -70,6 +70,7 @@ class EvenSample:
         self.seen = 0
 
     def add(self, document: str) -> None:
+        """Consider the next document."""
         if self.seen % self._stride == 0:
             self.documents.append(document)
             self._characters += len(document)

@@ -44,6 +44,7 @@ def with_base(training: TrainingSpec, folder: Path) -> TrainingSpec:
 
 
 def user_error(message: str) -> TrainerError:
+    """Return the error of a model folder that cannot be used."""
     return TrainerError(EndClass.USER_ERROR, message)
 
 

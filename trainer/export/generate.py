@@ -59,6 +59,7 @@ def generate(
 
 
 def main() -> int:
+    """Print a continuation of the prompt. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer.export.generate", description=__doc__)
     parser.add_argument("model", type=Path, help="folder of an exported model")
     parser.add_argument("--prompt", default="", help="text to go on from")

@@ -60,6 +60,7 @@ class StoredWeights:
         return self.part(place.name, place.offsets, place.local_shape, place.shape)
 
     def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a complete tensor."""
         return self.part(name, (0,) * len(shape), shape, shape)
 
     def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
@@ -121,6 +122,7 @@ def load_exported(folder: Path, sequence_length: int | None = None) -> tuple[Dec
 
 
 def load_decoder(folder: Path, shape: ModelShape, vocab_size: int, sequence_length: int) -> Decoder:
+    """Return a decoder with the weights of an exported model."""
     with torch.device("meta"):
         model = Decoder(shape, vocab_size, sequence_length)
     stored = StoredWeights(folder, shape)

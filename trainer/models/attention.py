@@ -135,6 +135,7 @@ class Attention(nn.Module):
         self._normalises = shape.qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
+        """Return the attention's output, [B, S, D]. `mask`: [B, 1, S, S] or None for causal."""
         query, key, value = self.enter_by(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
         query_BSHE = query.view(batch, length, self.num_heads, self.head_size)

@@ -32,6 +32,7 @@ class KeyValueCache:
         self._take(places_BN, max(lengths), self._lengths_B - 1)
 
     def step(self) -> None:
+        """Advance every row by one token."""
         self._take(self._lengths_B[:, None], self.end + 1, torch.zeros_like(self._lengths_B))
         self._lengths_B = self._lengths_B + 1
 
@@ -83,6 +84,7 @@ def cached_keys_and_values(stages: Iterable[Decoder], room: int) -> Iterator[Key
 
 @contextmanager
 def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Replace an attribute within the context."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -24,6 +24,7 @@ INITIAL_STD = 0.02
 
 
 def unchanged(x: Tensor) -> Tensor:
+    """Return the argument."""
     return x
 
 
@@ -37,6 +38,7 @@ class Embedding(nn.Module):
         self.leave: Callable[[Tensor], Tensor] = unchanged
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
+        """Return the embeddings of token ids, [B, S, D]; zeros for ids of other ranks."""
         if self.vocab_start_index is None:
             return functional.embedding(tokens_BS, self.weight)
         local_ids_BS = tokens_BS - self.vocab_start_index
@@ -56,6 +58,7 @@ class Head(nn.Module):
         self.z_loss = 0.0
 
     def forward(self, x_BSD: Tensor, targets_BS: Tensor | None, tied_weight: Tensor | None) -> Tensor:
+        """Return logits, [B, S, V], or without them the summed loss if there are targets."""
         weight = self.weight if tied_weight is None else tied_weight
         assert weight is not None
         if targets_BS is None:
@@ -89,6 +92,7 @@ class Block(nn.Module):
             self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size)
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
+        """Return the block's output, [B, S, D], recomputed in the backward pass where `recompute` is set."""
         if self.recompute is not None and torch.is_grad_enabled():
             return self.recompute(self._compute, x_BSD, rope_cache, mask)
         return self._compute(x_BSD, rope_cache, mask)

@@ -10,10 +10,12 @@ LeaveBy = Callable[[Tensor, nn.Module], Tensor]
 
 
 def each_product(x: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
+    """Return the products of one input with several linear layers."""
     return [linear(x) for linear in linears]
 
 
 def product(x: Tensor, linear: nn.Module) -> Tensor:
+    """Return the product with a linear layer."""
     return linear(x)
 
 
@@ -30,5 +32,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
+        """Return SwiGLU of the input, [B, S, D]."""
         gate, up = self.enter_by(x_BSD, (self.gate, self.up))
         return self.leave_by(functional.silu(gate) * up, self.down)

@@ -28,11 +28,13 @@ class AdaptedLinear(nn.Module):
         self._scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the product with the weight plus the scaled product with the adapter."""
         narrow = functional.linear(functional.linear(x, self.lora_a), self.lora_b)
         return functional.linear(x, self.weight) + self._scale * narrow
 
 
 def is_adapter(name: str) -> bool:
+    """Return whether a parameter's name is that of an adapter."""
     return name.endswith((DOWN, UP))
 
 

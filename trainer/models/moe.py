@@ -79,6 +79,7 @@ class MixtureOfExperts(nn.Module):
 
     @torch.compiler.disable  # how many rows an expert gets is different each time
     def forward(self, x_BSD: Tensor) -> Tensor:
+        """Return the weighted outputs of each token's experts, [B, S, D]."""
         x_TD = x_BSD.flatten(0, 1)
         weights_TK, chosen_TK = self.router(x_TD, self.balance)
         order_R = chosen_TK.flatten().argsort(stable=True)

@@ -28,6 +28,7 @@ class Piece:
     part: slice | None = None
 
     def of(self, tensor: Tensor) -> Tensor:
+        """Return the piece's part of a tensor."""
         return tensor if self.part is None else tensor.view(-1)[self.part]
 
 

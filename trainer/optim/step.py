@@ -64,6 +64,7 @@ class ShardOptimizer:
             optimizer.step(learning_rate, scale, is_finite)
 
     def zero_gradients(self) -> None:
+        """Drop all gradients."""
         for param in self._params:
             param.parameter.grad = None
             param.shard.grad = None

@@ -115,11 +115,13 @@ class Feedback:
         return flat
 
     def commit(self, is_finite: Tensor) -> None:
+        """Store the new errors if the step was finite."""
         if self.pending is not None:
             torch.where(is_finite, self.pending, self._errors, out=self._errors)
             self.pending = None
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Return the errors by name, to checkpoint."""
         return {f"error/{name}": view for name, view in zip(self._shapes, self.views(self._errors), strict=True)}
 
 
@@ -147,6 +149,7 @@ class ByteCompressor(Compressor):
         self._feedback.commit(is_finite)
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to checkpoint, by name."""
         return self._feedback.state_tensors()
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
@@ -217,6 +220,7 @@ class LowRankCompressor(Compressor):
         self._pending_factors: dict[str, Tensor] = {}
 
     def commit(self, is_finite: Tensor) -> WireBytes:
+        """Store errors and factors if the step was finite. Return the bytes sent."""
         rest, sent = self._rest.commit(is_finite), super().commit(is_finite)
         return WireBytes(sent.uncompressed, sent.compressed + rest.compressed)
 
@@ -227,6 +231,7 @@ class LowRankCompressor(Compressor):
         self._pending_factors.clear()
 
     def state_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors to checkpoint, by name."""
         factors = {f"factor/{name}": each for name, each in self._factors.items()}
         return self._feedback.state_tensors() | factors | self._rest.state_tensors()
 

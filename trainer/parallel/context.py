@@ -49,6 +49,7 @@ class ContextCut:
         )
 
     def apply(self, model: Decoder) -> None:
+        """Let the model attend over the ranks of the context group."""
         if self._group is None:
             return
         model.mask_of = self._keep_documents if self._is_ring else document_mask
@@ -105,12 +106,15 @@ def chunk_places(rank: int, size: int, length: int, device: torch.device) -> Ten
 
 @dataclass(frozen=True)
 class Ring:
+    """The ranks of a context group in the order of the ring."""
+
     group: dist.ProcessGroup
     peers: list[int]
     rank: int
 
     @property
     def size(self) -> int:
+        """Return the number of ranks."""
         return len(self.peers)
 
     def pass_on(self, tensor: Tensor) -> tuple[Tensor, list[dist.Work]]:

@@ -24,6 +24,8 @@ def apply_expert_parallelism(model: Decoder, mesh: Mesh) -> None:
 
 
 class ExpertExchange:
+    """Computes experts that are divided over ranks: sends rows to their experts and the results back."""
+
     def __init__(self, experts: GroupedExperts, group: dist.ProcessGroup, size: int) -> None:
         self._experts, self._group, self._size = experts, group, size
 

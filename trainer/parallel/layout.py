@@ -32,9 +32,11 @@ class Cut:
     by_chunk: bool = False
 
     def bounds(self, size: int) -> tuple[int, int]:
+        """Return (start, end) of this part of a dimension of `size`."""
         return self.bounds_of(size, self.which)
 
     def bounds_of(self, size: int, which: int) -> tuple[int, int]:
+        """Return (start, end) of part `which` of a dimension of `size`."""
         if not self.by_chunk:
             return share(size, self.parts, which)
         rows = -(-size // self.parts)
@@ -42,6 +44,7 @@ class Cut:
 
 
 def is_expert(name: str) -> bool:
+    """Return whether a parameter's name is that of an expert."""
     return ".experts." in name
 
 

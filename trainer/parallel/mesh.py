@@ -40,6 +40,7 @@ class Mesh:
 
     @property
     def axes(self) -> dict[str, int]:
+        """Return the size of each axis by name."""
         return self.sizes.axes
 
     def with_sizes(self, sizes: MeshSizes) -> "Mesh":
@@ -47,6 +48,7 @@ class Mesh:
         return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes)
 
     def size(self, *axes: str) -> int:
+        """Return the number of ranks along these axes."""
         return len(self.peers(*axes))
 
     def coordinate(self, *axes: str) -> int:
@@ -128,6 +130,7 @@ class Mesh:
 
 
 def choose_device(local_rank: int) -> torch.device:
+    """Return the device of a local rank, and make it current."""
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)

@@ -47,12 +47,15 @@ class ClockedStage(PipelineStage):
         self._end_phase = end_phase
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a forward pass, timed."""
         return self._timed("forward", super().forward_one_chunk, *args, **kwargs)
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a backward pass, timed."""
         return self._timed("backward", super().backward_one_chunk, *args, **kwargs)
 
     def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the weight part of a backward pass, timed."""
         return self._timed("backward", super().backward_weight_one_chunk, *args, **kwargs)
 
     def _timed(self, name: str, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

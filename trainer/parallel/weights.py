@@ -46,6 +46,7 @@ class Weights:
 
     @property
     def named(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained, by name."""
         return {name: parameter for name, parameter in self.every.items() if parameter.requires_grad}
 
     @property
@@ -161,6 +162,7 @@ class ShardedWeights(Weights):
             self.compressors = [make_compressor(compression, shapes, group, mesh.device)]
 
     def before_backward(self, *, is_last: bool) -> None:
+        """Prepare for a micro-batch's passes; gradients are reduced from the last one, or from each."""
         for stage in self.stages:
             assert isinstance(stage, FSDPModule)
             stage.set_requires_gradient_sync(is_last or self._reduces_each)
@@ -169,11 +171,13 @@ class ShardedWeights(Weights):
             stage.set_reshard_after_backward(is_last or self._frees)
 
     def finish_gradients(self) -> None:
+        """Finish the gradients after the last backward pass; with compression, sum over replicas here."""
         for compressor in self.compressors:
             compressor.all_reduce(self._gradients(self.named))
         super().finish_gradients()
 
     def after_inference(self) -> None:
+        """Free gathered parameters."""
         for stage in self.stages:
             reshard(stage)
 
@@ -256,9 +260,11 @@ class ReplicatedWeights(Weights):
         self.compressors = [bucket.compressor for bucket in self._buckets if bucket.compressor is not None]
 
     def before_backward(self, *, is_last: bool) -> None:
+        """Prepare for a micro-batch's passes; sums over ranks overlap with the last."""
         self._overlaps = is_last
 
     def finish_gradients(self) -> None:
+        """Wait for the sums over ranks."""
         if self._buckets:
             self._take_leftovers()
             for bucket in self._buckets:
@@ -272,6 +278,7 @@ class ReplicatedWeights(Weights):
         super().finish_gradients()
 
     def publish(self) -> None:
+        """Copy updated weights into the rounded copies that the model computes with."""
         if self._copies:
             with torch.no_grad():
                 torch._foreach_copy_([copy for _, copy in self._copies], [weight for weight, _ in self._copies])

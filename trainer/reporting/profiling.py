@@ -29,6 +29,7 @@ class StepProfiler:
                 self._folder = traces_folder(self._assignment.folder, self._heard)
 
     def begin(self, step: int) -> None:
+        """Begin a step; the first step to profile starts the profiler."""
         if self._first <= step <= self._last and self._profile is None:
             activities = [ProfilerActivity.CPU]
             if torch.cuda.is_available():
@@ -41,6 +42,7 @@ class StepProfiler:
             self._span.__enter__()
 
     def end(self, step: int) -> None:
+        """End a step; the last step to profile writes the trace."""
         self._ended = step
         if self._profile is not None:
             self._span.__exit__(None, None, None)

@@ -51,6 +51,7 @@ class Reporter:
                 self._log_formatter.point(point)
 
     def event(self, kind: str, **data: float | str | None) -> None:
+        """Spool an event."""
         if self._events is not None:
             rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in data.items()}
             event = ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded)
@@ -82,17 +83,21 @@ class Reporter:
             self.enter(before)
 
     def phase_finished(self, name: str, seconds: float) -> None:
+        """Spool the event of a finished phase."""
         self.event("phase.finished", phase=name, seconds=seconds)
 
     def enter(self, phase: str) -> None:
+        """Report the phase that begins, for heartbeats."""
         self._phase = phase
         self._shared_status.report(self._slot, self._step, phase)
 
     def finished_step(self, step: int) -> None:
+        """Report the newest finished step, for heartbeats."""
         self._step = step
         self._shared_status.report(self._slot, step, self._phase)
 
     def stop_requested(self) -> bool:
+        """Return whether the agent asks for a stop."""
         return self._shared_status.stop_requested() is not None
 
     def profile_requested(self) -> tuple[int, int]:
@@ -100,10 +105,12 @@ class Reporter:
         return self._shared_status.profile_requested() if self._events is not None else (0, 0)
 
     def close(self) -> None:
+        """Flush, and stop the thread that flushes."""
         self._closed.set()
         self.flush()
 
     def flush(self) -> None:
+        """Write spooled records to disk."""
         for writer in (self._metrics, self._events):
             if writer is not None:
                 writer.flush()

@@ -36,6 +36,7 @@ class SpoolWriter:
         self._lock = threading.Lock()
 
     def add(self, record: MetricPoint | LogLine | ProgressEvent) -> None:
+        """Add a record to the next batch."""
         with self._lock:
             self._records.append(record)
 

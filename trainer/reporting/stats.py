@@ -44,6 +44,7 @@ class StatsPipe:
         return [self._take() for _ in range(len(self._waiting) - lag)]
 
     def drain(self) -> list[StepStats]:
+        """Return the statistics of all steps that were not returned yet."""
         return [self._take() for _ in range(len(self._waiting))]
 
     def _take(self) -> StepStats:

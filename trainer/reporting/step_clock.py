@@ -27,6 +27,7 @@ class StepClock:
         self._last_pass = 0.0
 
     def begin(self) -> None:
+        """Begin a step."""
         self._marks = [("begin", self._now())]
 
     def end_phase(self, name: str) -> None:
@@ -34,6 +35,7 @@ class StepClock:
         self._marks.append((name, self._now()))
 
     def end(self) -> None:
+        """End the step."""
         self._finished.append(self._marks)
 
     def take(self) -> dict[str, float]:

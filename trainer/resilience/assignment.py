@@ -27,6 +27,7 @@ class HttpConnection:
     checkpoint_cache: Path | None = None
 
     def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
+        """Return the platform's client, and its storage with the cache of checkpoints if there is one."""
         client = PlatformClient(self.url, self.token)
         storage = PresignedStorage(client)
         return client, storage if self.checkpoint_cache is None else CachedStorage(
@@ -36,10 +37,13 @@ class HttpConnection:
 
 @dataclass(frozen=True)
 class FolderConnection:
+    """A run without platform, in an output folder."""
+
     output: Path
     settings: LocalSettings
 
     def connect(self, run: RunConfig) -> tuple[Platform, Storage]:
+        """Return the platform in the folder, and its storage."""
         platform = LocalPlatform(self.output, self.settings)
         return platform, platform.storage
 
@@ -72,22 +76,27 @@ class Assignment:
 
     @property
     def folder(self) -> Path:
+        """Return the folder of the worker group."""
         return worker_group_folder(self.work, self.stamp, self.generation)
 
     @property
     def profile_folder(self) -> Path:
+        """Return the folder for profiles."""
         return self.work.parent / "profile"
 
     @property
     def shared_status(self) -> Path:
+        """Return the path of the shared status file."""
         return self.folder / "board"
 
     @property
     def failures(self) -> Path:
+        """Return the folder for reports of failed ranks."""
         return self.folder / "failures"
 
     @property
     def spool(self) -> Path:
+        """Return the folder for batches to deliver."""
         return self.work / "spool"
 
     @property
@@ -103,4 +112,5 @@ def traces_folder(generation: Path, number: int) -> Path:
 
 
 def worker_group_folder(work: Path, stamp: str, generation: int) -> Path:
+    """Return the folder of a worker group."""
     return work / f"generation-{generation}-{stamp}"

@@ -65,6 +65,7 @@ def describe(error: BaseException, rank: int) -> Failure:
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
+    """Write the report of a failed rank. A reader sees it complete or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"rank-{failure.rank}.json"
     partial = final.with_suffix(".partial")
@@ -73,6 +74,7 @@ def write_failure(folder: Path, failure: Failure) -> None:
 
 
 def read_failures(folder: Path) -> list[Failure]:
+    """Return the reports of failed ranks."""
     found = []
     for path in folder.glob("rank-*.json"):
         record = json.loads(path.read_text())

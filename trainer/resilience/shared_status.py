@@ -18,6 +18,8 @@ _HEADER = 16
 
 
 class SharedStatus:
+    """Shared memory of agent and workers: step and phase of each local rank, and requests to stop or profile."""
+
     def __init__(self, path: Path, num_slots: int, *, create: bool = False) -> None:
         """One slot for each local rank. The agent creates, the workers open."""
         size = _HEADER + num_slots * _SLOT.size
@@ -35,16 +37,20 @@ class SharedStatus:
         _SLOT.pack_into(self._memory, _HEADER + slot * _SLOT.size, step, PHASES.index(phase))
 
     def read(self, slot: int) -> tuple[int, str]:
+        """Return (last finished step, phase) of a local rank."""
         step, phase = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
         return step, PHASES[phase]
 
     def request_stop(self, stop: StopRequest) -> None:
+        """Ask the workers to stop."""
         self._memory[0] = _STOPS.index(stop)
 
     def stop_requested(self) -> StopRequest | None:
+        """Return the requested stop, None if there is none."""
         return _STOPS[self._memory[0]]
 
     def request_profile(self, profile: ProfileRequest) -> None:
+        """Ask the workers for a profile."""
         _PROFILE.pack_into(self._memory, _PROFILE_AT, profile.number << 8 | profile.steps)
 
     def profile_requested(self) -> tuple[int, int]:

@@ -18,6 +18,8 @@ STORE_TIMEOUT = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class StoreAddress:
+    """Where the rendezvous store of a worker group listens."""
+
     host: str
     port: int
 

@@ -76,6 +76,7 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
 
 
 def bytes_of(model: ParallelModel, training: TrainingSpec) -> StateBytes:
+    """Return the bytes of a rank's weights, gradients and optimizer state."""
     weights = model.weights
     moments = trained = 0
     for name, parameter in weights.named.items():

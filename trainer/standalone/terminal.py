@@ -10,6 +10,8 @@ SECONDS_BETWEEN_STEPS = 1.0
 
 
 class Terminal:
+    """Prints the progress of a standalone run."""
+
     def __init__(self, steps: int) -> None:
         self._log_formatter = LogFormatter(steps, SECONDS_BETWEEN_STEPS, _say)
 
@@ -24,6 +26,7 @@ class Terminal:
             self._log_formatter.point(point)
 
     def finish(self, end_class: EndClass, output: Path) -> None:
+        """Print how the run ended and where its files are."""
         _say(f"{end_class.value}; everything of this run is in {output}")
 
 

@@ -24,6 +24,7 @@ class CachedStorage:
         self._inner, self._folder = inner, folder
 
     def put(self, key: str, data: bytes) -> None:
+        """Store an object, then copy one of a checkpoint to the cache."""
         self._inner.put(key, data)
         step = _step_of(key)
         if step is None:
@@ -39,6 +40,7 @@ class CachedStorage:
             return
 
     def get(self, key: str) -> bytes:
+        """Return an object, from the cache if it is there."""
         step = _step_of(key)
         if step is not None:
             path = self._path(step, key)
@@ -52,6 +54,7 @@ class CachedStorage:
         return self._inner.get(key)
 
     def delete_prefix(self, prefix: str) -> None:
+        """Delete objects from the store."""
         self._inner.delete_prefix(prefix)
 
     def _path(self, step: str, key: str) -> Path:

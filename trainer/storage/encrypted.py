@@ -41,6 +41,7 @@ def decrypt_parts(storage: Storage, encryptor: Encryptor, file: StoredFile) -> I
 
 
 def get_decrypted(storage: Storage, encryptor: Encryptor, file: StoredFile) -> bytes:
+    """Return the decrypted content of a file."""
     return b"".join(decrypt_parts(storage, encryptor, file))
 
 

@@ -14,6 +14,7 @@ class FolderStorage:
         self._root = root
 
     def put(self, key: str, data: bytes) -> None:
+        """Write an object. A reader sees it complete or not at all."""
         path = self._path(key)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
@@ -27,6 +28,7 @@ class FolderStorage:
             raise StorageError(f"cannot write {path}: {error}; free space or choose another folder") from error
 
     def get(self, key: str) -> bytes:
+        """Return an object. Raises MissingObject."""
         path = self._path(key)
         try:
             return path.read_bytes()
@@ -36,6 +38,7 @@ class FolderStorage:
             raise StorageError(f"cannot read {path}: {error}") from error
 
     def delete_prefix(self, prefix: str) -> None:
+        """Delete the objects below a prefix."""
         shutil.rmtree(self._path(prefix.rstrip("/")), ignore_errors=True)
 
     def _path(self, key: str) -> Path:

@@ -17,7 +17,11 @@ _TRANSFER_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
 class Presigner(Protocol):
-    def presign(self, operation: str, keys: list[str]) -> PresignReply: ...
+    """Gives presigned URLs of objects."""
+
+    def presign(self, operation: str, keys: list[str]) -> PresignReply:
+        """Return a URL for each key. `operation`: get or put."""
+        ...
 
 
 class PresignedStorage:
@@ -33,9 +37,11 @@ class PresignedStorage:
         self._http = httpx.Client(timeout=_TRANSFER_TIMEOUT, trust_env=False)
 
     def put(self, key: str, data: bytes) -> None:
+        """Store an object, with retries."""
         self._retry("put", key, lambda url: self._http.put(url, content=data))
 
     def get(self, key: str) -> bytes:
+        """Return an object, with retries."""
         return self._retry("get", key, self._http.get).content
 
     def delete_prefix(self, prefix: str) -> None:

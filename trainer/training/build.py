@@ -61,6 +61,7 @@ class TrainState:
 
     @property
     def training(self) -> TrainingSpec:
+        """Return the training part of the spec."""
         return self.assignment.training
 
 

@@ -43,6 +43,7 @@ class Evaluated:
 
 
 def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOut:
+    """Return a held-out set with its metric name, and its tokens per byte where that is known."""
     name = re.sub(r"[^a-z0-9]+", "_", source.partition(":")[2].lower()).strip("_") or "data"
     num_bytes = index.text_bytes["validation"]
     per_byte = index.validation_tokens / num_bytes if num_bytes and not index.is_masked else None

@@ -219,12 +219,14 @@ class Monitor:
         return {**values, "time/rank_skew": skew}
 
     def evaluated(self, step: int, found: Evaluated) -> None:
+        """Report an evaluation."""
         self._reporter.metrics(step, found.values)
         self._reporter.event("evaluation", step=step, loss=found.loss, seconds=found.seconds)
         self.latest.update(found.values)
         self.resume_clock()
 
     def saved(self, step: int, stall_seconds: float) -> None:
+        """Report the time that a save stopped training."""
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
         self.resume_clock()
 

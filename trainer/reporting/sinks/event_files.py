@@ -7,6 +7,8 @@ from trainer.contract.run import EndClass, MetricPoint
 
 
 class EventFiles:
+    """TensorBoard event files in a folder."""
+
     name = "tensorboard"
 
     def __init__(self, folder: Path) -> None:
@@ -15,11 +17,13 @@ class EventFiles:
         self._generation: int | None = None
 
     def open(self) -> None:
+        """Open the writer."""
         from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415 - an extra
 
         self._writer = EventFileWriter(str(self._folder))
 
     def write(self, points: list[MetricPoint]) -> None:
+        """Write points. After a restart, TensorBoard hides what was written of the same and later steps."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415 - an extra
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415 - an extra
 
@@ -36,4 +40,5 @@ class EventFiles:
         self._writer.flush()
 
     def close(self, end_class: EndClass) -> None:
+        """Close the writer."""
         self._writer.close()

@@ -42,6 +42,7 @@ class MlflowRun:
         self._run_id = ""
 
     def open(self) -> None:
+        """Find or create the experiment and the run."""
         os.environ.update({**DEFAULTS, **self._environment})
         from mlflow import MlflowClient  # noqa: PLC0415 - an extra, and slow to import
 
@@ -66,6 +67,7 @@ class MlflowRun:
         self._client = client
 
     def write(self, points: list[MetricPoint]) -> None:
+        """Send points."""
         from mlflow.entities import Metric  # noqa: PLC0415 - an extra
 
         metrics = [
@@ -78,6 +80,7 @@ class MlflowRun:
             self._client.log_batch(self._run_id, metrics=metrics[start : start + MOST_METRICS])
 
     def close(self, end_class: EndClass) -> None:
+        """Set the run's final status."""
         self._client.set_terminated(self._run_id, status=STATUS.get(end_class, "FAILED"))
 
     def _log_params(self, client: Any) -> None:

@@ -13,6 +13,8 @@ ReportEvent = Callable[..., None]  # (type of event, **data)
 
 
 class Sink(Protocol):
+    """Where metrics go besides the platform."""
+
     name: str
 
     def open(self) -> None:
@@ -21,7 +23,9 @@ class Sink(Protocol):
     def write(self, points: list[MetricPoint]) -> None:
         """All or nothing as far as it can: after a failure the same points come again."""
 
-    def close(self, end_class: EndClass) -> None: ...
+    def close(self, end_class: EndClass) -> None:
+        """Send what is buffered, and report how the run ended."""
+        ...
 
 
 class SinkQueue:
@@ -41,10 +45,12 @@ class SinkQueue:
         self._thread.start()
 
     def offer(self, points: Sequence[MetricPoint]) -> None:
+        """Queue points. The oldest are dropped beyond the limit."""
         with self._lock:
             self._keep([*self._queued, *points])
 
     def finish(self, end_class: EndClass, patience_seconds: float) -> None:
+        """Wait for the sink at most `patience_seconds`, then report what is missing."""
         self._end_class = end_class
         self._ending.set()
         self._thread.join(patience_seconds)
