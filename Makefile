@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-fast lint bench chaos matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-fast test-matrix lint bench chaos matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -32,6 +32,7 @@ help:
 	@echo 'make status   what runs, where, and how much memory it takes'
 	@echo 'make test     set everything up and run all checks and tests (CHANGED=1: those that your changes can affect)'
 	@echo 'make test-fast  the tests that start no server and no process'
+	@echo 'make test-matrix  the tests on other versions of Python, Django and torch (VERSIONS=--only=newest, TESTS=tests/control_plane)'
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
 	@echo 'make chaos    attack and kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
@@ -77,6 +78,9 @@ test: setup-dev
 
 test-fast: setup-dev
 	@$(VENV)/python -m deploy.local.checks test-fast
+
+test-matrix: setup-dev
+	@$(VENV)/python -m deploy.local.matrix $(VERSIONS) $(TESTS)
 
 bench: setup-dev
 	@$(VENV)/python -m tests.bench.run $(BENCH)
