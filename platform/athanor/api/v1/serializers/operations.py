@@ -14,9 +14,9 @@ from athanor.reconcilers import backlog
 class SweeperSerializer(serializers.Serializer[backlog.State]):
     """A background reconciler and its backlog."""
 
-    name = serializers.CharField(source="sweeper.task", help_text="Name of its task.")
-    invariant = serializers.CharField(source="sweeper.invariant", help_text="What it maintains, as a sentence.")
-    every_seconds = serializers.FloatField(source="sweeper.seconds", help_text="Interval between runs in seconds.")
+    name = serializers.CharField(source="reconciler.task", help_text="Name of its task.")
+    invariant = serializers.CharField(source="reconciler.invariant", help_text="What it maintains, as a sentence.")
+    every_seconds = serializers.FloatField(source="reconciler.seconds", help_text="Interval between runs in seconds.")
     rows_due = serializers.IntegerField(help_text="Number of rows that wait for it.")
     oldest_due_seconds = serializers.FloatField(
         allow_null=True, help_text="Seconds for which the oldest of them has waited. Null if there is none."
