@@ -164,27 +164,27 @@ class CompressionSpec(SpecModel):
 
 @dataclass(frozen=True)
 class StepSizes:
-    """Sequences of each step (0-based), and of all before it: pure functions of the step."""
+    """The batch size schedule: sequences of each step (0-based), and of all before it. Pure functions of the step."""
 
     full: int
     start: int = 0
     ramp_steps: int = 0
 
     def at(self, step: int) -> int:
-        """Return the tokens of a step, the first of which is 0."""
+        """Return the batch size of a step in sequences; steps count from 0."""
         if step >= self.ramp_steps:
             return self.full
         return self.start + (self.full - self.start) * step // self.ramp_steps
 
     def before(self, step: int) -> int:
-        """Return the sum of `at` over all earlier steps, in time logarithmic in the step."""
+        """Return the number of sequences in all earlier steps, in time logarithmic in the step."""
         ramped = min(step, self.ramp_steps)
         climbed = _floor_sum(ramped, self.full - self.start, self.ramp_steps) if ramped else 0
         return ramped * self.start + climbed + (step - ramped) * self.full
 
     @property
     def fewest(self) -> int:
-        """Return the tokens of the smallest step."""
+        """Return the smallest batch size in sequences."""
         return self.start if self.ramp_steps else self.full
 
 

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class ClustersConfig(AppConfig):
-    """The app's name."""
+    """Configuration of the clusters app."""
 
     name = "athanor.clusters"
     verbose_name = "Clusters"
