@@ -24,7 +24,7 @@ def failures_in(report: Path) -> list[Failure]:
     if not report.exists():
         return []
     found = []
-    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - likewise
+    for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest's own report
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
         if problem is not None:
             path = str(case.get("classname")).replace(".", "/")

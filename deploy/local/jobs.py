@@ -6,7 +6,7 @@ from deploy.local.folder import DataFolder
 
 
 def job_processes(folder: DataFolder) -> list[psutil.Process]:
-    """Return the agents and trainers of the local backend of a data folder, whoever their parent is now."""
+    """Return the agents and trainers of the local backend of a data folder, also those of an earlier stack."""
     marker = str(folder.jobs)
     found = []
     for process in psutil.process_iter():
