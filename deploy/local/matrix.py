@@ -1,7 +1,7 @@
 """`make test-matrix`: the tests on other versions of Python, Django and torch than the pinned ones.
 
-Each combination has its own environment in `.matrix/`, created once. A combination without an installed Python is reported
-as skipped. Standard library only.
+Each combination has its own environment in `.matrix/`, created once. A combination without an installed Python is
+reported as skipped. Standard library only.
 """
 
 import argparse
