@@ -4,9 +4,11 @@ import copy
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import transaction
 from rest_framework.test import APIClient
 
 from athanor.accounts.models import Membership, Role, Team, User
@@ -56,6 +58,14 @@ def runtime_role(request: pytest.FixtureRequest, _django_db_marker: None) -> Non
         return
     request.getfixturevalue("db")
     roles.become_runtime()
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    """Undo at the end what is written inside: many cases of one test then share the rows made before."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 @pytest.fixture

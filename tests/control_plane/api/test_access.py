@@ -1,6 +1,7 @@
 """Nobody gets in without a valid token, and nobody sees another team's anything."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from athanor.accounts.services import issue_token
 from athanor.api.v1.urls import urlpatterns
 from athanor.backends.fake.backend import World
 from athanor.jobs.models import Job
-from tests.control_plane.conftest import SPEC, Api
+from tests.control_plane.conftest import SPEC, Api, rolled_back
 
 pytestmark = pytest.mark.django_db
 
@@ -33,6 +34,8 @@ def methods_of(pattern: URLPattern) -> list[str]:
 
 
 ENDPOINTS = [(method, str(pattern.pattern)) for pattern in urlpatterns for method in methods_of(pattern)]
+OF_TEAMS = [(method, path) for method, path in ENDPOINTS if "<id:" in path and not path.startswith(SHARED)]
+WITHOUT_ID = [(method, path) for method, path in ENDPOINTS if "<id:" not in path]
 
 
 def path_of(template: str, ids: dict[str, str]) -> str:
@@ -44,55 +47,52 @@ def path_of(template: str, ids: dict[str, str]) -> str:
     return template
 
 
-@pytest.mark.parametrize(("method", "template"), ENDPOINTS)
 def test_without_a_token_every_endpoint_refuses(
-    method: str, template: str, foreign: dict[str, str], world: World
+    foreign: dict[str, str], world: World, subtests: pytest.Subtests
 ) -> None:
-    if template in OPEN:
-        return
-    answer = Api().send(method, path_of(template, foreign), {} if method != "GET" else None)
-    assert answer.status_code in (401, 403), (method, template, answer.content)
-    assert answer.json()["code"]
+    for method, template in ENDPOINTS:
+        if template in OPEN:
+            continue
+        with subtests.test(f"{method} {template}"), rolled_back():
+            answer = Api().send(method, path_of(template, foreign), {} if method != "GET" else None)
+            assert answer.status_code in (401, 403), answer.content
+            assert answer.json()["code"]
 
 
-@pytest.mark.parametrize(
-    ("method", "template"),
-    [(method, path) for method, path in ENDPOINTS if "<id:" in path and not path.startswith(SHARED)],
-)
+@pytest.mark.parametrize("role", list(Role))
 def test_another_teams_object_is_not_there(
-    method: str,
-    template: str,
+    role: Role,
     foreign: dict[str, str],
     api_of: Callable,
     make_user: Callable,
     other_team: Team,
+    subtests: pytest.Subtests,
 ) -> None:
-    body = {} if method != "GET" else None
-    for role in Role:
-        stranger = api_of(make_user(f"sam-{role}", other_team, role), other_team)
-        answer = stranger.send(method, path_of(template, foreign), body)
-        absent = stranger.send(method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), body)
-        assert answer.status_code == absent.status_code == 404, (method, template, role)
-        assert answer.json()["code"] == absent.json()["code"] == "not_found"
+    for method, template in OF_TEAMS:
+        with subtests.test(f"{method} {template}"), rolled_back():
+            body = {} if method != "GET" else None
+            stranger = api_of(make_user("sam", other_team, role), other_team)
+            answer = stranger.send(method, path_of(template, foreign), body)
+            absent = stranger.send(method, path_of(template, dict.fromkeys(foreign, "job_" + "0" * 26)), body)
+            assert answer.status_code == absent.status_code == 404
+            assert answer.json()["code"] == absent.json()["code"] == "not_found"
 
 
-@pytest.mark.parametrize(
-    ("method", "template"),
-    [(method, path) for method, path in ENDPOINTS if "<id:" in path and not path.startswith(SHARED)],
-)
 @pytest.mark.parametrize("role", [PlatformRole.AUDITOR, PlatformRole.PLATFORM_ADMIN])
 def test_a_platform_role_opens_no_teams_work(
-    method: str, template: str, role: PlatformRole, foreign: dict[str, str], make_user: Callable, other_team: Team
+    role: PlatformRole, foreign: dict[str, str], make_user: Callable, other_team: Team, subtests: pytest.Subtests
 ) -> None:
     """With a session, which no scope narrows. Platform administrators do manage who belongs to a team."""
-    user = make_user("sam", other_team)
-    User.objects.filter(pk=user.pk).update(platform_role=role.value)
-    if (role is PlatformRole.PLATFORM_ADMIN and template.startswith(MANAGED)) or template.startswith(OVERSEEN):
-        return
-    client = Api()
-    client.force_login(user)
-    answer = client.send(method, path_of(template, foreign), {} if method != "GET" else None)
-    assert answer.status_code == 404, (method, template, answer.content)
+    for method, template in OF_TEAMS:
+        if (role is PlatformRole.PLATFORM_ADMIN and template.startswith(MANAGED)) or template.startswith(OVERSEEN):
+            continue
+        with subtests.test(f"{method} {template}"), rolled_back():
+            user = make_user("sam", other_team)
+            User.objects.filter(pk=user.pk).update(platform_role=role.value)
+            client = Api()
+            client.force_login(user)
+            answer = client.send(method, path_of(template, foreign), {} if method != "GET" else None)
+            assert answer.status_code == 404, answer.content
 
 
 # What a request without an id in its address refers to another team's things by. A new endpoint needs a line here.
@@ -141,33 +141,31 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "template"), [(method, template) for method, template in ENDPOINTS if "<id:" not in template]
-)
 @pytest.mark.parametrize("role", list(Role))
 def test_what_names_no_object_tells_and_changes_nothing_of_another_team(
-    method: str,
-    template: str,
     role: Role,
     foreign: dict[str, str],
     api_of: Callable,
     make_user: Callable,
     other_team: Team,
+    subtests: pytest.Subtests,
 ) -> None:
-    stranger = api_of(make_user("sam", other_team, role), other_team)
-    assert method == "GET" or f"{method} {template}" in BODIES, "give this test a body that refers to red's things"
-    body = None if method == "GET" else BODIES[f"{method} {template}"](foreign)
-    before = list(Job.objects.values("id", "version", "desired"))
-    path = template.replace("<int:decision_id>", "1").replace("<int:session_id>", "1").replace("<int:passkey_id>", "1")
-    named = f"{path}?team={foreign['team_id']}"
-    # A parameter that the operation does not have would be refused before the view is asked.
-    asked = [path, named] if method == "GET" or template == "datasets" else [path]
-    text = "".join(b"".join(stranger.send(method, each, body)).decode() for each in asked)
-    quoted = json.dumps(body) + named
     of_red = [value for name, value in foreign.items() if name not in OF_NO_TEAM]
-    leaked = [value for value in of_red if value in text and value not in quoted]
-    assert not leaked, (method, template, text)
-    assert list(Job.objects.values("id", "version", "desired")) == before
+    before = list(Job.objects.values("id", "version", "desired"))
+    for method, template in WITHOUT_ID:
+        with subtests.test(f"{method} {template}"), rolled_back():
+            stranger = api_of(make_user("sam", other_team, role), other_team)
+            assert method == "GET" or f"{method} {template}" in BODIES, "add a body that refers to red's things"
+            body = None if method == "GET" else BODIES[f"{method} {template}"](foreign)
+            path = re.sub("<int:[a-z]+_id>", "1", template)
+            named = f"{path}?team={foreign['team_id']}"
+            # A parameter that the operation does not have would be refused before the view is asked.
+            asked = [path, named] if method == "GET" or template == "datasets" else [path]
+            text = "".join(b"".join(stranger.send(method, each, body)).decode() for each in asked)
+            quoted = json.dumps(body) + named
+            leaked = [value for value in of_red if value in text and value not in quoted]
+            assert not leaked, text
+            assert list(Job.objects.values("id", "version", "desired")) == before
 
 
 def test_lists_hold_only_ones_own(
