@@ -42,6 +42,11 @@ FINAL = {"succeeded", "failed", "cancelled", "expired"}
 class Stack(StackHandle):
     """A stack with its platform, and what its first user knows of it."""
 
+    def __init__(self, data_dir: Path, settings: dict[str, str] | None = None) -> None:
+        super().__init__(data_dir, settings)
+        # One for all requests: making a client loads the machine's certificates, which costs more than the request.
+        self._http = httpx.Client(timeout=20)
+
     @property
     def url(self) -> str:
         return str(self.credentials["url"])
@@ -87,11 +92,8 @@ class Stack(StackHandle):
 
         def answered() -> bool:
             try:
-                response = httpx.get(
-                    f"{self.url}/api/v1{path}",
-                    params=params,
-                    headers={"Authorization": f"Bearer {self.token}"},
-                    timeout=20,
+                response = self._http.get(
+                    f"{self.url}/api/v1{path}", params=params, headers={"Authorization": f"Bearer {self.token}"}
                 )
             except httpx.TransportError:
                 return False

@@ -36,14 +36,14 @@ def a_trainer(stack) -> psutil.Process:
 
 
 def test_web_killed_during_metrics_loses_and_doubles_nothing(stack, tmp_path: Path) -> None:
-    job_id = stack.submit(tmp_path, steps=400)
+    job_id = stack.submit(tmp_path, steps=150)
     stack.wait_for_step(job_id, 5)
     for _ in range(2):
         before = stack.identity("web")
         stack.kill("web")
         stack.wait_for_restart("web", before)
         stack.get("/jobs", limit=1)
-    assert_whole(stack, job_id, 400)
+    assert_whole(stack, job_id, 150)
 
 
 def test_worker_killed_during_dispatch_starts_the_job_exactly_once(stack, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_worker_killed_during_dispatch_starts_the_job_exactly_once(stack, tmp_pa
 
 
 def test_worker_killed_during_training_leaves_the_job_alone(stack, tmp_path: Path) -> None:
-    job_id = stack.submit(tmp_path, steps=300)
+    job_id = stack.submit(tmp_path, steps=100)
     stack.wait_for_step(job_id, 3)
     trainers = {process.pid for process in stack.job_processes()}
     assert trainers
@@ -63,7 +63,7 @@ def test_worker_killed_during_training_leaves_the_job_alone(stack, tmp_path: Pat
     stack.kill("worker")
     assert trainers <= {process.pid for process in stack.job_processes()}
     stack.wait_for_restart("worker", before)
-    assert_whole(stack, job_id, 300)
+    assert_whole(stack, job_id, 100)
 
 
 def test_worker_killed_while_it_finalises_still_ends_the_job_once(stack, tmp_path: Path) -> None:
@@ -84,29 +84,29 @@ def test_worker_killed_while_it_finalises_still_ends_the_job_once(stack, tmp_pat
 
 
 def test_object_store_away_during_checkpoints_only_delays_them(stack, tmp_path: Path) -> None:
-    job_id = stack.submit(tmp_path, steps=200)
+    job_id = stack.submit(tmp_path, steps=60)
     stack.wait_for_step(job_id, 5)
     stack.suspend("object-store")
     back = threading.Timer(OUTAGE_SECONDS, stack.resume, ["object-store"])
     back.start()
     back.join()
-    assert_whole(stack, job_id, 200)
+    assert_whole(stack, job_id, 60)
     assert stack.get(f"/jobs/{job_id}/checkpoints")["items"]
 
 
 def test_a_killed_trainer_process_resumes_in_place(stack, tmp_path: Path) -> None:
-    job_id = stack.submit(tmp_path, steps=300)
+    job_id = stack.submit(tmp_path, steps=80)
     stack.wait_for_step(job_id, 25)
     os.kill(a_trainer(stack).pid, signal.SIGKILL)
     job = stack.wait_for_end(job_id)
     assert job["status"] == "succeeded", job["reason"]
-    assert stack.steps_of(job_id) == list(range(1, 301))
+    assert stack.steps_of(job_id) == list(range(1, 81))
 
 
 def test_everything_killed_at_once_keeps_what_was_recorded(stack, tmp_path: Path) -> None:
     finished = stack.submit(tmp_path, steps=5)
     assert stack.wait_for_end(finished)["status"] == "succeeded"
-    running = stack.submit(tmp_path, steps=300)
+    running = stack.submit(tmp_path, steps=80)
     stack.wait_for_step(running, 15)
     token = stack.token
     stack.kill_everything()
@@ -117,4 +117,4 @@ def test_everything_killed_at_once_keeps_what_was_recorded(stack, tmp_path: Path
     assert stack.json("download", finished, "--output", str(tmp_path / "model"))["files"]
     job = stack.wait_for_end(running, 300)
     assert job["status"] == "succeeded", job["reason"]
-    assert stack.steps_of(running) == list(range(1, 301))
+    assert stack.steps_of(running) == list(range(1, 81))

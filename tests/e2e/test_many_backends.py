@@ -123,9 +123,9 @@ def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
 def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
     stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str
 ) -> None:
-    training = {"steps": 300, "evaluation": {"every_steps": 300, "sequences": 8}}
+    training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
     job_id = submit(stack, tmp_path, "kubernetes", 2, 1, training=training, checkpoint={"every_steps": 20})
-    stack.wait_for_step(job_id, 60)
+    stack.wait_for_step(job_id, 40)
     (name,) = {pod["metadata"]["labels"]["job-name"] for pod in living_pods(kubernetes)}
     kubernetes.disrupt(kubernetes.pods_of(name)[1], "PreemptionByScheduler", "preempting to accommodate another pod")
     job = stack.wait_for_end(job_id)
@@ -133,7 +133,7 @@ def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
     assert job["status"] == "succeeded", job["reason"]
     assert first["reason"]["code"] == "preempted"
     assert second["number"] == 2
-    assert stack.steps_of(job_id) == list(range(1, 301))
+    assert stack.steps_of(job_id) == list(range(1, 101))
 
 
 def living_pods(kubernetes: Cluster) -> list[Any]:
@@ -155,9 +155,9 @@ def test_a_job_that_is_cancelled_in_slurm_itself_ends_as_stopped_by_an_administr
 def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     stack: Any, admin: Administrator, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
-    training = {"steps": 200, "evaluation": {"every_steps": 200, "sequences": 8}}
+    training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
     job_id = submit(stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20})
-    stack.wait_for_step(job_id, 60)
+    stack.wait_for_step(job_id, 40)
     (attempt,) = attempts(stack, job_id)
     lost = attempt["nodes"][1]
     slurm.kill_node(lost)
@@ -168,7 +168,7 @@ def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     assert first["reason"]["code"] == "node_lost"
     assert lost not in second["nodes"]
     steps = stack.steps_of(job_id)
-    assert steps == list(range(1, 201))
+    assert steps == list(range(1, 101))
     named = {each["name"]: each for each in admin.call("GET", f"clusters/{slurm_cluster_id}/nodes")["items"]}
     assert lost in named
 
@@ -203,12 +203,12 @@ def test_a_preempted_run_goes_on_from_its_checkpoint_when_there_is_room_again(
 def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
-    training = {"steps": 200, "evaluation": {"every_steps": 200, "sequences": 8}}
+    training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
     resources = {"spare_nodes": 1}
     job_id = submit(
         stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
     )
-    stack.wait_for_step(job_id, 60)
+    stack.wait_for_step(job_id, 40)
     placed = events(stack, job_id, "nodes.placed")
     assert [each["round"] for each in placed] == [1]
     slurm.kill_node(placed[0]["nodes"][1])
@@ -219,7 +219,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     assert last["round"] > 1
     assert last["nodes"][0] in first["nodes"]
     assert last["nodes"][1] not in first["nodes"]
-    assert stack.steps_of(job_id) == list(range(1, 201))
+    assert stack.steps_of(job_id) == list(range(1, 101))
 
 
 def events(stack: Any, job_id: str, kind: str) -> list[Any]:
@@ -230,12 +230,12 @@ def events(stack: Any, job_id: str, kind: str) -> list[Any]:
 def test_while_its_controller_is_away_a_run_goes_on_and_its_end_is_found(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
-    job_id = submit(stack, tmp_path, "slurm", training={"steps": 100})
+    job_id = submit(stack, tmp_path, "slurm", training={"steps": 60})
     stack.wait_for_step(job_id, 5)
     slurm.stop_controller()
     try:
         wait_until(
-            lambda: (stack.job(job_id)["progress"] or {}).get("step") == 100 or stack.job(job_id)["status"] in FINAL,
+            lambda: (stack.job(job_id)["progress"] or {}).get("step") == 60 or stack.job(job_id)["status"] in FINAL,
             "it has trained to its end", 120,
         )  # fmt: skip
     finally:
