@@ -157,7 +157,6 @@ def join(rank: int, world_size: int, local_rank: int, store: dist.Store, *, sing
 
 def leave() -> None:
     """Callers drop model and optimizer first: a sharded tensor that outlives its group aborts the process at exit."""
-    gc.unfreeze()
     gc.enable()
     gc.collect()
     if dist.is_initialized():

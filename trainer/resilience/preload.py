@@ -4,6 +4,7 @@ Nothing here may compute with torch: threads do not survive a fork, and an OpenM
 to have would hang its first kernel.
 """
 
+import gc
 import importlib
 import os
 import signal
@@ -19,4 +20,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 _begin = time.monotonic()
 for _name in ("torch", "torch._dynamo", "trainer.training.worker"):  # the optimizer imports dynamo on its first use
     importlib.import_module(_name)
+# A worker's collections skip what it shares with the fork server, whose pages then stay shared.
+gc.collect()
+gc.freeze()
 IMPORT_SECONDS = time.monotonic() - _begin

@@ -17,9 +17,9 @@ STEPS_BETWEEN_COLLECTIONS = 50
 
 def disable_automatic_collection() -> None:
     """From here on Python looks for unreachable cycles only when `collect_garbage` says so: a pause on one rank is a
-    pause on all, and ranks left to themselves pause at different steps. What exists by now is not looked at again."""
+    pause on all, and ranks left to themselves pause at different steps. Objects that exist by now are in the oldest
+    generation, which `collect_garbage` does not search."""
     gc.collect()
-    gc.freeze()
     gc.disable()
 
 
