@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deploy.local import flaky
@@ -21,6 +22,10 @@ REPORT = RESULTS / "pytest.xml"
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 OPENAPI_DOCUMENT = REPOSITORY / "platform" / "athanor" / "api" / "openapi.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+Command = tuple[str, list[str], Path]
+"""Its name, its arguments, and the folder it runs in."""
+Outcome = tuple[str, bool, float]
+"""The command's name, whether it passed, and its seconds."""
 # mypy's Django plugin and the OpenAPI generator load the settings; neither connects to anything.
 CHECK_ONLY = {
     "ATHANOR_SECRET_KEY": "for static checks only",
@@ -28,19 +33,19 @@ CHECK_ONLY = {
 }
 
 
-def lint_commands() -> list[tuple[str, list[str], Path]]:
-    """Return the static checks: name, command, folder."""
+def lint_commands() -> list[Command]:
+    """Return the static checks, the longest first."""
     return [
+        ("mypy", [str(BINARIES / "mypy")], REPOSITORY),
         ("ruff check", [str(BINARIES / "ruff"), "check", "--quiet"], REPOSITORY),
         ("ruff format", [str(BINARIES / "ruff"), "format", "--check", "--quiet"], REPOSITORY),
         ("import contracts", [str(BINARIES / "lint-imports"), "--no-cache"], REPOSITORY),
-        ("mypy", [str(BINARIES / "mypy")], REPOSITORY),
         ("dashboard types", ["npm", "run", "--silent", "typecheck"], FRONTEND),
         ("dashboard lint", ["npm", "run", "--silent", "lint"], FRONTEND),
     ]
 
 
-def test_commands(*chosen: str) -> list[tuple[str, list[str], Path]]:
+def test_commands(*chosen: str) -> list[Command]:
     """Return the commands of the dashboard's tests and of pytest. `chosen`: arguments of pytest, all tests if empty."""
     return [
         ("dashboard tests", ["npm", "run", "--silent", "test"], FRONTEND),
@@ -63,7 +68,7 @@ PYTHON_TYPES_HEADER = (
 )
 
 
-def gen_commands() -> list[tuple[str, list[str], Path]]:
+def gen_commands() -> list[Command]:
     """Return the commands that write generated files."""
     made = ["--format", "openapi-json", "--file", str(OPENAPI_DOCUMENT), "--fail-on-warn"]
     spectacular = ["manage.py", "spectacular", *made]
@@ -87,12 +92,17 @@ def python_types(output: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def run_all(commands: list[tuple[str, list[str], Path]]) -> int:
-    """Run every command even after a failure, so that one run shows all problems."""
+def run_all(commands: list[Command], side_by_side: list[Command] | None = None) -> int:
+    """Run every command even after a failure, so that one run shows all problems.
+
+    `side_by_side`: commands that run first, two at a time; what one prints follows when it has ended.
+    """
     RESULTS.mkdir(exist_ok=True)
     environment = node_environment()
     static = {**environment, **_settings_for_checks()}
-    outcomes: list[tuple[str, bool, float]] = []
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(2) as pool:
+        outcomes += pool.map(lambda command: _run_quietly(command, static), side_by_side or [])
     for name, command, folder in commands:
         print(f"== {name}", flush=True)
         began = time.monotonic()
@@ -106,6 +116,17 @@ def run_all(commands: list[tuple[str, list[str], Path]]) -> int:
     for name, passed, seconds in outcomes:
         print(f"{'passed' if passed else 'FAILED'}  {name:<18} {seconds:6.1f} s")
     return 0 if all(passed for _, passed, _ in outcomes) else 1
+
+
+def _run_quietly(command: Command, environment: dict[str, str]) -> Outcome:
+    """Run a command and print its output when it has ended."""
+    name, arguments, folder = command
+    began = time.monotonic()
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    print(f"== {name}\n{done.stdout}", end="", flush=True)
+    return name, done.returncode == 0, time.monotonic() - began
 
 
 def _settings_for_checks() -> dict[str, str]:
@@ -126,14 +147,14 @@ def main() -> int:
     """Run the checks named by the argument. Return the exit code."""
     what = sys.argv[1] if len(sys.argv) > 1 else ""
     if what == "lint":
-        return run_all(lint_commands())
+        return run_all([], lint_commands())
     if what == "gen":
         return run_all(gen_commands())
     if what == "test-fast":
         return run_all(test_commands("--no-processes")[1:])
     if what == "test":
         revision = os.environ.pop("CHANGED", "")
-        code = run_all([*lint_commands(), *test_commands(*(affected_tests(revision) if revision else ()))])
+        code = run_all(test_commands(*(affected_tests(revision) if revision else ())), lint_commands())
         _say_browser()
         return code
     print("athanor: say lint, test, test-fast or gen", file=sys.stderr)
