@@ -111,7 +111,7 @@ class PriceSeriesMappingSerializer(RequestSerializer):
     value = serializers.CharField(required=False, help_text="Field of a point with its value. `value` without it.")
 
 
-class PriceSeriesSerializer(serializers.Serializer[Any]):
+class PriceSeriesSerializer(serializers.Serializer[Series]):
     """Prices of a pool, or carbon intensity of a cluster's grid, over time."""
 
     id = serializers.CharField()

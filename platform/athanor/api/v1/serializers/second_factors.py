@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from allauth.mfa.models import Authenticator
 from rest_framework import serializers
 
 from athanor.api.v1.serializers.account import LONGEST_PASSWORD
@@ -38,7 +39,7 @@ class NewRecoveryCodesSerializer(serializers.Serializer[Any]):
     )
 
 
-class PasskeySerializer(serializers.Serializer[Any]):
+class PasskeySerializer(serializers.Serializer[Authenticator]):
     """A passkey of the user."""
 
     id = serializers.CharField(source="pk")

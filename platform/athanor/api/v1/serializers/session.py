@@ -5,11 +5,12 @@ from typing import Any
 from rest_framework import serializers
 
 from athanor.accounts import second_factors
+from athanor.accounts.models import Membership, User
 from athanor.accounts.roles import PlatformRole
 from athanor.api.bodies import RequestSerializer
 
 
-class UserSerializer(serializers.Serializer[Any]):
+class UserSerializer(serializers.Serializer[User]):
     """The signed-in user."""
 
     id = serializers.CharField()
@@ -25,7 +26,7 @@ class UserSerializer(serializers.Serializer[Any]):
     )
 
 
-class TeamRoleSerializer(serializers.Serializer[Any]):
+class TeamRoleSerializer(serializers.Serializer[Membership]):
     """A team of the user, with their role in it."""
 
     id = serializers.CharField(source="team.id", help_text="Id of the team.")

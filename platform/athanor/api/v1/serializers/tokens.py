@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import Scope
 from athanor.api.bodies import RequestSerializer
 
@@ -11,7 +12,7 @@ LONGEST_OVERLAP_SECONDS = 7 * 86_400
 DEFAULT_OVERLAP_SECONDS = 3600
 
 
-class TokenSerializer(serializers.Serializer[Any]):
+class TokenSerializer(serializers.Serializer[ApiToken]):
     """Metadata of a token."""
 
     id = serializers.CharField()
