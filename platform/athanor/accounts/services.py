@@ -32,7 +32,7 @@ RECOGNISE = """
         AND team.deleted_at IS NULL
         AND (token.expires_at IS NULL OR token.expires_at > %s)
 """
-MOST_LIVE_TOKENS = 50  # of one user
+MAX_LIVE_TOKENS = 50  # of one user
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -254,10 +254,10 @@ def _refuse_too_many(others: QuerySet[ApiToken], owner: User) -> None:
     The caller has locked the owner's row, or rotates: then one more for a moment is acceptable.
     """
     live = others.filter(revoked_at=None).exclude(expires_at__lte=timezone.now()).count()
-    if live >= MOST_LIVE_TOKENS:
+    if live >= MAX_LIVE_TOKENS:
         raise Conflict(
             "too_many_tokens",
-            f"{owner.username} has {live} valid tokens; {MOST_LIVE_TOKENS} are the most",
+            f"{owner.username} has {live} valid tokens; {MAX_LIVE_TOKENS} are the most",
             remedy="revoke tokens that are not used (GET /tokens, DELETE /tokens/{id}, or the page Tokens)",
         )
 

@@ -32,7 +32,7 @@ from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 from trainer.contract.manifest import MANIFEST_NAME, StoredFile
 
-MOST_NAMED = 20
+MAX_NAMED_JOBS = 20
 Target = Job | Artifact | Checkpoint | Dataset | Project
 log = logging.getLogger(__name__)
 
@@ -309,8 +309,8 @@ def _mark(row: Deletion, found: Preview) -> None:
 def _users(jobs: QuerySet[Job]) -> dict[str, Any]:
     rows = jobs.order_by("-id")
     return {
-        "blocked_by": list(rows.exclude(status__in=FINAL)[:MOST_NAMED]),
-        "used_by": list(rows.filter(status__in=FINAL)[:MOST_NAMED]),
+        "blocked_by": list(rows.exclude(status__in=FINAL)[:MAX_NAMED_JOBS]),
+        "used_by": list(rows.filter(status__in=FINAL)[:MAX_NAMED_JOBS]),
     }
 
 

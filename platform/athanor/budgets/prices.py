@@ -17,7 +17,7 @@ from athanor.budgets.tariff import MICRO, Point, Rule, Steps
 from athanor.clusters.models import Pool
 
 UNKNOWN = Steps((0,), (None,))
-LONGEST_STALE = timedelta(days=31)
+MAX_STALE = timedelta(days=31)
 
 
 class Tariffs:
@@ -60,7 +60,7 @@ class Tariffs:
             return {}
         points: dict[str, list[Point]] = defaultdict(list)
         around = SeriesPoint.objects.filter(series__in=rows, time__lt=moment_of(self._end))
-        since = moment_of(self._start) - LONGEST_STALE
+        since = moment_of(self._start) - MAX_STALE
         for point in around.filter(time__gte=since).order_by("series", "time"):
             points[point.series_id].append(Point(seconds_of(point.time), point.value))
         return {

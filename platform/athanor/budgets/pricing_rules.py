@@ -18,7 +18,7 @@ from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 
 Guard = Callable[[Pool], None]
-MOST_RULES = 50
+MAX_RULES = 50
 
 
 def pool_of(pool_id: str) -> Pool:
@@ -130,8 +130,8 @@ def _audited_fields(row: Series) -> dict[str, Any]:
 
 def _check_rules(rules: list[dict[str, Any]]) -> None:
     problems = []
-    if len(rules) > MOST_RULES:
-        problems.append(FieldProblem("/rules", "too_many", f"{len(rules)} rules; {MOST_RULES} at most"))
+    if len(rules) > MAX_RULES:
+        problems.append(FieldProblem("/rules", "too_many", f"{len(rules)} rules; {MAX_RULES} at most"))
     for index, rule in enumerate(rules):
         try:
             ZoneInfo(rule["zone"])

@@ -13,7 +13,7 @@ from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
 
 FORGET_NODES_AFTER = timedelta(days=30)
 PROBES_KEPT = 200  # of a cluster
-LONGEST_VERSION = 200
+MAX_VERSION_LENGTH = 200
 # What an inventory writes when it differs; a change of these alone is news.
 REPORTED = (
     "state", "reason", "pools", "accelerator", "slots", "slots_used", "cpus", "memory_bytes", "topology", "labels",
@@ -90,7 +90,7 @@ def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
 def store_health_check(cluster: Cluster, found: HealthCheck) -> ClusterProbe:
     """Store a health check: a new record if its result changed, otherwise update the last one."""
     now = timezone.now()
-    version, findings = found.version[:LONGEST_VERSION], [asdict(finding) for finding in found.findings]
+    version, findings = found.version[:MAX_VERSION_LENGTH], [asdict(finding) for finding in found.findings]
     facts = {
         "seen_at": now,
         "usable": found.is_usable,

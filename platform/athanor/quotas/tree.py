@@ -21,10 +21,10 @@ LIMITS = (
     "max_run_seconds",
     "max_storage_bytes",
 )
-LARGEST = 2**31 - 1
-DEEPEST = 10
+MAX_COUNT = 2**31 - 1
+MAX_DEPTH = 10
 
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Accelerator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
 NAMED = Field(json_schema_extra={"additionalProperties": False})  # only names that match the pattern
 TeamName = Annotated[str, Field(min_length=1, max_length=63)]

@@ -19,7 +19,7 @@ from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 PAGE = 500
 KEPT = timedelta(days=30)
-FORGOTTEN_AT_ONCE = 1000
+MAX_DELETED_PER_RUN = 1000
 HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("seq")[:1])
 
 
@@ -77,4 +77,4 @@ def _forget_old() -> None:
     """Delete finished deliveries older than KEPT. Ids sort by creation time, so the primary key finds them."""
     oldest_kept = f"dlv_{ULID.from_datetime(timezone.now() - KEPT)}"
     old = Delivery.objects.filter(pk__lt=oldest_kept).order_by("pk").values_list("pk", flat=True)
-    Delivery.objects.filter(pk__in=list(old[:FORGOTTEN_AT_ONCE])).exclude(state=Delivery.State.PENDING).delete()
+    Delivery.objects.filter(pk__in=list(old[:MAX_DELETED_PER_RUN])).exclude(state=Delivery.State.PENDING).delete()

@@ -12,7 +12,7 @@ from athanor.api import limits
 from athanor.config import protocol
 from athanor.config.env import Environment
 from athanor.core import documents
-from athanor.specs.validation import LARGEST_SPEC_BYTES
+from athanor.specs.validation import MAX_SPEC_BYTES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = (REPOSITORY / "docs" / "concepts" / "security.md").read_text()
@@ -54,7 +54,7 @@ def test_limits_are_those_of_the_page() -> None:
     assert f"{limits.BYTES_PER_SECOND // 1024} KiB/s" in said["time of a body"]
     assert said["a client that takes nothing of its answer"] == f"{protocol.STALL_SECONDS:.0f} s"
     assert said["JSON, YAML"] == (
-        f"{documents.MOST_LEVELS} levels; YAML {LARGEST_SPEC_BYTES // 1024} KiB and {documents.MOST_VALUES:,} values "
+        f"{documents.MAX_LEVELS} levels; YAML {MAX_SPEC_BYTES // 1024} KiB and {documents.MAX_VALUES:,} values "
         "with its aliases written out"
     )
 

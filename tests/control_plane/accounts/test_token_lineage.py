@@ -138,7 +138,7 @@ def test_no_token_lives_longer_than_the_settings_allow(session: Api, user: User,
 
 
 def test_a_user_has_a_bounded_number_of_valid_tokens(session: Api, user: User, team: Team, monkeypatch: Any) -> None:
-    monkeypatch.setattr(services, "MOST_LIVE_TOKENS", 2)
+    monkeypatch.setattr(services, "MAX_LIVE_TOKENS", 2)
     first, _ = mint(session), mint(session)
     refused = session.send("POST", "tokens", {"name": "third"})
     assert (refused.status_code, refused.json()["code"]) == (409, "too_many_tokens")

@@ -96,7 +96,7 @@ def test_slow_uploads_of_one_user_do_not_hold_up_those_of_others(
 
 def test_downloads_that_are_not_read_count_until_their_clients_are_gone(make_user: Any, team: Team) -> None:
     user = make_user("grace", team)
-    running = [transfers.Download(user, iter([b""])) for _ in range(transfers.MOST_OF_ONE_USER)]
+    running = [transfers.Download(user, iter([b""])) for _ in range(transfers.MAX_TRANSFERS_PER_USER)]
     with pytest.raises(TooManyRequests):
         transfers.Download(user, iter([b""]))
     response = StreamingHttpResponse(running[0])

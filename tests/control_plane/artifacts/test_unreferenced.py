@@ -133,11 +133,11 @@ def test_a_large_prefix_is_looked_at_page_by_page_over_several_sweeps(
     names = {put(attempt, f"junk-{number}", b"12345") for number in range(7)}
     end(world, attempt)
     later = timezone.now() + DAY
-    assert unreferenced.sweep(later, most_pages=1) == 2
+    assert unreferenced.sweep(later, max_pages=1) == 2
     JobStorage.objects.update(next_scan_at=later)  # as when the worker was killed and its lease ran out
     removed = 2
     for _ in range(8):
-        removed += unreferenced.sweep(later, most_pages=1)
+        removed += unreferenced.sweep(later, max_pages=1)
         JobStorage.objects.exclude(next_scan_at=None).update(next_scan_at=later)
     assert removed == len(names)
     assert not names & keys(attempt.job_id)

@@ -9,7 +9,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from athanor.accounts import failures
-from athanor.accounts.failures import LONGEST_PAUSE, TRIES, TRIES_BEFORE_RECORD
+from athanor.accounts.failures import MAX_PAUSE, TRIES, TRIES_BEFORE_RECORD
 from athanor.accounts.models import AuditEvent, WorkFailure
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Pool
@@ -145,7 +145,7 @@ def test_a_success_ends_the_count_and_pauses_grow_up_to_a_limit(db: None) -> Non
     assert row.given_up_at is None, "giving it up failed too"
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[1]) == (timedelta(seconds=15), timedelta(seconds=30))
-    assert pauses[-1] == LONGEST_PAUSE
+    assert pauses[-1] == MAX_PAUSE
     pass_pause()
     failures.run_isolated(task_triggers.FINALISE, "work", lambda: None)
     assert not WorkFailure.objects.exists()
@@ -162,4 +162,4 @@ def test_a_claimed_row_stays_claimed_for_the_pause(
         pass_pause()
         finalise.finalise_due()
     until = Job.objects.values_list("lease_until", flat=True).get()
-    assert until > timezone.now() + LONGEST_PAUSE - timedelta(seconds=30)
+    assert until > timezone.now() + MAX_PAUSE - timedelta(seconds=30)

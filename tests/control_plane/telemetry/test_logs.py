@@ -108,7 +108,7 @@ codec_unpack_rows = codec.unpack_rows
 
 
 def test_a_search_that_takes_long_says_how_far_it_came(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MOST_CHUNKS", 4)
+    monkeypatch.setattr(logs, "MAX_OPENED_CHUNKS", 4)
     monkeypatch.setattr(logs, "PAGE_CHUNKS", 2)
     for sequence in range(10):
         send(attempt, sequence, ["zz"] * 500)

@@ -161,7 +161,7 @@ def test_a_receiver_that_is_down_is_not_asked_for_each_event_that_waits_for_it(
     run()
     run()
     tried = len(receiver.received)
-    assert tried <= delivering.AT_ONCE, "those that were under way together, then a pause"
+    assert tried <= delivering.MAX_CONCURRENT_DELIVERIES, "those that were under way together, then a pause"
     make_due()
     run()
     assert len(receiver.received) == tried + 1, "one, to see whether it is back"

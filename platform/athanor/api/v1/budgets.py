@@ -38,7 +38,7 @@ from athanor.budgets import services, statements
 from athanor.budgets.models import Budget, BudgetPeriod
 from athanor.core import tenancy
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="A time within the period. Without it, now.")
 CSV = {(200, "text/csv"): OpenApiResponse(OpenApiTypes.STR, description="Rows as CSV, after a line of names.")}
 
@@ -133,7 +133,7 @@ class BudgetStatementView(APIView):
         budget = services.find(who, budget_id)
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())
         with _sight(who):
-            lines = statements.lines(period, request.query_params.get("team", ""))[:MOST_LINES]
+            lines = statements.lines(period, request.query_params.get("team", ""))[:MAX_LINES]
             names = team_names({line.team_id for line in lines})
         shown = [
             {

@@ -17,7 +17,7 @@ from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import CURSOR_HELP, PAGE_PARAMETERS, paginate, paginated_response, serialize_many
-from athanor.api.parameters import WholeNumber
+from athanor.api.parameters import IntegerParameter
 from athanor.api.v1.operations import operator
 from athanor.api.v1.serializers.clusters import (
     ActedNodeSerializer,
@@ -50,9 +50,9 @@ from athanor.core.errors import NotFound
 from athanor.core.keyset import read_page
 from athanor.fleet import clusters
 
-MOST_NODES = 2000
-MOST_INCIDENTS = 200
-MOST_QUEUED = 1000
+MAX_NODES = 2000
+MAX_INCIDENTS = 200
+MAX_QUEUED = 1000
 TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
@@ -257,7 +257,7 @@ class ClusterQueueView(APIView):
         operator(request)
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
-            found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MOST_QUEUED])
+            found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MAX_QUEUED])
         return paginated_response(found)
 
 
@@ -292,7 +292,7 @@ class PoolView(APIView):
         return Response(status=204)
 
 
-NODE_LIMIT = WholeNumber("limit", "Most nodes of a page.", lowest=1, highest=MOST_NODES, default=500)
+NODE_LIMIT = IntegerParameter("limit", "Most nodes of a page.", min_value=1, max_value=MAX_NODES, default=500)
 STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 
@@ -304,7 +304,7 @@ class NodesView(APIView):
         parameters=[
             OpenApiParameter("q", str, description="Only nodes with this in their name, ignoring case."),
             OpenApiParameter("state", str, enum=STATES, description="Only nodes in this state, or in quarantine."),
-            NODE_LIMIT.documented,
+            NODE_LIMIT.openapi,
             OpenApiParameter("cursor", str, description=CURSOR_HELP),
         ],
         responses={200: page_serializer("NodePage", NodeSerializer), **PROBLEMS},
@@ -336,7 +336,7 @@ class NodeIncidentsView(APIView):
         Returns what happened to the node, newest first, at most 200 entries. For platform administrators."""
         operator(request)
         node = selectors.node_of(clusters.find(cluster_id), node_name)
-        rows = selectors.incidents_of(node, MOST_INCIDENTS)
+        rows = selectors.incidents_of(node, MAX_INCIDENTS)
         return paginated_response(serialize_many(IncidentSerializer, rows))
 
 

@@ -24,7 +24,7 @@ from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import selectors
 
 DAYS = 30
-LONGEST = timedelta(days=800)
+MAX_PERIOD = timedelta(days=800)
 ASKED = [
     OpenApiParameter(
         "after", OpenApiTypes.DATETIME, description="Begin of the range. Without it, 30 days before its end."
@@ -88,8 +88,8 @@ class CostsExportView(APIView):
 def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
     before = time(request, "before") or timezone.now()
     after = time(request, "after") or before - timedelta(days=DAYS)
-    if not timedelta(0) < before - after <= LONGEST:
-        detail = f"after={after.isoformat()} is not before `before`, by at most {LONGEST.days} days"
+    if not timedelta(0) < before - after <= MAX_PERIOD:
+        detail = f"after={after.isoformat()} is not before `before`, by at most {MAX_PERIOD.days} days"
         raise _invalid("after", detail)
     by = separated(request.query_params.get("by") or "team")
     wrong = [name for name in by if name not in costs.GROUPS]

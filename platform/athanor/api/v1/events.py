@@ -15,7 +15,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.stream_sessions import StreamSession, stream_session_for
 from athanor.api.access import principal, team_named
 from athanor.api.pagination import serialize_many
-from athanor.api.parameters import WholeNumber, refusal
+from athanor.api.parameters import IntegerParameter, refusal
 from athanor.api.streams import reads
 from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
 from athanor.api.streams.subscription import LONG_POLLING, STREAMING, Subscription, open_subscription
@@ -25,18 +25,18 @@ from athanor.api.v1.serializers.jobs import EventSerializer
 from athanor.jobs import feed, selectors
 from athanor.jobs.models import JobEvent
 
-LARGEST_PAGE = 1000
-LONGEST_WAIT_SECONDS = 30
+MAX_PAGE_EVENTS = 1000
+MAX_WAIT_SECONDS = 30
 LAST_EVENT_ID = "Last-Event-ID"
 STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
-LIMIT = WholeNumber("limit", "Most events of a page.", lowest=1, highest=LARGEST_PAGE, default=200)
-WAIT = WholeNumber(
-    "wait", "Longest time in seconds to wait for an event if there is none.", highest=LONGEST_WAIT_SECONDS, default=0
+LIMIT = IntegerParameter("limit", "Most events of a page.", min_value=1, max_value=MAX_PAGE_EVENTS, default=200)
+WAIT = IntegerParameter(
+    "wait", "Longest time in seconds to wait for an event if there is none.", max_value=MAX_WAIT_SECONDS, default=0
 )
-AFTER = WholeNumber("after", "Only events after the one with this `seq`.", default=0)
+AFTER = IntegerParameter("after", "Only events after the one with this `seq`.", default=0)
 PAGED = [
-    LIMIT.documented,
-    WAIT.documented,
+    LIMIT.openapi,
+    WAIT.openapi,
     OpenApiParameter(
         LAST_EVENT_ID,
         str,
@@ -75,7 +75,7 @@ class JobEventsView(EventFeedView):
 
     @extend_schema(
         operation_id="jobs_events",
-        parameters=[AFTER.documented, *PAGED],
+        parameters=[AFTER.openapi, *PAGED],
         responses={
             (200, "application/json"): EVENT_PAGE,
             **STREAM,

@@ -41,8 +41,8 @@ from athanor.clusters.models import Pool
 from athanor.clusters.selectors import enabled_pools
 from athanor.core import outbound
 
-MOST_BYTES = 8 * 2**20
-MOST_POINTS = 5000
+MAX_CSV_BYTES = 8 * 2**20
+MAX_POINTS = 5000
 DAYS = 7
 
 
@@ -52,8 +52,8 @@ class CsvParser(BaseParser):
     media_type = "text/csv"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        """Return the first MOST_BYTES + 1 bytes of the body as text."""
-        return stream.read(MOST_BYTES + 1).decode(errors="replace")
+        """Return the first MAX_CSV_BYTES + 1 bytes of the body as text."""
+        return stream.read(MAX_CSV_BYTES + 1).decode(errors="replace")
 
 
 class PricesView(APIView):
@@ -200,7 +200,7 @@ class SeriesPointsView(APIView):
         principal(request)
         row = pricing_rules.series_of(series_id)
         after = time(request, "after") or timezone.now() - timedelta(days=DAYS)
-        found = points.points_of(row, after, time(request, "before"), MOST_POINTS)
+        found = points.points_of(row, after, time(request, "before"), MAX_POINTS)
         scale = points.SCALES[Series.Kind(row.kind)]
         return paginated_response([{"time": point.time, "value": point.value / scale} for point in found])
 

@@ -11,7 +11,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import principal
 from athanor.api.pagination import paginated_response
-from athanor.api.parameters import WholeNumber
+from athanor.api.parameters import IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.jobs import serialize_wait
 from athanor.api.v1.serializers.queue import PoolQueueSerializer
@@ -20,9 +20,9 @@ from athanor.jobs.queue import Queue, queues
 from athanor.jobs.reasons import explain
 from athanor.specs.v1 import PRIORITY_VALUES
 
-MOST = 500
+MAX_JOBS_PER_POOL = 500
 PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
-LIMIT = WholeNumber("limit", "Most jobs of each pool.", lowest=1, highest=MOST, default=100)
+LIMIT = IntegerParameter("limit", "Most jobs of each pool.", min_value=1, max_value=MAX_JOBS_PER_POOL, default=100)
 
 
 class QueueView(APIView):
@@ -34,7 +34,7 @@ class QueueView(APIView):
             OpenApiParameter(
                 "pool", str, description="Only this pool, as `CLUSTER/NAME`, or the pools of this cluster."
             ),
-            LIMIT.documented,
+            LIMIT.openapi,
         ],
         responses={200: page_serializer("QueuePage", PoolQueueSerializer), **PROBLEMS},
     )
@@ -47,7 +47,7 @@ class QueueView(APIView):
         found = queues(
             who,
             whole=Permission.OVERSEE in who.platform,
-            most=LIMIT.read(request),
+            max_jobs=LIMIT.read(request),
             pool=request.query_params.get("pool", ""),
         )
         return paginated_response([PoolQueueSerializer(_queue(who, each)).data for each in found])

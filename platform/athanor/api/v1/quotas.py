@@ -15,7 +15,7 @@ from athanor.accounts.selectors import Principal
 from athanor.api.access import check_platform, principal
 from athanor.api.bodies import parse_body, parse_document
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
-from athanor.api.parameters import WholeNumber
+from athanor.api.parameters import IntegerParameter
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.quotas import (
@@ -31,7 +31,7 @@ from athanor.quotas.tree import LIMITS, ChangesDocument, ProposalDocument, Tree,
 from athanor.scheduling import quota_history, quota_preview
 
 PARSERS = (JSONParser, YamlParser, TextYamlParser)
-MOST_DAYS = 366
+MAX_DAYS = 366
 
 
 class QuotasView(APIView):
@@ -122,7 +122,7 @@ class QuotaPreviewView(APIView):
         return Response(QuotaPreviewSerializer(found).data)
 
 
-DAYS = WholeNumber("days", "Number of days, today included.", lowest=1, highest=MOST_DAYS, default=30)
+DAYS = IntegerParameter("days", "Number of days, today included.", min_value=1, max_value=MAX_DAYS, default=30)
 
 
 class QuotaUsageView(APIView):
@@ -130,7 +130,7 @@ class QuotaUsageView(APIView):
 
     @extend_schema(
         operation_id="quotas_usage",
-        parameters=[DAYS.documented],
+        parameters=[DAYS.openapi],
         responses={200: QuotaUsageSerializer, **PROBLEMS},
     )
     def get(self, request: Request) -> Response:

@@ -17,17 +17,17 @@ from athanor.backends.kubernetes.objects import CONTAINER
 from athanor.backends.kubernetes.state import PodState
 
 FRACTION = re.compile(r"\.[0-9]+")
-MOST_PODS = 4
-MOST_BYTES = 64 * LOG_PART_BYTES  # where one second holds more than a part; kubelets keep 10 MiB of a log
+MAX_PODS = 4
+MAX_BYTES = 64 * LOG_PART_BYTES  # where one second holds more than a part; kubelets keep 10 MiB of a log
 
 
 def chosen(pods: Sequence[PodState]) -> list[PodState]:
     """Return the pods to read: all if they are few; otherwise the first ones to fail and the first of all."""
     ordered = sorted(pods, key=lambda pod: (pod.index, pod.name))
-    if len(ordered) <= MOST_PODS:
+    if len(ordered) <= MAX_PODS:
         return ordered
     failed = sorted((pod for pod in ordered if pod.phase == "Failed"), key=lambda pod: pod.ended or float("inf"))
-    picked = [*failed[: MOST_PODS - 1], ordered[0]]
+    picked = [*failed[: MAX_PODS - 1], ordered[0]]
     return sorted({pod.name: pod for pod in picked}.values(), key=lambda pod: pod.index)
 
 
@@ -71,7 +71,7 @@ def _read_pod(
             if left < 0 and text:
                 break
             text, last = text + said, f"{stamp} {number}"
-        if text or is_all or limit >= MOST_BYTES:
+        if text or is_all or limit >= MAX_BYTES:
             return text, last
         limit *= 4
 

@@ -15,8 +15,8 @@ from athanor.jobs.models import Attempt
 from athanor.jobs.selectors import slots_held
 
 CURRENCY = r"^[A-Z]{3}$"
-LARGEST = 2**31 - 1
-LARGEST_BYTES = 2**62
+MAX_INT32 = 2**31 - 1
+MAX_BYTES = 2**62
 
 
 class PoolSerializer(serializers.Serializer[Any]):
@@ -45,18 +45,18 @@ class PoolChangeSerializer(RequestSerializer):
         help_text="Accelerator of its nodes, or `cpu`. A new pool without it has `cpu`.",
     )
     nodes = serializers.IntegerField(
-        required=False, min_value=0, max_value=LARGEST, help_text="Number of nodes. A new pool without it has 1."
+        required=False, min_value=0, max_value=MAX_INT32, help_text="Number of nodes. A new pool without it has 1."
     )
     slots_per_node = serializers.IntegerField(
         required=False,
         min_value=1,
-        max_value=LARGEST,
+        max_value=MAX_INT32,
         help_text=("Slots per node. A slot runs one process: one accelerator, or one CPU core. A new pool needs it."),
     )
     memory_bytes = serializers.IntegerField(
         required=False,
         min_value=1,
-        max_value=LARGEST_BYTES,
+        max_value=MAX_BYTES,
         help_text="Memory of one node in bytes, shared by its processes. A new pool needs it.",
     )
     price_per_slot_hour = AmountField(

@@ -5,14 +5,14 @@ from typing import Any
 from allauth.mfa.models import Authenticator
 from rest_framework import serializers
 
-from athanor.api.v1.serializers.account import LONGEST_PASSWORD
+from athanor.api.v1.serializers.account import MAX_PASSWORD_LENGTH
 
 
 class PasswordConfirmationSerializer(serializers.Serializer[Any]):
     """The current password, which changes of second factors require."""
 
     current_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
+        max_length=MAX_PASSWORD_LENGTH, trim_whitespace=False, help_text="Current password."
     )
 
 

@@ -11,7 +11,7 @@ from athanor.quotas import services as quotas
 
 LIMITS = ("max_running_jobs", "max_slots")
 ROLES = [role.value for role in Role]
-LONGEST_INVITATION_HOURS = 24 * 30
+MAX_INVITATION_HOURS = 24 * 30
 
 
 class LimitsSerializer(RequestSerializer):
@@ -116,7 +116,7 @@ class NewInvitationSerializer(RoleSerializer):
     expires_in_hours = serializers.IntegerField(
         required=False,
         min_value=1,
-        max_value=LONGEST_INVITATION_HOURS,
+        max_value=MAX_INVITATION_HOURS,
         help_text="Hours for which the link works. 72 without it.",
     )
 
