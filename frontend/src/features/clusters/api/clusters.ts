@@ -94,7 +94,7 @@ export function incidentsQuery(id: string, node: string) {
   });
 }
 
-export function probesQuery(id: string) {
+export function healthChecksQuery(id: string) {
   return queryOptions({
     queryKey: clusterKeys.probes(id),
     queryFn: ({ signal }) => request<Page<ClusterProbe>>(`${one(id)}/probes`, { signal }),
@@ -134,7 +134,7 @@ export async function changeCluster(
   return readCluster(await send(one(id), { method: "PATCH", json: changes, headers: { "If-Match": tag } }));
 }
 
-export function probeCluster(id: string): Promise<ClusterProbe> {
+export function checkHealth(id: string): Promise<ClusterProbe> {
   return request<ClusterProbe>(`${one(id)}:probe`, { method: "POST" });
 }
 
