@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from athanor.accounts import audit, sign_on_age
+from athanor.accounts import audit, sign_on_expiry
 from athanor.accounts.models import ApiToken, Team, User
 from athanor.accounts.roles import DEFAULT_SCOPES, PLATFORM_SCOPES, PlatformRole, Scope
 from athanor.accounts.selectors import RecognisedToken
@@ -95,7 +95,7 @@ def recognise_token(secret: str) -> RecognisedToken | None:
         signed_on_at=sign_on[0],
         sign_on_refused_at=sign_on[1],
     )
-    sign_on_age.check(user, now)
+    sign_on_expiry.check_not_expired(user, now)
     if last_used_at is None or now - last_used_at > LAST_USED_RESOLUTION:
         ApiToken.objects.filter(pk=identifier).update(last_used_at=now)
     team = _loaded(Team, id=team_id, name=team_name)

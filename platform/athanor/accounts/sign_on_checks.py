@@ -1,4 +1,4 @@
-"""Ask the sign-on provider between sign-ins whether a user still exists there, and what their groups are.
+"""Ask the identity provider between sign-ins whether a user still exists there, and what their groups are.
 
 A refresh token (OpenID Connect Core 1.0, section 12) is exchanged every ATHANOR_SIGN_ON_CHECK_MINUTES. When the
 provider answers `invalid_grant`, access ends until the next sign-in. Any other failure changes nothing: the check is
@@ -103,7 +103,7 @@ def _check(adapter: Any, lease: Lease, failed: Event) -> None:
         return
     except (requests.RequestException, ValueError) as error:
         failed.set()
-        log.warning("the sign-on provider did not answer about user %s, asked again later: %s", row.user_id, error)
+        log.warning("the identity provider did not answer about user %s, asked again later: %s", row.user_id, error)
         with applying(SignOnGrant, lease) as held:
             if held is not None:
                 SignOnGrant.objects.filter(pk=held.pk).update(next_check_at=timezone.now() + RETRY_AFTER)

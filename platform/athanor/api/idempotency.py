@@ -110,6 +110,6 @@ def build_replay(answer: Answer) -> Response:
 
 def _credential(request: Request) -> str:
     """Return the owner of a key: a token, which has its own scopes, or a user with all their sessions."""
-    who = request.auth
-    assert isinstance(who, Principal), "a request without a principal names its credential"
-    return f"token:{who.token_id}" if who.token_id else f"user:{who.user.id}"
+    principal = request.auth
+    assert isinstance(principal, Principal), "a request without a principal names its credential"
+    return f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user.id}"

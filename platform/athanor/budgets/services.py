@@ -24,22 +24,22 @@ Guard = Callable[[Budget], None]
 FACTS = ("name", "unit", "currency", "accelerator", "period", "amount", "soft_percent", "hard", "active")
 
 
-def sees_all(who: Principal) -> bool:
+def sees_all(principal: Principal) -> bool:
     """Return whether the user sees all budgets."""
-    return Permission.OVERSEE in who.platform
+    return Permission.OVERSEE in principal.platform
 
 
-def visible_to(who: Principal, *, active_only: bool = False) -> QuerySet[Budget]:
+def visible_to(principal: Principal, *, active_only: bool = False) -> QuerySet[Budget]:
     """Of the nodes from their teams' leaves up to the organisation; all for who administers or audits the platform."""
     rows = Budget.objects.select_related("node").order_by("node__name", "name")
     if active_only:
         rows = rows.filter(active=True)
-    return rows if sees_all(who) else rows.filter(node__in=_path_of(who.team_ids))
+    return rows if sees_all(principal) else rows.filter(node__in=_path_of(principal.team_ids))
 
 
-def find(who: Principal, budget_id: str) -> Budget:
+def find(principal: Principal, budget_id: str) -> Budget:
     """Return a budget that the user sees, or raise NotFound."""
-    row = visible_to(who).filter(pk=budget_id).first()
+    row = visible_to(principal).filter(pk=budget_id).first()
     if row is None:
         raise NotFound("budget", budget_id)
     return row

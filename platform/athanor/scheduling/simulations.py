@@ -25,7 +25,7 @@ from athanor.quotas.usage import capacity_nodes
 from athanor.scheduling.models import Simulation
 from athanor.scheduling.policy import snapshot as pure
 from athanor.scheduling.simulator.engine import PastJob, Plan, simulate
-from athanor.scheduling.simulator.report import Report, report
+from athanor.scheduling.simulator.report import Report, build_report
 from athanor.scheduling.simulator.workload import Submitter, generate
 from trainer.contract.base import SpecModel
 
@@ -102,7 +102,7 @@ class RefusedSimulation(Exception):
     """It cannot be carried out; the text is for people."""
 
 
-def ask(request: SimulationRequest, who: User) -> Simulation:
+def ask(request: SimulationRequest, user: User) -> Simulation:
     """Queue a simulation. Raises Invalid for an invalid request, Conflict if too many wait already."""
     if (request.history_days is None) == (request.generate is None):
         detail = "give either history_days or generate"
@@ -117,7 +117,7 @@ def ask(request: SimulationRequest, who: User) -> Simulation:
         detail = f"{MAX_WAITING} simulations wait already"
         raise Conflict("too_many_simulations", detail, remedy="try again when some of them are done")
     with transaction.atomic():
-        row = Simulation.objects.create(created_by=who, request=request.model_dump(mode="json", exclude_unset=True))
+        row = Simulation.objects.create(created_by=user, request=request.model_dump(mode="json", exclude_unset=True))
         task_triggers.trigger_after_commit(task_triggers.SIMULATE)
     return row
 
@@ -170,13 +170,13 @@ def carry_out(request: SimulationRequest) -> SimulationResult:
     if len(jobs) > MAX_JOBS:
         raise RefusedSimulation(f"These are {len(jobs)} jobs, and {MAX_JOBS} can be tried; ask for fewer days.")
     plan = Plan(capacity_nodes(present), pools, settings, request.checkpoint_minutes * 60)
-    found = report(simulate(plan, jobs))
+    found = build_report(simulate(plan, jobs))
     asked = request.settings.model_dump(exclude_none=True)
     if not asked and not request.changes and request.organisation is None:
         return SimulationResult(present=found, proposed=None)
     other = TypeAdapter(pure.Settings).validate_python({**_values(settings), **asked})
     wanted = Plan(capacity_nodes(_proposed(request, present)), pools, other, request.checkpoint_minutes * 60)
-    return SimulationResult(present=found, proposed=report(simulate(wanted, jobs)))
+    return SimulationResult(present=found, proposed=build_report(simulate(wanted, jobs)))
 
 
 def _proposed(request: SimulationRequest, tree: Tree) -> Tree:

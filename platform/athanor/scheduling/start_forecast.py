@@ -13,7 +13,7 @@ UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 MIN_SAMPLES = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
 MAX_FACTOR = 10.0
 HORIZON_SECONDS = 60 * 86_400
-SAVING_SECONDS = 30  # what a preempted job takes to save its checkpoint
+CHECKPOINT_SECONDS = 30  # assumed time for a preempted job to save its checkpoint
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _play(
             for victim in decision.victims:
                 holding, since = holdings[victim]
                 holdings[victim] = (replace(holding, leaving=True), since)
-                heapq.heappush(ends, (clock + SAVING_SECONDS, victim))
+                heapq.heappush(ends, (clock + CHECKPOINT_SECONDS, victim))
                 requeued[victim] = _as_waiting(holding)
         if not left:
             break
@@ -141,7 +141,7 @@ def _running(
     """Return the jobs that hold slots, with the time of their facts, and their ends in this future."""
     ends: list[tuple[int, str]] = []
     for holding in snapshot.holdings:
-        left = SAVING_SECONDS if holding.leaving else holding.ends_in_seconds
+        left = CHECKPOINT_SECONDS if holding.leaving else holding.ends_in_seconds
         if left is not None and not holding.leaving:
             left = shares.draw(chance, holding.node, left + holding.ran_seconds, holding.ran_seconds)
         if left is not None:

@@ -1,4 +1,4 @@
-"""A sign-on provider that is asked between sign-ins: who is refused there loses access here within the interval."""
+"""A identity provider that is asked between sign-ins: who is refused there loses access here within the interval."""
 
 from datetime import timedelta
 from typing import Any

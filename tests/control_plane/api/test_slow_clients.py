@@ -171,7 +171,7 @@ def test_a_slow_body_is_given_up(live: LiveServer, monkeypatch: pytest.MonkeyPat
 
 def test_the_oldest_unfinished_body_makes_room_for_others() -> None:
     async def scenario() -> list[str]:
-        reader = BodyReader(budget_bytes=100)
+        reader = BodyReader(max_total_bytes=100)
         outcomes: list[str] = []
 
         async def read(name: str, pieces: list[bytes]) -> None:

@@ -149,7 +149,7 @@ def test_a_hard_budget_stops_a_run_in_time_for_its_checkpoint(submit: Callable, 
     assert meter.roll_over(NOON + timedelta(seconds=110))
     assert state(held) == (0, 500, 100)
     assert meter.count_due(NOON + timedelta(seconds=110)) == []
-    assert Meter.objects.get().due_at <= NOON + timedelta(seconds=600 - meter.SAVING_SECONDS)
+    assert Meter.objects.get().due_at <= NOON + timedelta(seconds=600 - meter.PREEMPT_LEAD_SECONDS)
     stops = meter.count_due(NOON + timedelta(seconds=540))
     assert [(stop.job_id, stop.until) for stop in stops] == [(job.id, NOON + timedelta(seconds=600))]
     sound()

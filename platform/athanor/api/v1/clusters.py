@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
@@ -83,10 +83,10 @@ class ClustersView(APIView):
         Registers a cluster without pools; `setup` proposes pools once its nodes are known. The configuration
         contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands are set too,
         in NAME.cluster.json. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         asked = parse_body(request, NewClusterSerializer)
         return run_idempotently(
-            request, lambda: _cluster_response(request, clusters.register(**asked, actor=who.user), status=201)
+            request, lambda: _cluster_response(request, clusters.register(**asked, actor=principal.user), status=201)
         )
 
 
@@ -104,8 +104,8 @@ class ClusterCheckView(APIView):
         Validates the configuration and runs a health check of the cluster that it describes. Nothing is stored
         except a record in the audit trail. With `name` the server's own settings for that cluster apply. Takes as
         long as the cluster needs to respond. For platform administrators."""
-        who = operator(request)
-        found = clusters.check(**parse_body(request, ConfigSerializer), actor=who.user)
+        principal = operator(request)
+        found = clusters.check(**parse_body(request, ConfigSerializer), actor=principal.user)
         if found is None:
             return Response({"usable": None, "version": "", "facts": {}, "findings": []})
         return Response(
@@ -170,11 +170,11 @@ class ClusterView(APIView):
 
         Changes the fields that are sent; the others stay. A disabled cluster is drained: running jobs continue, and
         no job is admitted. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         unchanged: Callable[[Cluster], None] = if_match_check(
             request, lambda row, tag: tag.startswith(_settings_tag(row))
         )
-        clusters.change(cluster_id, who.user, unchanged, **parse_body(request, ClusterChangeSerializer))
+        clusters.change(cluster_id, principal.user, unchanged, **parse_body(request, ClusterChangeSerializer))
         return _cluster_response(request, clusters.find(cluster_id))
 
     @extend_schema(
@@ -203,8 +203,8 @@ class ClusterProbeView(APIView):
 
         Checks the cluster now and refreshes the inventory of its nodes. Takes as long as the cluster needs to
         respond. For platform administrators."""
-        who = operator(request)
-        return Response(ProbeSerializer(clusters.probe(cluster_id, who.user)).data)
+        principal = operator(request)
+        return Response(ProbeSerializer(clusters.probe(cluster_id, principal.user)).data)
 
 
 class ClusterProbesView(APIView):
@@ -238,8 +238,8 @@ class ClusterTeamsView(APIView):
 
         Creates the cluster's counterpart of every team, such as an account or a namespace. Nothing is removed. For
         platform administrators."""
-        who = operator(request)
-        return Response({"changes": clusters.sync_teams(cluster_id, who.user)})
+        principal = operator(request)
+        return Response({"changes": clusters.sync_teams(cluster_id, principal.user)})
 
 
 class ClusterQueueView(APIView):
@@ -278,8 +278,8 @@ class PoolView(APIView):
 
         Creates the pool (201), which needs `slots_per_node` and `memory_bytes`, or changes the fields that are sent
         of an existing one (200). For platform administrators."""
-        who = operator(request)
-        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, parse_body(request, PoolChangeSerializer))
+        principal = operator(request)
+        pool, made = clusters.put_pool(cluster_id, pool_name, principal.user, parse_body(request, PoolChangeSerializer))
         return Response(serialize_pools([pool])[0], status=201 if made else 200)
 
     @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
@@ -353,9 +353,9 @@ class NodeDrainView(APIView):
 
         Asks the cluster to start nothing new on the node. What runs there continues. A cluster that cannot drain a
         node refuses with 409. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         reason = parse_body(request, NodeReasonSerializer)["reason"]
-        return _node_response(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
+        return _node_response(clusters.set_drained(cluster_id, node_name, reason, principal.user, drained=True))
 
 
 class NodeUndrainView(APIView):
@@ -367,8 +367,8 @@ class NodeUndrainView(APIView):
 
         Asks the cluster to start work on the node again. A node in quarantine is refused with 409: release it
         instead. For platform administrators."""
-        who = operator(request)
-        return _node_response(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
+        principal = operator(request)
+        return _node_response(clusters.set_drained(cluster_id, node_name, "", principal.user, drained=False))
 
 
 class NodeQuarantineView(APIView):
@@ -384,9 +384,9 @@ class NodeQuarantineView(APIView):
 
         Keeps new attempts off the node until it is released, whatever state its cluster reports. The cluster is
         asked to drain the node too, if it can. What runs there continues. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         reason = parse_body(request, NodeReasonSerializer)["reason"]
-        return _node_response(*clusters.quarantine(cluster_id, node_name, reason, who.user))
+        return _node_response(*clusters.quarantine(cluster_id, node_name, reason, principal.user))
 
 
 class NodeReleaseView(APIView):
@@ -402,13 +402,13 @@ class NodeReleaseView(APIView):
 
         Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform
         administrators."""
-        who = operator(request)
-        return _node_response(*clusters.release(cluster_id, node_name, who.user))
+        principal = operator(request)
+        return _node_response(*clusters.release(cluster_id, node_name, principal.user))
 
 
 def operates(request: Request) -> bool:
     """Return whether the caller may operate clusters."""
-    return Permission.OPERATE in principal(request).platform
+    return Permission.OPERATE in get_principal(request).platform
 
 
 def _cluster_response(request: Request, row: Cluster, *, status: int = 200) -> Response:

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.stream_sessions import StreamSession, stream_session_for
-from athanor.api.access import principal, team_named
+from athanor.api.access import get_principal, team_named
 from athanor.api.pagination import serialize_many
 from athanor.api.parameters import IntegerParameter, refusal
 from athanor.api.streams import reads
@@ -89,8 +89,8 @@ class JobEventsView(EventFeedView):
         `Accept: text/event-stream` it is a stream of server-sent events that stays open: events are unnamed messages
         with an `id`, the newest figures of the running job are `job.progress` messages without one, and a comment is
         sent every 15 seconds."""
-        who = principal(request)
-        job = selectors.job_of(who, job_id)
+        principal = get_principal(request)
+        job = selectors.job_of(principal, job_id)
         given = request.headers.get(LAST_EVENT_ID, "")
         after = int(given) if given.isdecimal() and len(given) < 18 else AFTER.read(request)
         heads = feed.heads([job.team_id])
@@ -126,9 +126,9 @@ class EventsView(EventFeedView):
         response is delayed until there is an event. With `Accept: text/event-stream` it is a stream of server-sent
         events that stays open: events are unnamed messages with an `id`, the newest figures of running jobs are
         `job.progress` messages without one, and a comment is sent every 15 seconds."""
-        who = principal(request)
+        principal = get_principal(request)
         named = request.query_params.get("team")
-        teams = {team_named(who, Permission.VIEW, named).id} if named else who.team_ids
+        teams = {team_named(principal, Permission.VIEW, named).id} if named else principal.team_ids
         feed.number()
         heads = feed.heads(teams)
         streams = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
@@ -147,7 +147,7 @@ class EventsView(EventFeedView):
 
 
 def _stream_session(request: Request, heads: dict[str, int]) -> StreamSession:
-    return stream_session_for(principal(request), heads, getattr(request._request, "session", None))
+    return stream_session_for(get_principal(request), heads, getattr(request._request, "session", None))
 
 
 def _stream(subscription: Subscription, *, once: bool) -> StreamingHttpResponse:

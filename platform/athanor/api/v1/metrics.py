@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.parameters import MAX_INT32, IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS
@@ -62,7 +62,7 @@ class MetricsView(APIView):
         Returns series of the job, downsampled to at most `points` points each; the lowest and the highest value of
         every interval are retained. Where a restart or a later attempt repeated steps, its points replace the
         earlier ones."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         wanted = frozenset(name for name in request.query_params.get("names", "").split(",") if name)
         asked = curves.Asked(
             jobs=[job.id],
@@ -124,10 +124,10 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
         detail = "name either jobs or filters"
         raise Invalid("invalid", detail, remedy=detail, problems=(FieldProblem("/jobs", "choice", detail),))
     if "jobs" in sent:
-        return selectors.jobs_by_id(principal(request), sent["jobs"])
+        return selectors.jobs_by_id(get_principal(request), sent["jobs"])
     filters = sent["filters"]
     matching = selectors.filtered(
-        selectors.plain_jobs_of(principal(request)),
+        selectors.plain_jobs_of(get_principal(request)),
         statuses=filters.get("status", []),
         team=filters.get("team", ""),
         project=filters.get("project", ""),

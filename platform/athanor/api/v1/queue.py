@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.pagination import paginated_response
 from athanor.api.parameters import IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -43,17 +43,17 @@ class QueueView(APIView):
 
         Returns the waiting jobs of each pool in the order of the last admission cycle. Members see the jobs of their
         teams, and sums over all teams; platform administrators and auditors see all jobs."""
-        who = principal(request)
+        principal = get_principal(request)
         found = queues(
-            who,
-            whole=Permission.OVERSEE in who.platform,
+            principal,
+            whole=Permission.OVERSEE in principal.platform,
             max_jobs=LIMIT.read(request),
             pool=request.query_params.get("pool", ""),
         )
-        return paginated_response([PoolQueueSerializer(_queue(who, each)).data for each in found])
+        return paginated_response([PoolQueueSerializer(_queue(principal, each)).data for each in found])
 
 
-def _queue(who: Principal, queue: Queue) -> dict[str, Any]:
+def _queue(principal: Principal, queue: Queue) -> dict[str, Any]:
     pool = queue.pool
     return {
         "pool": str(pool),
@@ -65,12 +65,12 @@ def _queue(who: Principal, queue: Queue) -> dict[str, Any]:
         "waiting_jobs": queue.waiting_jobs,
         "waiting_slots": queue.waiting_slots,
         "waiting_teams": queue.waiting_teams,
-        "jobs": [_job(who, job) for job in queue.jobs],
+        "jobs": [_job(principal, job) for job in queue.jobs],
     }
 
 
-def _job(who: Principal, job: Job) -> dict[str, Any]:
-    mine = job.team_id in who.team_ids
+def _job(principal: Principal, job: Job) -> dict[str, Any]:
+    mine = job.team_id in principal.team_ids
     return {
         "id": job.id,
         "name": job.name if mine else None,

@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.parameters import MAX_INT32, IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.telemetry import LOG_PAGE, OutputSerializer
@@ -48,7 +48,7 @@ class LogsView(APIView):
 
         Returns lines in order, or the last ones with `tail`. A page may contain few lines or none and still not be
         the last, because a search stops after a while: continue with `next_after` until it no longer changes."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         sought = logs.Sought(
             attempt=ATTEMPT.read_optional(request),
             rank=RANK.read_optional(request),
@@ -90,7 +90,7 @@ class OutputView(APIView):
 
         Asks the cluster now for the output that it recorded of the attempt. It shows why an attempt did not start,
         when its agent could not report that. The log of the run is at `/jobs/{job_id}/logs`."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         attempt = selectors.attempt_of(job, attempt_number)
         try:
             part = output.read(attempt, request.query_params.get("cursor") or None)

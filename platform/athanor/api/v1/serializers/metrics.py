@@ -103,7 +103,7 @@ class QuerySerializer(RequestSerializer):
         min_value=MIN_POINTS,
         max_value=MAX_POINTS,
         default=500,
-        help_text="Most points of each series; as many as the chart is wide in pixels are enough.",
+        help_text="Maximum number of points per series. The width of the chart in pixels is enough.",
     )
     from_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, default=0, help_text="First step.")
     to_step = serializers.IntegerField(
@@ -122,8 +122,8 @@ class QuerySerializer(RequestSerializer):
         choices=["extremes", "mean"],
         default="extremes",
         help_text=(
-            "`extremes` returns real points and loses no spike; `mean` returns means with the lowest and "
-            "highest value of each interval."
+            "How series are downsampled: `extremes` returns reported points and loses no spike; `mean` returns the "
+            "mean, the lowest and the highest value of each interval."
         ),
     )
 
@@ -147,7 +147,8 @@ METRICS_ANSWER = build_serializer(
         "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
         "points": serializers.IntegerField(
             help_text=(
-                "Most points of each series in this response: fewer than requested if there are very many series."
+                "Maximum number of points per series in this response: fewer than requested if there are very many "
+                "series."
             )
         ),
     },

@@ -35,7 +35,7 @@ class TeamRoleSerializer(serializers.Serializer[Membership]):
 
 
 class SignOnSerializer(serializers.Serializer[Any]):
-    """The organisation's sign-on provider."""
+    """The organisation's identity provider."""
 
     name = serializers.CharField(help_text="Name of the provider.")
     url = serializers.CharField(help_text="Path to POST to, with the CSRF token, to sign in at the provider.")
@@ -58,7 +58,7 @@ class SessionSerializer(serializers.Serializer[Any]):
     teams = TeamRoleSerializer(many=True, help_text="Teams of the user, by name. Empty if nobody is signed in.")
     csrf_token = serializers.CharField(help_text="Value of `X-CSRFToken` for requests of this session.")
     sign_on = SignOnSerializer(
-        allow_null=True, help_text="The organisation's sign-on provider. Null if none is configured."
+        allow_null=True, help_text="The organisation's identity provider. Null if none is configured."
     )
     second_factor = PendingSecondFactorSerializer(
         allow_null=True, help_text="The sign-in that waits for its second factor. Null if none does."
