@@ -4054,7 +4054,7 @@ export interface components {
             running_share: number;
             /**
              * Longest Queue
-             * @description Most jobs that waited at the same time.
+             * @description Maximum number of jobs that waited at the same time.
              */
             longest_queue: number;
         };
@@ -5306,7 +5306,7 @@ export interface components {
         MetricsAnswer: {
             /** @description Jobs in the order of `jobs`, or newest first. */
             items: components["schemas"]["JobCurves"][];
-            /** @description Most points of each series in this response: fewer than requested if there are very many series. */
+            /** @description Maximum number of points per series in this response: fewer than requested if there are very many series. */
             points: number;
         };
         /**
@@ -7010,7 +7010,7 @@ export interface components {
             /** @description Names of series, such as `train/loss`. */
             series: string[];
             /**
-             * @description Most points of each series; as many as the chart is wide in pixels are enough.
+             * @description Maximum number of points per series. The width of the chart in pixels is enough.
              * @default 500
              */
             points: number;
@@ -7028,7 +7028,7 @@ export interface components {
             /** @description Number of an attempt: the series as that attempt reported them. Without it, later attempts replace the steps that they repeat. */
             attempt?: number;
             /**
-             * @description `extremes` returns real points and loses no spike; `mean` returns means with the lowest and highest value of each interval.
+             * @description How series are downsampled: `extremes` returns reported points and loses no spike; `mean` returns the mean, the lowest and the highest value of each interval.
              * @default extremes
              */
             draw: components["schemas"]["DrawEnum"];
@@ -7623,7 +7623,7 @@ export interface components {
             teams: components["schemas"]["TeamRole"][];
             /** @description Value of `X-CSRFToken` for requests of this session. */
             csrf_token: string;
-            /** @description The organisation's sign-on provider. Null if none is configured. */
+            /** @description The organisation's identity provider. Null if none is configured. */
             sign_on: components["schemas"]["SignOn"] | null;
             /** @description The sign-in that waits for its second factor. Null if none does. */
             second_factor: components["schemas"]["PendingSecondFactor"] | null;
@@ -7694,7 +7694,7 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
-        /** @description The organisation's sign-on provider. */
+        /** @description The organisation's identity provider. */
         SignOn: {
             /** @description Name of the provider. */
             name: string;
