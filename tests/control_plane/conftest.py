@@ -135,10 +135,10 @@ def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable
         written = {**copy.deepcopy(spec), **changes}
         parsed = parse_spec(written)
         data = datasets.resolve_all(team, parsed.data, "/training")
-        request = services.Request(
+        submission = services.Submission(
             user=user, team=team, pool=pool, dataset_ids=[row.id for row in data], written=written, spec=parsed
         )
-        return services.submit(request).job
+        return services.submit(submission).job
 
     return make
 

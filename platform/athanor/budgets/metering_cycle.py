@@ -61,7 +61,7 @@ def _preempt(run: UnfundedRun) -> None:
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=run.job_id)
         data = {"budget": budget.id}
-        transitions.give_back(job, Reason.BUDGET_EXHAUSTED, detail, actor=ACTOR, data=data)
+        transitions.preempt_at_checkpoint(job, Reason.BUDGET_EXHAUSTED, detail, actor=ACTOR, data=data)
 
 
 def _deferrable() -> QuerySet[Job]:
@@ -75,7 +75,7 @@ def _defer(job: Job, now: datetime) -> None:
     if closed:
         with transaction.atomic():
             locked = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
-            transitions.give_back(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
+            transitions.preempt_at_checkpoint(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
 
 
 def _note_rates(now: datetime) -> None:

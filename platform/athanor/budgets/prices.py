@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from athanor.budgets import tariff
-from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
+from athanor.budgets.models import PoolPricing, PriceRule, Series, SeriesPoint
 from athanor.budgets.periods import moment_of, seconds_of
 from athanor.budgets.tariff import MICRO, Point, Rule, Steps
 from athanor.clusters.models import Pool
@@ -31,7 +31,7 @@ class Tariffs:
             self._rules[row.pool_id].append(
                 Rule(frozenset(row.weekdays), row.from_hour, row.to_hour, row.zone, row.price)
             )
-        self._watts = dict(PoolTerms.objects.filter(pool__in=self.pools).values_list("pool_id", "watts_per_slot"))
+        self._watts = dict(PoolPricing.objects.filter(pool__in=self.pools).values_list("pool_id", "watts_per_slot"))
         self._series = self._read_series()
         self._made: dict[str, Steps] = {}
 

@@ -20,7 +20,7 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
 
-Guard = Callable[[Budget], None]
+Precondition = Callable[[Budget], None]
 FACTS = ("name", "unit", "currency", "accelerator", "period", "amount", "soft_percent", "hard", "active")
 
 
@@ -66,13 +66,13 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
     return row
 
 
-def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
+def change(budget_id: str, actor: User, precondition: Precondition, **changes: Any) -> Budget:
     """Change a budget; omitted fields are unchanged. A new amount applies immediately, also to the current period."""
     try:
         with transaction.atomic():
             quotas.locked_root()
             row = Budget.objects.select_for_update(no_key=True, of=("self",)).select_related("node").get(pk=budget_id)
-            guard(row)
+            precondition(row)
             before = _facts(row)
             for name, value in changes.items():
                 setattr(row, name, value)

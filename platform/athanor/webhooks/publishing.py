@@ -11,7 +11,7 @@ from ulid import ULID
 
 from athanor.accounts.failures import run_isolated
 from athanor.core import task_triggers
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.jobs.models import EventHead
 from athanor.webhooks import envelope
 from athanor.webhooks.models import Delivery, Webhook
@@ -25,7 +25,7 @@ HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("se
 
 def publish_due() -> None:
     """Assign numbers to new events, and create their deliveries."""
-    feed.number()
+    event_feed.assign_numbers()
     behind = (
         Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))
     )
@@ -49,7 +49,7 @@ def _publish(webhook_id: str) -> bool:
         webhook = rows.filter(pk=webhook_id, enabled=True).first()
         if webhook is None:
             return False
-        events = feed.after({webhook.team_id: webhook.position}, PAGE)
+        events = event_feed.events_after({webhook.team_id: webhook.position}, PAGE)
         if not events:
             return False
         now = timezone.now()

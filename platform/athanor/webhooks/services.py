@@ -11,7 +11,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.core import outbound, task_triggers
 from athanor.core.errors import Conflict, NotFound, TooManyRequests
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.webhooks import envelope, secrets
 from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
@@ -25,7 +25,7 @@ TEST_WINDOW = timedelta(minutes=1)
 def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
     """Create a webhook for events from now on. Return it with its secret, which is shown once."""
     outbound.check_webhook_url(url)
-    feed.number()
+    event_feed.assign_numbers()
     with transaction.atomic():
         Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # concurrent requests must not both pass the limit
         if Webhook.objects.filter(team=team).count() >= MAX_WEBHOOKS_PER_TEAM:
@@ -35,7 +35,12 @@ def create(team: Team, *, url: str, name: str, types: list[str], actor: User) ->
                 remedy="delete one of them",
             )
         webhook = Webhook.objects.create(
-            team=team, url=url, name=name, types=types, position=feed.heads([team.id])[team.id], created_by=actor
+            team=team,
+            url=url,
+            name=name,
+            types=types,
+            position=event_feed.newest_numbers([team.id])[team.id],
+            created_by=actor,
         )
         secret = secrets.add(webhook, timedelta())
         _record("webhook.create", webhook, actor, after=_facts(webhook))
@@ -46,13 +51,13 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
     """Change url, name, types or enabled. Enabled again, it receives events from then on."""
     if "url" in changes:
         outbound.check_webhook_url(changes["url"])
-    feed.number()
+    event_feed.assign_numbers()
     with transaction.atomic():
         row = _locked(webhook)
         before = _facts(row)
         wanted = changes.get("enabled", row.enabled)
         if wanted and not row.enabled:
-            row.position = feed.heads([row.team_id])[row.team_id]
+            row.position = event_feed.newest_numbers([row.team_id])[row.team_id]
             row.disabled_reason, row.disabled_at = "", None
             row.consecutive_failures, row.failing_since, row.paused_until = 0, None, None
         elif row.enabled and not wanted:

@@ -17,7 +17,7 @@ from athanor.accounts.roles import PlatformRole, Role
 from athanor.accounts.services import issue_token
 from athanor.backends.facts import Finding, HealthCheck, Level
 from athanor.backends.fake.backend import World
-from athanor.clusters.models import Cluster, Survey
+from athanor.clusters.models import Cluster, InventorySync
 from athanor.clusters.services import record_incidents, store_health_check
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import Desired
@@ -40,7 +40,7 @@ def things(submit: Callable[..., Job], user: User, team: Team) -> dict[str, str]
     cluster = Cluster.objects.get()
     record_incidents(cluster, ["n1"], "node_lost", job_id="job_1", attempt_id="att_1")
     store_health_check(cluster, HealthCheck("1", (Finding("answer", Level.OK, "it answers"),)))
-    Survey.objects.create(cluster=cluster)
+    InventorySync.objects.create(cluster=cluster)
     token, secret = issue_token(user, team, "ci")
     invitation, invited = members.invite(team, Role.MEMBER, 1, "", user)
     webhook = Webhook.objects.create(team=team, url="https://hooks.example/a", position=0, created_by=user)

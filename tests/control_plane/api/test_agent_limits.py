@@ -12,7 +12,7 @@ from django.utils import timezone
 from athanor.artifacts import storage
 from athanor.backends.fake.backend import World
 from athanor.dispatch import tokens
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import AttemptStatus
 from athanor.telemetry import codec, compaction
@@ -52,7 +52,7 @@ def test_an_agent_cannot_forge_the_status_of_its_job(agent: AgentClient, attempt
     webhook, _ = webhooks.create(
         attempt.job.team, url="https://example.org/", name="", types=[], actor=attempt.job.created_by
     )
-    feed.number()
+    event_feed.assign_numbers()
     before = JobEvent.objects.filter(job=attempt.job, type="job.status").count()
     body = events_batch("job.status", "checkpoint.saved", to="succeeded")
     assert agent("POST", "progress", body).json() == {"next_sequence": 1}

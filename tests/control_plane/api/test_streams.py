@@ -16,7 +16,7 @@ from athanor.accounts.services import issue_token
 from athanor.accounts.stream_sessions import StreamSession
 from athanor.api.streams import asgi, hub, reads
 from athanor.api.streams.subscription import STREAMING, Subscription
-from athanor.jobs import events, feed, services
+from athanor.jobs import event_feed, events, services
 from athanor.jobs.models import Job, JobEvent
 from athanor.telemetry import ingest
 from tests.control_plane import drive
@@ -321,7 +321,7 @@ def test_the_hubs_reads_are_let_in_to_the_followed_teams_only(
     submit: Callable[..., Job], team: Team, other_team: Team
 ) -> None:
     submit()
-    feed.number()
+    event_feed.assign_numbers()
     with ThreadPoolExecutor(1) as threads:
         seen = [
             threads.submit(reads.in_thread, [each.id], JobEvent.objects.count).result() for each in (team, other_team)

@@ -151,7 +151,7 @@ def test_a_hard_budget_stops_a_run_in_time_for_its_checkpoint(submit: Callable, 
     assert meter.count_due(NOON + timedelta(seconds=110)) == []
     assert Meter.objects.get().due_at <= NOON + timedelta(seconds=600 - meter.PREEMPT_LEAD_SECONDS)
     stops = meter.count_due(NOON + timedelta(seconds=540))
-    assert [(stop.job_id, stop.until) for stop in stops] == [(job.id, NOON + timedelta(seconds=600))]
+    assert [(stop.job_id, stop.funded_until) for stop in stops] == [(job.id, NOON + timedelta(seconds=600))]
     sound()
 
 

@@ -112,13 +112,13 @@ def test_eight_at_once_never_fill_a_queue_above_its_limit(
     barrier, outcomes = threading.Barrier(8), []
 
     def submitter(number: int) -> None:
-        request = services.Request(
+        submission = services.Submission(
             user=user, team=team, pool=pool, dataset_ids=["dset_0"], written={**SPEC, "name": f"n{number}"},
             spec=parse_spec({**SPEC, "name": f"n{number}"}),
         )  # fmt: skip
         barrier.wait()
         try:
-            services.submit(request, None, quota_checks.check)
+            services.submit(submission, None, quota_checks.check)
             outcomes.append("taken")
         except Conflict as error:
             outcomes.append(error.code)

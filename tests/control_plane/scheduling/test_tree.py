@@ -22,7 +22,7 @@ class Organisation:
     def use(self, name: str, slots: int) -> None:
         self.usage.add(self.tree.index[name], GPU, slots)
 
-    def give_back(self, name: str, slots: int) -> None:
+    def release(self, name: str, slots: int) -> None:
         self.usage.remove(self.tree.index[name], GPU, slots)
 
     def available(self, name: str) -> int:
@@ -71,7 +71,7 @@ def test_own_slots_that_are_not_lent_are_used_first_and_unseen_above() -> None:
     assert org.available("blue") == 7
     org.use("red", 1)
     assert org.used("organisation") == 1
-    org.give_back("red", 5)
+    org.release("red", 5)
     assert (org.used("red"), org.used("organisation")) == (3, 0)
 
 
@@ -112,7 +112,7 @@ def test_after_an_edit_that_lowered_it_nothing_is_available_and_what_is_kept_sti
     assert org.available("red") == 4, "what is never lent is not lost to who uses too much"
     org.use("red", 4)
     assert org.available("red") == 0
-    org.give_back("blue", 9)
+    org.release("blue", 9)
     assert org.available("blue") == 2
 
 

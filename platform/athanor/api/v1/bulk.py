@@ -22,7 +22,7 @@ from athanor.jobs.states import FINAL, JobStatus
 class BulkView(APIView):
     """Base of the actions on several jobs; `service` is the action on one."""
 
-    service: ClassVar[services.Wish]
+    service: ClassVar[services.JobAction]
 
     def answer(self, request: Request) -> Response:
         """Act on each job of the body. Return the result of each."""

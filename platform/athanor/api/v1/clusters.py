@@ -190,7 +190,7 @@ class ClusterView(APIView):
         return Response(status=204)
 
 
-class ClusterProbeView(APIView):
+class ClusterHealthCheckView(APIView):
     """Requests to `/clusters/{cluster_id}:probe`."""
 
     @extend_schema(
@@ -204,10 +204,10 @@ class ClusterProbeView(APIView):
         Checks the cluster now and refreshes the inventory of its nodes. Takes as long as the cluster needs to
         respond. For platform administrators."""
         principal = operator(request)
-        return Response(ProbeSerializer(clusters.probe(cluster_id, principal.user)).data)
+        return Response(ProbeSerializer(clusters.check_health(cluster_id, principal.user)).data)
 
 
-class ClusterProbesView(APIView):
+class ClusterHealthChecksView(APIView):
     """Requests to `/clusters/{cluster_id}/probes`."""
 
     @extend_schema(
@@ -221,7 +221,7 @@ class ClusterProbesView(APIView):
         Returns results, newest first. Consecutive checks with the same result are one entry. For platform
         administrators."""
         operator(request)
-        found, next_cursor = paginate(request, selectors.probes_of(clusters.find(cluster_id)))
+        found, next_cursor = paginate(request, selectors.health_checks_of(clusters.find(cluster_id)))
         return paginated_response(serialize_many(ProbeSerializer, found), next_cursor)
 
 

@@ -22,7 +22,7 @@ from athanor.api.streams.subscription import LONG_POLLING, STREAMING, Subscripti
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.events import EVENT_PAGE, TEAM_EVENT_PAGE
 from athanor.api.v1.serializers.jobs import EventSerializer
-from athanor.jobs import feed, selectors
+from athanor.jobs import event_feed, selectors
 from athanor.jobs.models import JobEvent
 
 MAX_PAGE_EVENTS = 1000
@@ -93,7 +93,7 @@ class JobEventsView(EventFeedView):
         job = selectors.job_of(principal, job_id)
         given = request.headers.get(LAST_EVENT_ID, "")
         after = int(given) if given.isdecimal() and len(given) < 18 else AFTER.read(request)
-        heads = feed.heads([job.team_id])
+        heads = event_feed.newest_numbers([job.team_id])
         wait = WAIT.read(request)
         subscription = Subscription(_stream_session(request, heads), heads, {}, job.id, after, wait)
         rows = selectors.events_of(job, after, LIMIT.read(request))
@@ -129,8 +129,8 @@ class EventsView(EventFeedView):
         principal = get_principal(request)
         named = request.query_params.get("team")
         teams = {team_named(principal, Permission.VIEW, named).id} if named else principal.team_ids
-        feed.number()
-        heads = feed.heads(teams)
+        event_feed.assign_numbers()
+        heads = event_feed.newest_numbers(teams)
         streams = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         source = LAST_EVENT_ID if request.headers.get(LAST_EVENT_ID) else "after"
         cursor = request.headers.get(LAST_EVENT_ID) or request.query_params.get("after") or ("" if streams else "0")
@@ -140,7 +140,7 @@ class EventsView(EventFeedView):
             raise refusal(source, "cursor", detail, "name the team, or start with after=0")
         wait = WAIT.read(request)
         limit = LIMIT.read(request)
-        rows = [] if streams else feed.after(positions, limit)
+        rows = [] if streams else event_feed.events_after(positions, limit)
         subscription = Subscription(_stream_session(request, heads), heads, positions, wait_seconds=wait)
         reached = {**positions, **{row.team_id: row.team_seq or 0 for row in rows}}
         return self.answer(request, subscription, rows, cursor_of(reached))

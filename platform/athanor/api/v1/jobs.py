@@ -132,7 +132,7 @@ class JobView(APIView):
         return deletions.delete(request, "jobs", job_id)
 
 
-def _act(request: Request, job_id: str, service: services.Wish) -> Response:
+def _act(request: Request, job_id: str, service: services.JobAction) -> Response:
     """Write the desired state of a job. Return it with 202, or 200 if it has ended already."""
     principal = get_principal(request)
     job = selectors.job_of(principal, job_id)

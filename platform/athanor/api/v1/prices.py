@@ -236,7 +236,7 @@ def _price_response(pool: Pool) -> Response:
 def _serialize_prices(pools: list[Pool]) -> list[Any]:
     second = seconds_of(timezone.now())
     tariffs = Tariffs(pools, second, second + 1)
-    of_pools, rules, series = pricing_rules.terms_of(pools), pricing_rules.rules_of(pools), pricing_rules.series_ids()
+    of_pools, rules, series = pricing_rules.pricing_of(pools), pricing_rules.rules_of(pools), pricing_rules.series_ids()
     found = []
     for pool in pools:
         of_pool = of_pools[pool.id]

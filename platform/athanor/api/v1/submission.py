@@ -11,7 +11,7 @@ from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
 from athanor.jobs.selectors import jobs_of_team
-from athanor.jobs.services import Request
+from athanor.jobs.services import Submission
 from athanor.specs.validation import parse_spec
 
 
@@ -21,7 +21,7 @@ def team_of_spec(principal: Principal, written: Any) -> Team:
     return team_to_write(principal, name if isinstance(name, str) else None)
 
 
-def validate_submission(principal: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
+def validate_submission(principal: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Submission:
     """Return the validated submission. Raises Invalid with all problems that are found."""
     spec = parse_spec(written)
     problems = []
@@ -53,7 +53,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         raise Invalid(
             "invalid_spec", problems[0].detail, remedy="correct the fields listed in errors", problems=tuple(problems)
         )
-    return Request(
+    return Submission(
         user=principal.user,
         team=team,
         pool=pool,

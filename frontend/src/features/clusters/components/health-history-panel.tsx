@@ -2,7 +2,7 @@ import { Button, Modal, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
-import type { ClusterProbe } from "@/api/types";
+import type { ClusterHealthCheck } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
@@ -13,7 +13,7 @@ import { healthChecksQuery } from "@/features/clusters/api/clusters";
 import { FindingsTable } from "@/features/clusters/components/findings-table";
 import { moment } from "@/lib/format";
 
-function summary(probe: ClusterProbe): string {
+function summary(probe: ClusterHealthCheck): string {
   const bad = probe.findings.filter((finding) => finding.level !== "ok").map((finding) => finding.check);
   return bad.length > 0 ? bad.join(", ") : "none";
 }
@@ -21,8 +21,8 @@ function summary(probe: ClusterProbe): string {
 /** History of health checks: consecutive checks with the same result are one row. */
 export function HealthHistoryPanel({ clusterId }: { clusterId: string }) {
   const probes = useQuery(healthChecksQuery(clusterId));
-  const [chosen, setChosen] = useState<ClusterProbe | null>(null);
-  const columns: Column<ClusterProbe>[] = [
+  const [chosen, setChosen] = useState<ClusterHealthCheck | null>(null);
+  const columns: Column<ClusterHealthCheck>[] = [
     { name: "First seen", cell: (probe) => moment(probe.began_at) },
     { name: "Last seen", cell: (probe) => moment(probe.seen_at) },
     {

@@ -9,7 +9,7 @@ from athanor.api.pagination import serialize_many
 from athanor.api.v1.serializers.common import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool
+from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, NodeIncident, Pool
 from athanor.fleet import clusters
 from athanor.jobs.models import Attempt
 from athanor.jobs.selectors import slots_held
@@ -120,7 +120,7 @@ class FindingSerializer(serializers.Serializer[Any]):
     remedy = serializers.CharField(allow_blank=True, help_text="What to do about a warning or an error. May be empty.")
 
 
-class ProbeSerializer(serializers.Serializer[ClusterProbe]):
+class ProbeSerializer(serializers.Serializer[ClusterHealthCheck]):
     """The result of a health check of a cluster, for as long as it stayed the same."""
 
     id = serializers.CharField()
@@ -417,14 +417,14 @@ def serialize_full_cluster(row: Cluster, *, operates: bool) -> dict[str, Any]:
 
 
 def _setup(row: Cluster) -> dict[str, Any]:
-    survey = selectors.survey_of(row)
+    sync = selectors.inventory_sync_of(row)
     return {
         "config": row.config,
         "config_problems": [vars(problem) for problem in clusters.config_problems(row)],
         "capabilities": clusters.capabilities(row),
         "probe": services.latest_health_check(row),
-        "nodes_at": survey.nodes_at if survey else None,
-        "nodes_problem": survey.problem if survey else "",
+        "nodes_at": sync.nodes_at if sync else None,
+        "nodes_problem": sync.problem if sync else "",
         "suspects": list(selectors.suspects(row)),
         "proposed_pools": selectors.proposals(row, selectors.listed_nodes(row)),
     }
