@@ -1,4 +1,4 @@
-"""The rules of ARCHITECTURE.md that no type checker sees."""
+"""Rules of ARCHITECTURE.md that no type checker enforces."""
 
 import ast
 import os
@@ -40,7 +40,7 @@ def test_only_env_reads_the_servers_environment() -> None:
         "platform/athanor/config/management/commands/bootstrap.py",  # a password must not be an argument
         "platform/athanor/backends/local/backend.py",  # passes PATH and the locale on
         "platform/athanor/backends/slurm/transport.py",  # likewise, to Slurm's commands
-        "platform/athanor/backends/kubernetes/credentials.py",  # what pods are told; passed on to plugins
+        "platform/athanor/backends/kubernetes/credentials.py",  # variables of the pod; passed on to plugins
     }
     readers = set()
     for path in python_files("platform/athanor", "workers"):
@@ -128,7 +128,7 @@ def test_import_contracts_hold() -> None:
 
 @pytest.mark.processes
 def test_a_deliberate_violation_is_caught(tmp_path: Path) -> None:
-    """Proof that the contracts see the code at all."""
+    """Prove that the contracts cover the code."""
     for name in ("pyproject.toml", "platform", "workers", "trainer"):
         source = REPOSITORY / name
         if source.is_file():

@@ -74,7 +74,7 @@ def due() -> QuerySet[Deletion]:
 
 
 def run_due(limit: int = 5, max_pages: int = MAX_PAGES) -> int:
-    """Carry on erasures. Returns how many are complete. Safe to repeat and to run twice."""
+    """Continue due erasures. Return how many are complete. Safe to repeat and to run concurrently."""
     done = 0
     for row in due().order_by(F("purge_started_at").asc(nulls_first=True), "purge_after")[:limit]:
         erasure = _begin(row)

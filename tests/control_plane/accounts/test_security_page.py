@@ -1,4 +1,4 @@
-"""docs/concepts/security.md says what the code does."""
+"""Roles, scopes, limits and delays in docs/concepts/security.md agree with the code."""
 
 import re
 from datetime import timedelta
@@ -19,7 +19,7 @@ PAGE = (REPOSITORY / "docs" / "concepts" / "security.md").read_text()
 
 
 def table(heading: str) -> dict[str, str]:
-    """First and second column of the table with this heading."""
+    """Return the first and second column of the table with this heading."""
     _, _, rest = PAGE.partition(f"| {heading} |")
     rows = rest.split("\n\n")[0].splitlines()[2:]
     return {cells[1].strip(): cells[2].strip() for cells in (row.split("|") for row in rows)}

@@ -1,4 +1,4 @@
-"""What a thief of a token can make of it ends with it: no longer, no wider, not more, and not by another name."""
+"""Tokens created with a token are revoked with it, and have neither a longer life nor more rights."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta

@@ -33,7 +33,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture
 def things(submit: Callable[..., Job], user: User, team: Team) -> dict[str, str]:
-    """Something of every kind; and every secret that none of the pages may show."""
+    """Create an object of every kind. Return the secrets that no page may show."""
     drive.start(submit(name="one"))
     user.set_password(PASSWORD)
     user.save()
@@ -68,7 +68,7 @@ def address(model: type[models.Model], page: str, *arguments: Any) -> str:
 
 
 def pages_of(model: type[models.Model]) -> list[str]:
-    """The list, searched and filtered by day, and a row's page."""
+    """Return the URLs of the list, of a search, of a filter by year, and of a row's page."""
     found = [address(model, "changelist"), address(model, "changelist") + "?q=one"]
     hierarchy = admin.site._registry[model].date_hierarchy
     if hierarchy:

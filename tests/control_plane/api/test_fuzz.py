@@ -1,4 +1,4 @@
-"""Whatever is sent, no answer is a 500 and each is as the OpenAPI document says (schemathesis).
+"""No request causes a 500, and every response conforms to the OpenAPI document (schemathesis).
 
 Bodies, as JSON and as YAML, and query parameters are held against the document both ways: what it does not allow is
 refused, and what it allows is not called malformed.
@@ -141,7 +141,7 @@ def test_every_answer_is_as_documented(
 
 @pytest.fixture
 def fuzz(foreign: dict[str, str], team: Team, make_user: Callable[..., User], server: Any) -> Callable[..., None]:
-    """Send bodies of one mode to an operation, to things that exist, and pass each answer to `check`."""
+    """Send bodies of one mode to an operation on existing objects, and pass each response to `check`."""
     user = make_user("fuzz", team, Role.ADMIN)
     User.objects.filter(pk=user.pk).update(platform_role=PlatformRole.PLATFORM_ADMIN.value)
     _, token = issue_token(user, team, "fuzz", scopes=list(Scope))

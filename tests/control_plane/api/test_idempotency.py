@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: whatever a POST makes, it makes once, and the answer is given again to nobody else."""
+"""`Idempotency-Key`: a repeated POST creates nothing, and only the same credential gets the stored response."""
 
 import json
 import threading

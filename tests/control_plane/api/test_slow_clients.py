@@ -1,4 +1,4 @@
-"""Clients that are slow on purpose, on a real server: they hold up themselves and nobody else."""
+"""Deliberately slow clients on a real server do not delay other clients."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Streams and long polls on a real server: what is committed arrives once, in order, and ends with the right to it."""
+"""Streams and long polls on a real server: each event arrives once, in order, and access ends with the right to it."""
 
 import asyncio
 import threading
@@ -165,7 +165,7 @@ def test_what_happens_after_a_removal_is_not_delivered(
     path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However seldom sessions are checked without news, and with news in the same round."""
+    """A revoked session is noticed at any check interval, with and without new events in the same cycle."""
     monkeypatch.setattr(hub, "TICKET_TICKS", 10**9)
     leaver = make_user("leaver", team)
     token = issue_token(leaver, team, "t")[1]

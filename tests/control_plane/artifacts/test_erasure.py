@@ -1,4 +1,4 @@
-"""Deleting a team: access ends, it can be undone, then it is erased and a certificate says so."""
+"""Deletion of a team: access ends, it can be undone, then the team is erased and a certificate is written."""
 
 import json
 from collections.abc import Callable, Iterator

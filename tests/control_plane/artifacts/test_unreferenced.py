@@ -1,4 +1,4 @@
-"""Objects under a job's prefix that no manifest names: what an attempt stores on the quiet is counted, then deleted."""
+"""Objects under a job's prefix that no manifest names are counted as storage, then deleted."""
 
 import urllib.request
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def attempt(submit: Callable[..., Job], world: World, bucket: str) -> Attempt:
 
 
 def put(attempt: Attempt, name: str, content: bytes = JUNK) -> str:
-    """As a compromised node: by the URL that its token gets."""
+    """Store an object as a compromised node can, by the URL that its token gets."""
     key = f"jobs/{attempt.job_id}/{name}"
     asked = {"operation": "put", "keys": [key]}
     answer = AgentClient(tokens.issue(attempt.id))("POST", "storage:presign", asked)
@@ -113,7 +113,7 @@ def test_an_object_larger_than_its_manifest_says_counts(attempt: Attempt, team: 
 
 
 def test_a_save_in_flight_of_the_next_attempt_is_not_touched(attempt: Attempt, world: World) -> None:
-    """It registers long after its parts were written."""
+    """Register a checkpoint long after its parts were written."""
     end(world, attempt)
     job = Job.objects.get(pk=attempt.job_id)
     Job.objects.filter(pk=job.pk).update(status="queued", desired="run", act_after=None)

@@ -1,4 +1,4 @@
-"""When jobs may run by price and carbon; series fetched from a real server; what waiting saved."""
+"""Schedule windows by price and carbon, series fetched from a real server, and savings from deferring."""
 
 import json
 from collections.abc import Callable, Iterator

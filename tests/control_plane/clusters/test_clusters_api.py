@@ -1,4 +1,4 @@
-"""/clusters: registering, examining, nodes, pools; for whom what is shown."""
+"""/clusters: registration, health checks, nodes, pools, and who may see what."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def iron() -> Iterator[World]:
 
 @pytest.fixture
 def path(operator: Api, iron: World) -> str:
-    """The address of the registered cluster, its nodes known."""
+    """Return the path of the registered cluster, whose inventory was synced."""
     body = {"name": "iron", "kind": "fake_cluster", "config": {"world": iron.written["name"]}}
     made = operator.send("POST", "clusters", body)
     assert made.status_code == 201, made.content

@@ -29,7 +29,7 @@ def iron() -> Iterator[World]:
 
 
 def again() -> None:
-    """As if a minute had passed since the last inventory."""
+    """Make the inventory of every cluster due, as a minute after the last one."""
     InventorySync.objects.update(nodes_at=timezone.now() - timedelta(seconds=61))
     inventory_sync.sync_due()
 

@@ -1,4 +1,4 @@
-"""Ranks are given when all nodes are there, in the order of the network, and anew when one has left."""
+"""Ranks are assigned when all nodes have joined, in network order, and again after a node has left."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def attempt(submit: Callable[..., Job], pool: Pool) -> Attempt:
-    """Of two nodes and a spare one."""
+    """Return an attempt of two nodes and a spare one."""
     pool.nodes = 4
     pool.save()
     return drive.start(submit(resources={"nodes": 2, "spare_nodes": 1, "processes_per_node": 1, "cluster": "fake"}))

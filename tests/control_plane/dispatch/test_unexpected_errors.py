@@ -31,7 +31,7 @@ def fail(*_: Any, **__: Any) -> None:
 
 
 def pass_pause() -> None:
-    """As if every pause after an error were over."""
+    """End the pause of every failed row."""
     WorkFailure.objects.update(next_try_at=timezone.now() - timedelta(seconds=1))
     for model in (Job, Attempt):
         model.objects.update(lease_token=None, lease_until=None)
@@ -154,7 +154,7 @@ def test_a_success_ends_the_count_and_pauses_grow_up_to_a_limit(db: None) -> Non
 def test_a_claimed_row_stays_claimed_for_the_pause(
     world: World, bucket: str, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise rows that pause would take the places of others in each batch."""
+    """Paused rows do not take the places of others in a batch."""
     attempt = drive.run(submit())
     monkeypatch.setattr(finalise, "_finalise", fail)
     drive.end(world, attempt, EndClass.COMPLETED)

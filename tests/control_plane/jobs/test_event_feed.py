@@ -1,4 +1,4 @@
-"""A team's events have one order, that of their commits; one that is committed late is never skipped."""
+"""A team's events are ordered by commit, and an event that is committed late is never skipped."""
 
 import random
 import threading
@@ -25,7 +25,7 @@ VALUES (%s, %s, %s, 'test.happened', now(), 'test', '', '{}', '')
 
 @contextmanager
 def another_connection() -> Iterator[psycopg.Connection[Any]]:
-    """Beside Django's, with its own transaction."""
+    """Open a second connection to the database, with its own transaction."""
     settings = connection.settings_dict
     with psycopg.connect(
         host=settings["HOST"], port=settings["PORT"], dbname=settings["NAME"], user=settings["USER"],
@@ -63,7 +63,7 @@ def test_an_event_that_is_committed_late_comes_after_those_that_were_read(
 
 @pytest.mark.django_db(transaction=True)
 def test_whoever_waits_for_the_number_sees_what_was_committed_meanwhile(submit: Callable[..., Job], team: Team) -> None:
-    """Two numberers at once: the second one looks after the first has committed, so no number is given twice."""
+    """Two concurrent numberers: the second reads after the first has committed, so no number is assigned twice."""
     submit()
     with another_connection() as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", [event_feed.LOCK])
@@ -150,7 +150,7 @@ def test_a_stream_without_a_loop_is_one_page(api: Api, submit: Callable[..., Job
 
 @pytest.mark.django_db(transaction=True)
 def test_a_reader_beside_many_writers_sees_each_event_once_and_in_order(submit: Callable[..., Job], team: Team) -> None:
-    """Writers of several jobs whose transactions overlap, and others who number too."""
+    """Run writers of several jobs with overlapping transactions, and other processes that assign numbers."""
     jobs = [submit() for _ in range(WRITERS)]
     written, failures = threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""Submissions, changes of the tree and admission at once: no deadlock, no limit passed, no change lost."""
+"""Concurrent submissions, quota changes and admission: no deadlock, no limit exceeded, no lost update."""
 
 import threading
 from collections.abc import Callable

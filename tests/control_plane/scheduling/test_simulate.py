@@ -1,4 +1,4 @@
-"""The simulator: what its figures say, and that it decides as admission does."""
+"""The simulator: its figures, and that it makes the decisions that admission makes."""
 
 import json
 import re

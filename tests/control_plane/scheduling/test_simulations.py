@@ -1,4 +1,4 @@
-"""Simulations by the API: who may ask, what a worker makes of them, what is said when it cannot be done."""
+"""Simulations over the API: who may request one, how a worker runs it, and the errors of those that cannot run."""
 
 from collections.abc import Callable
 from datetime import timedelta

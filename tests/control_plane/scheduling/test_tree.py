@@ -1,4 +1,4 @@
-"""The arithmetic of hierarchical quotas, on small trees that can be followed by hand."""
+"""Arithmetic of hierarchical quotas, on trees small enough to verify by hand."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def node(name: str, parent: str | None = "organisation", **fields: object) -> Ca
 
 
 class Organisation:
-    """A tree with names in place of numbers."""
+    """A tree whose nodes are addressed by name."""
 
     def __init__(self, *nodes: CapacityNode) -> None:
         self.tree = CapacityTree([CapacityNode("organisation", "organisation"), *nodes])

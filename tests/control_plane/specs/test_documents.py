@@ -1,4 +1,4 @@
-"""Documents that strangers wrote: plain data, or an error that says where; never a crash, never unbounded work."""
+"""Parsing of untrusted documents: plain data or an error with its position; no crash, no unbounded work."""
 
 import json
 from typing import Any

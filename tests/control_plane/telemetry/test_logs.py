@@ -47,7 +47,7 @@ def backwards(job: Job, limit: int, after: int = -1, **sought: object) -> logs.P
 
 
 def all_pages(job: Job, limit: int, **sought: object) -> list[int]:
-    """Cursors of all lines found, page after page, until a page adds nothing."""
+    """Return the cursors of all matching lines, page by page, until a page adds nothing."""
     found, after = [], -1
     while (page := forwards(job, after, limit, **sought)).next_after != after:
         found += [line.cursor for line in page.lines]

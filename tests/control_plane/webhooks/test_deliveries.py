@@ -1,4 +1,4 @@
-"""From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and reported."""
+"""Deliveries: signed, one per subscribed webhook, retried, given up, and reported."""
 
 import base64
 import logging
@@ -54,7 +54,7 @@ def made(admin: Api, receiver: Receiver) -> Callable[..., Any]:
 
 
 def run() -> None:
-    """One round of the sweepers."""
+    """Run each reconciler once."""
     publishing.publish_due()
     delivering.deliver_due()
 

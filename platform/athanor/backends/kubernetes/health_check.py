@@ -53,11 +53,11 @@ def check_health(config: KubernetesConfig, connect: Callable[[], KubernetesClien
         findings += _queues(config, groups)
         findings += _priorities(config, client)
         findings += _network(config)
-        for check, examine in (("pod security", _namespaces), ("nodes", _nodes)):
+        for name, check in (("pod security", _namespaces), ("nodes", _nodes)):
             try:
-                findings += examine(config, client)
+                findings += check(config, client)
             except Refused as error:
-                findings.append(Finding(check, Level.WARNING, f"cannot be examined: {error}", RIGHTS_REMEDY))
+                findings.append(Finding(name, Level.WARNING, f"cannot be checked: {error}", RIGHTS_REMEDY))
     except (BackendUnavailable, Refused) as error:
         findings.append(
             Finding(

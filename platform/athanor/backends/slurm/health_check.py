@@ -76,7 +76,7 @@ def _release(version: str) -> Iterator[Finding]:
 def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
     if "MinJobAge" not in settings:
         said = "slurmrestd does not report the cluster's configuration, and Slurm's commands are not installed here"
-        yield Finding("configuration", Level.WARNING, said, "Install Slurm's commands here, to have it examined.")
+        yield Finding("configuration", Level.WARNING, said, "Install Slurm's commands on the server to check it.")
         return
     if settings.get("AccountingStorageType", "").endswith("slurmdbd"):
         yield Finding("accounting", Level.OK, "slurmdbd remembers how jobs ended")
