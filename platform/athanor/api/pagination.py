@@ -18,7 +18,9 @@ DEFAULT_LIMIT = 50
 CURSOR = re.compile(r"[a-z]+_[0-9A-Z]{26}")
 POSITION = re.compile(r"[0-9]{1,18}")
 
-LIMIT = IntegerParameter("limit", "Most items of a page.", min_value=1, max_value=MAX_LIMIT, default=DEFAULT_LIMIT)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of items per page.", min_value=1, max_value=MAX_LIMIT, default=DEFAULT_LIMIT
+)
 CURSOR_HELP = "The `next_cursor` of the page before. Empty or absent for the first page."
 PAGE_PARAMETERS = [
     LIMIT.openapi,

@@ -45,7 +45,7 @@ class MadeUp(SpecModel):
     jobs_per_day: Annotated[int, Field(ge=1, le=2000)] = 100
     """Jobs per day, on average."""
     largest: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """Most slots of a job. Sizes are powers of two; small jobs are more frequent."""
+    """Maximum number of slots of a job. Sizes are powers of two; small jobs are more frequent."""
     median_minutes: Annotated[int, Field(ge=1, le=7 * 1440)] = 60
     """Median run time of a job in minutes."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0

@@ -292,7 +292,9 @@ class PoolView(APIView):
         return Response(status=204)
 
 
-NODE_LIMIT = IntegerParameter("limit", "Most nodes of a page.", min_value=1, max_value=MAX_NODES, default=500)
+NODE_LIMIT = IntegerParameter(
+    "limit", "Maximum number of nodes per page.", min_value=1, max_value=MAX_NODES, default=500
+)
 STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 

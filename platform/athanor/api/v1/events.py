@@ -29,9 +29,11 @@ MAX_PAGE_EVENTS = 1000
 MAX_WAIT_SECONDS = 30
 LAST_EVENT_ID = "Last-Event-ID"
 STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
-LIMIT = IntegerParameter("limit", "Most events of a page.", min_value=1, max_value=MAX_PAGE_EVENTS, default=200)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of events per page.", min_value=1, max_value=MAX_PAGE_EVENTS, default=200
+)
 WAIT = IntegerParameter(
-    "wait", "Longest time in seconds to wait for an event if there is none.", max_value=MAX_WAIT_SECONDS, default=0
+    "wait", "Maximum time in seconds to wait for an event if there is none.", max_value=MAX_WAIT_SECONDS, default=0
 )
 AFTER = IntegerParameter("after", "Only events after the one with this `seq`.", default=0)
 PAGED = [

@@ -27,7 +27,7 @@ from athanor.telemetry import curves, rollups
 from athanor.telemetry.codec import Matrix
 
 MAX_POINTS_PER_RESPONSE = 500_000  # points of all curves of one response, about ten megabytes
-POINTS_HELP = "Most points of each series; as many as the chart is wide in pixels are enough."
+POINTS_HELP = "Maximum number of points per series. The width of the chart in pixels is enough."
 POINTS = IntegerParameter("points", POINTS_HELP, min_value=MIN_POINTS, max_value=MAX_POINTS, default=500)
 AFTER_STEP = IntegerParameter("after_step", "Only steps after this one.", min_value=-1, default=-1)
 TO_STEP = IntegerParameter("to_step", "The last step.", max_value=curves.FAR, default=curves.FAR)

@@ -22,7 +22,9 @@ from athanor.specs.v1 import PRIORITY_VALUES
 
 MAX_JOBS_PER_POOL = 500
 PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
-LIMIT = IntegerParameter("limit", "Most jobs of each pool.", min_value=1, max_value=MAX_JOBS_PER_POOL, default=100)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of jobs per pool.", min_value=1, max_value=MAX_JOBS_PER_POOL, default=100
+)
 
 
 class QueueView(APIView):

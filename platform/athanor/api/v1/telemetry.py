@@ -18,7 +18,9 @@ from athanor.telemetry import logs
 MAX_PAGE_LINES = 1000
 AFTER = IntegerParameter("after", "Only lines after this position.", min_value=-1, default=-1)
 TAIL = IntegerParameter("tail", "Only the last lines, at most this many.", min_value=1, max_value=MAX_PAGE_LINES)
-LIMIT = IntegerParameter("limit", "Most lines of a page.", min_value=1, max_value=MAX_PAGE_LINES, default=500)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of lines per page.", min_value=1, max_value=MAX_PAGE_LINES, default=500
+)
 ATTEMPT = IntegerParameter("attempt", "Only lines of the attempt with this number.", min_value=1, max_value=MAX_INT32)
 RANK = IntegerParameter(
     "rank", "Only lines of this rank; -1 is the agent of a node.", min_value=-1, max_value=MAX_INT32
