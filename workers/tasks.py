@@ -139,6 +139,6 @@ def simulate() -> None:
 
 
 @reconciler(task_triggers.SYNC_INVENTORY)
-def survey() -> None:
+def sync_inventory() -> None:
     """Sync the inventory and check the health of clusters."""
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()

@@ -6,7 +6,7 @@ from athanor.jobs.reasons import MEANINGS, Blame, Meaning, Reason, Retry
 from deploy.reference.markdown import code, page, table
 from deploy.reference.problem_codes import Problem, problems
 
-MOST_TEXTS = 3  # of a code that is raised in many places
+MAX_TEXTS = 3  # of a code that is raised in many places
 REFUNDED = (Blame.INFRASTRUCTURE, Blame.PLATFORM, Blame.PREEMPTOR)
 
 INTRODUCTION = """
@@ -62,7 +62,7 @@ def _problem(problem: Problem) -> tuple[str, ...]:
 
 
 def _texts(texts: list[str]) -> str:
-    return "; or: ".join(texts[:MOST_TEXTS]) + ("; and others" if len(texts) > MOST_TEXTS else "")
+    return "; or: ".join(texts[:MAX_TEXTS]) + ("; and others" if len(texts) > MAX_TEXTS else "")
 
 
 def _endings() -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""A page of the dashboard that people cannot reach is a forgotten step: each has a route, and each route a link."""
+"""Every page of the dashboard has a route, and every route a link."""
 
 import re
 from pathlib import Path

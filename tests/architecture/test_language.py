@@ -1,4 +1,4 @@
-"""Plain technical English: words that mark the old dialect only become fewer, and the dashboard has none."""
+"""Counts of marker words of the old dialect never rise, and the dashboard has none."""
 
 import json
 import re

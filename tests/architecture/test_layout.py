@@ -1,4 +1,4 @@
-"""The rules of ARCHITECTURE.md that no type checker sees."""
+"""Rules of ARCHITECTURE.md that no type checker enforces."""
 
 import ast
 import os
@@ -12,9 +12,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = ("platform", "workers", "trainer", "deploy")
-LARGEST_PYTHON_FILE = 600
-LARGEST_FUNCTION = 100
-LARGEST_TYPESCRIPT_FILE = 400
+MAX_PYTHON_FILE_LINES = 600
+MAX_FUNCTION_LINES = 100
+MAX_TYPESCRIPT_FILE_LINES = 400
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -40,7 +40,7 @@ def test_only_env_reads_the_servers_environment() -> None:
         "platform/athanor/config/management/commands/bootstrap.py",  # a password must not be an argument
         "platform/athanor/backends/local/backend.py",  # passes PATH and the locale on
         "platform/athanor/backends/slurm/transport.py",  # likewise, to Slurm's commands
-        "platform/athanor/backends/kubernetes/credentials.py",  # what pods are told; passed on to plugins
+        "platform/athanor/backends/kubernetes/credentials.py",  # variables of the pod; passed on to plugins
     }
     readers = set()
     for path in python_files("platform/athanor", "workers"):
@@ -60,7 +60,7 @@ def test_files_and_functions_stay_small() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in python_files(*SOURCES, "tests")}
     longest = sorted(lengths, key=lambda path: lengths[path])[-5:]
     print("longest files:", *(f"{lengths[path]} {path.relative_to(REPOSITORY)}" for path in longest), sep="\n  ")
-    assert lengths[longest[-1]] <= LARGEST_PYTHON_FILE
+    assert lengths[longest[-1]] <= MAX_PYTHON_FILE_LINES
     assert statistics.median(lengths.values()) <= 120
     functions = {
         f"{path.relative_to(REPOSITORY)}:{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
@@ -70,9 +70,9 @@ def test_files_and_functions_stay_small() -> None:
     }
     worst = max(functions, key=lambda name: functions[name])
     print("longest function:", worst, functions[worst])
-    assert functions[worst] <= LARGEST_FUNCTION
+    assert functions[worst] <= MAX_FUNCTION_LINES
     sources = [p for p in (REPOSITORY / "frontend" / "src").rglob("*.ts*") if not p.name.endswith(".gen.ts")]
-    assert max((len(path.read_text().splitlines()) for path in sources), default=0) <= LARGEST_TYPESCRIPT_FILE
+    assert max((len(path.read_text().splitlines()) for path in sources), default=0) <= MAX_TYPESCRIPT_FILE_LINES
 
 
 def test_every_package_says_what_it_is() -> None:
@@ -128,7 +128,7 @@ def test_import_contracts_hold() -> None:
 
 @pytest.mark.processes
 def test_a_deliberate_violation_is_caught(tmp_path: Path) -> None:
-    """Proof that the contracts see the code at all."""
+    """Prove that the contracts cover the code."""
     for name in ("pyproject.toml", "platform", "workers", "trainer"):
         source = REPOSITORY / name
         if source.is_file():

@@ -40,7 +40,7 @@ NOTHING: Names = frozenset()
 
 
 def named_in(annotation: ast.expr | None) -> Names:
-    """Names of spec models in an annotation, also in one written as a string."""
+    """Return the names of spec models in an annotation, including string annotations."""
     if annotation is None:
         return NOTHING
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
@@ -57,7 +57,7 @@ def trees() -> dict[Path, ast.Module]:
 
 @cache
 def declared() -> dict[str, Names]:
-    """Attributes and functions of all sources by name, with the spec models that their annotations name."""
+    """Return attributes and functions of all sources by name, with the spec models in their annotations."""
     found: dict[str, Names] = {}
     for tree in trees().values():
         for node in ast.walk(tree):
@@ -187,7 +187,7 @@ def keys_of_stored_specs() -> set[str]:
 
 
 def unread(models: dict[str, type[BaseModel]]) -> set[str]:
-    """Fields that no source reads. One that a base model declares counts as the base's."""
+    """Return the fields that no source reads. A field that a base model declares counts as the base's."""
     read = {name for tree in trees().values() for name in File(tree, models).reads()}
     by_key = keys_of_stored_specs()
     return {

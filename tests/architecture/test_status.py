@@ -15,7 +15,7 @@ WITHOUT_ROWS = ("platform/athanor/cli", "platform/athanor/backends")
 WRITES_BY_NAME = {
     "platform/athanor/budgets/ledger.py:_move": "BudgetPeriod",
     "platform/athanor/budgets/services.py:change": "Budget",
-    "platform/athanor/clusters/services.py:store_health_check": "ClusterProbe",
+    "platform/athanor/clusters/services.py:store_health_check": "ClusterHealthCheck",
     "platform/athanor/fleet/clusters.py:put_pool": "Pool",
     "platform/athanor/quotas/services.py:_write": "QuotaNode",
     "platform/athanor/quotas/services.py:change_settings": "AdmissionSettings",
@@ -66,7 +66,7 @@ def _names_written(node: ast.AST) -> set[str] | None:
 
 
 def _is_of_another_model(node: ast.AST) -> bool:
-    """Whether `node` is a call like `Budget.objects.filter(...).update(...)`, which says whose rows it writes."""
+    """Return whether `node` is a call like `Budget.objects.filter(...).update(...)`, which names its model."""
     while isinstance(node, ast.Call | ast.Attribute):
         if isinstance(node, ast.Attribute) and node.attr == "objects" and isinstance(node.value, ast.Name):
             return node.value.id not in ("Job", "Attempt")

@@ -1,4 +1,4 @@
-"""What every backend promises, checked on each kind. A new kind adds a module in `cases` and a line in conftest.py."""
+"""The contract of backends, checked on each kind. A new kind adds a module in `cases` and a line in conftest.py."""
 
 import json
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ def test_one_whose_id_was_never_saved_is_found_by_its_name(case: Case) -> None:
 
 @contextmanager
 def meeting(case: Case, fault: Fault) -> Iterator[None]:
-    """A call under the fault: it is answered (from what is known already, too), or says that nothing is known."""
+    """Observe under the fault: the result is a status, possibly a cached one, or that nothing is known."""
     with case.faulty(fault) or nullcontext():
         try:
             yield
@@ -135,7 +135,7 @@ def test_no_fault_of_a_call_starts_twice_or_ends_anything(case: Case, fault: Fau
 
 
 def test_submitted_again_while_listings_forget_it_still_starts_once(case: Case) -> None:
-    """The submission queries first, and gets the answer that nothing exists."""
+    """The submission's first query reports that nothing exists."""
     submission = case.submission()
     first = case.backend.submit(submission)
     wait_until(lambda: case.starts(first) == 1, "it has started", 30)

@@ -1,4 +1,4 @@
-"""What the backend of this machine promises beyond the conformance suite."""
+"""Behaviour of the local backend beyond the conformance suite."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a cluster's profile puts into its agents' environment, and what it leaves to the library."""
+"""Environment of agents from a cluster's profile, and settings that are left to NCCL."""
 
 from typing import Any
 

@@ -138,7 +138,7 @@ def _submit(chance: random.Random) -> None:
     }
     spec = parse_spec(written)
     data = [row.id for row in datasets.resolve_all(team, spec.data, "/training")]
-    jobs.submit(jobs.Request(User.objects.get(username=ACTOR), team, pool, data, written, spec))
+    jobs.submit(jobs.Submission(User.objects.get(username=ACTOR), team, pool, data, written, spec))
 
 
 def _admit(_: random.Random) -> None:
@@ -181,17 +181,17 @@ def _finish(chance: random.Random) -> None:
 
 
 def _cancel(_: random.Random) -> None:
-    _wish(jobs.request_stop, Desired.STOP, JobStatus.STOPPING)
+    _request(jobs.request_stop, Desired.STOP, JobStatus.STOPPING)
 
 
 def _pause(chance: random.Random) -> None:
     if chance.random() < 0.5:
-        _wish(jobs.request_pause, Desired.PAUSE, None)
+        _request(jobs.request_pause, Desired.PAUSE, None)
     else:
-        _wish(jobs.request_resume, Desired.RUN, None)
+        _request(jobs.request_resume, Desired.RUN, None)
 
 
-def _wish(ask: jobs.Wish, desired: Desired, to: JobStatus | None) -> None:
+def _request(ask: jobs.JobAction, desired: Desired, to: JobStatus | None) -> None:
     job = _any(Job.objects.exclude(status__in=[status.value for status in FINAL]))
     if job is None:
         return

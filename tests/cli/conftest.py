@@ -1,4 +1,4 @@
-"""A small HTTP server that answers from a table, and the command line run against it as a program."""
+"""An HTTP server with responses from a table, and the command line as a program that talks to it."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import pytest
 
 @dataclass
 class Answer:
-    """`status` 0: none; the connection is closed."""
+    """A response. `status` 0: the connection is closed without one."""
 
     body: Any = None
     status: int = 200
@@ -32,7 +32,7 @@ class Seen:
 
 
 class ScriptedServer:
-    """For each `METHOD /path`, a list of answers; the last one is given again and again."""
+    """A server with a list of responses for each `METHOD /path`; the last one is repeated."""
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
@@ -83,7 +83,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 class Program:
-    """`athanor` as a subprocess, with a home of its own."""
+    """Run `athanor` as a subprocess with a separate home directory."""
 
     def __init__(self, home: Path, url: str) -> None:
         self.home = home

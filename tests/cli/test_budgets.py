@@ -1,4 +1,4 @@
-"""`athanor budget`: what is asked of the server, and what a person is told."""
+"""`athanor budget`: requests to the server, and output."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Following a job by the server's stream; a server, or a proxy, without streams only costs time."""
+"""Following a job by the server's event stream, and by polling if a server or proxy does not stream."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`athanor cluster`: what is asked of the server, and what a person is told."""
+"""`athanor cluster`: requests to the server, and output."""
 
 import json
 from typing import Any

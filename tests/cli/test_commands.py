@@ -1,4 +1,4 @@
-"""Exit codes, output and retries of the commands, seen from outside."""
+"""Exit codes, output and retries of the commands."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def test_a_retry_makes_a_new_job_with_a_key_of_its_own(server, athanor, answer) 
 
 def test_a_refused_spec_lists_every_field_and_exits_with_2(server, athanor, answer) -> None:
     problem = {
-        "status": 422, "code": "invalid_spec", "detail": "The spec has 2 errors.", "remedy": "Mend them.",
+        "status": 422, "code": "invalid_spec", "detail": "The spec has 2 errors.", "remedy": "Correct them.",
         "errors": [
             {"pointer": "/training/stepz", "code": "unknown_field", "detail": "unknown; did you mean steps?"},
             {"pointer": "/name", "code": "missing", "detail": "is required"},
@@ -111,7 +111,7 @@ def test_a_refused_spec_lists_every_field_and_exits_with_2(server, athanor, answ
     result = athanor("submit", "job.yaml")
     assert result.returncode == 2
     assert result.stderr.splitlines() == [
-        "athanor: The spec has 2 errors: Mend them.",
+        "athanor: The spec has 2 errors: Correct them.",
         "  /training/stepz: unknown; did you mean steps?",
         "  /name: is required",
     ]

@@ -1,4 +1,4 @@
-"""`athanor costs`: what is asked of the server, and what a person is told."""
+"""`athanor costs`: requests to the server, and output."""
 
 import json
 from typing import Any
@@ -14,11 +14,11 @@ FOUND = {"after": "2026-04-10T00:00:00Z", "before": "2026-05-10T00:00:00Z", "ite
 
 def test_costs_are_a_table_csv_or_json(server: Any, athanor: Any, answer: Any) -> None:
     server.answer("GET /api/v1/costs", answer(FOUND))
-    told = athanor("costs", "--by", "team,day", "--after", "2026-04-10T00:00:00Z").stdout
+    output = athanor("costs", "--by", "team,day", "--after", "2026-04-10T00:00:00Z").stdout
     asked = parse_qs(urlsplit(server.seen[-1].path).query)
     assert asked == {"by": ["team,day"], "after": ["2026-04-10T00:00:00Z"]}
     for words in ("red", "2026-05-10", "2.00", "0.30", "4.25 EUR", "-0.01 EUR", "1.500 kg"):
-        assert words in told, told
+        assert words in output, output
     heading, line = athanor("costs", "--by", "team,day", "--csv").stdout.splitlines()
     assert dict(zip(heading.split(","), line.split(","), strict=True)) == {
         name: str(value) for name, value in ROW.items()

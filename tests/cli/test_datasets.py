@@ -1,4 +1,4 @@
-"""`athanor dataset add`: one stream of files, and the job that tokenises them."""
+"""`athanor dataset add`: the upload of files as one stream, and the job that tokenises them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Fetching a sealed model: whole or not at all, damage refused, an interrupted download goes on."""
+"""Downloads of encrypted models: complete or not at all, damage is refused, interrupted downloads resume."""
 
 import copy
 import json
@@ -54,7 +54,7 @@ def model(server, answer) -> Any:
 
 
 def with_manifest(server, answer, change: Callable[[dict[str, Any], Encryptor], dict[str, Any] | None]) -> None:
-    """Let the server answer with another manifest, and its own list of files changed alike."""
+    """Let the server send another manifest and a matching list of files."""
     name = "POST /api/v1/artifacts/art_1:download"
     content = copy.deepcopy(server.answers[name][0].body)
     urls = {part["key"]: part["url"] for file in content["files"] for part in file["parts"]}

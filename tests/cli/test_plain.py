@@ -1,4 +1,4 @@
-"""What the server says does not control the terminal: escape sequences of logs, names and messages are removed."""
+"""Terminal escape sequences in logs, names and messages of the server are removed."""
 
 from typing import Any
 

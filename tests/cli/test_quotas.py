@@ -1,4 +1,4 @@
-"""`athanor quota` and `athanor queue`: what is asked of the server, and what a person is told."""
+"""`athanor quota` and `athanor queue`: requests to the server, and output."""
 
 import json
 from typing import Any
@@ -29,9 +29,9 @@ NOTHING = {**PREVIEW, "notes": [], "differences": [], "over": [], "preempted": [
 
 def test_the_tree_is_shown_with_what_is_used_of_it(server: Any, athanor: Any, answer: Any) -> None:
     server.answer("GET /api/v1/quotas", answer(TREE))
-    told = athanor("quota", "show").stdout
+    output = athanor("quota", "show").stdout
     for words in ("organisation", "h100", "10", "7 waiting jobs", "5.0 kB stored bytes, weight 2"):
-        assert words in told, told
+        assert words in output, output
     assert json.loads(athanor("quota", "show", "--json").stdout) == TREE
     document = {"organisation": {"teams": {"red": {"max_slots": 2}}}}
     server.answer("GET /api/v1/quotas/document", answer(document))
@@ -114,6 +114,6 @@ def test_the_queue_says_why_and_until_when(server: Any, athanor: Any, answer: An
     pool = {"pool": "iron/gpu", "accelerator": "h100", "slots": 8, "slots_used": 8, "waiting_jobs": 2,
             "waiting_slots": 8, "waiting_teams": 2, "jobs": [job, other]}  # fmt: skip
     server.answer("GET /api/v1/queue", answer({"items": [pool], "next_cursor": None}))
-    told = athanor("queue").stdout
+    output = athanor("queue").stdout
     for words in ("iron/gpu", "8 of 8 h100 slots used", "10 min to 2 h", "gives back 4 slots"):
-        assert words in told, told
+        assert words in output, output

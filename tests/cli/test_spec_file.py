@@ -1,4 +1,4 @@
-"""What the command line makes of files and --set, before any server is asked."""
+"""Job files and --set, before any request is sent."""
 
 from pathlib import Path
 

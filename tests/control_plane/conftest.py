@@ -114,7 +114,7 @@ def user(make_user: Callable[..., User], team: Team) -> User:
 
 
 class Api(APIClient):
-    """A client that speaks JSON and returns what was answered, decoded."""
+    """A client that sends JSON and returns decoded responses."""
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         extra = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
@@ -139,16 +139,16 @@ def api(api_of: Callable[[User, Team], Api], user: User, team: Team) -> Api:
 
 @pytest.fixture
 def submit(user: User, team: Team, pool: Pool, spec: dict[str, Any]) -> Callable[..., Job]:
-    """A queued job; keyword arguments replace fields of the spec."""
+    """Return a function that submits a job; its keyword arguments replace fields of the spec."""
 
     def make(**changes: Any) -> Job:
         written = {**copy.deepcopy(spec), **changes}
         parsed = parse_spec(written)
         data = datasets.resolve_all(team, parsed.data, "/training")
-        request = services.Request(
+        submission = services.Submission(
             user=user, team=team, pool=pool, dataset_ids=[row.id for row in data], written=written, spec=parsed
         )
-        return services.submit(request).job
+        return services.submit(submission).job
 
     return make
 

@@ -1,4 +1,4 @@
-"""Carries jobs through the control plane without Celery: each call is one round of a sweeper."""
+"""Drive jobs through the control plane without Celery: each call is one run of a reconciler."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,14 +25,14 @@ def dispatch() -> None:
 
 
 def start(job: Job) -> Attempt:
-    """Through admission and submission to STARTING."""
+    """Admit and submit a job, to STARTING."""
     scheduling.admit()
     dispatch()
     return attempt_of(job)
 
 
 def run(job: Job) -> Attempt:
-    """To RUNNING: its agent says that it has finished a step."""
+    """Move a job to RUNNING: its agent reports a finished step."""
     attempt = start(job)
     beat(attempt, step=1)
     observe.observe_due()
@@ -51,7 +51,7 @@ def report(attempt: Attempt, end_class: EndClass, message: str = "") -> None:
 
 
 def end(world: World, attempt: Attempt, end_class: EndClass, message: str = "") -> None:
-    """The agent reports its end, its process exits, and the control plane learns of both."""
+    """Report the end of an attempt and let its process exit; the control plane observes both."""
     if end_class is EndClass.COMPLETED:
         register_model(attempt)
     report(attempt, end_class, message)
@@ -60,7 +60,7 @@ def end(world: World, attempt: Attempt, end_class: EndClass, message: str = "") 
 
 
 def time_passes(seconds: float) -> None:
-    """For what is measured by the database's clock: how long attempts are absent, and agents silent."""
+    """Advance times that the database's clock measures: absence of attempts, silence of agents."""
     ago = timedelta(seconds=seconds)
     Attempt.objects.update(absent_since=F("absent_since") - ago)
     Heartbeat.objects.update(received_at=F("received_at") - ago)

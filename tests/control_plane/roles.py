@@ -8,14 +8,14 @@ from django.db import connection
 
 
 def become_runtime() -> None:
-    """Have the rights of web and workers to the end of the transaction."""
+    """Act with the rights of web and workers until the end of the transaction."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET LOCAL ROLE {settings.DATABASE_RUNTIME_ROLE}")
 
 
 @contextmanager
 def as_owner() -> Iterator[None]:
-    """Have the rights of the tables' owner."""
+    """Act with the rights of the tables' owner."""
     with connection.cursor() as cursor:
         cursor.execute("RESET ROLE")
     yield

@@ -1,4 +1,4 @@
-"""A database made by the first version is brought up to date with every job in it."""
+"""Migration of a database of the first version, with its jobs."""
 
 import uuid
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @pytest.fixture
 def empty_database(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
-    """A database of its own beside the tests', known to Django under ALIAS."""
+    """Create a separate database, known to Django under ALIAS."""
     with django_db_blocker.unblock():
         yield from _database()
 
@@ -59,7 +59,7 @@ def migrate(targets: Any) -> Any:
 
 
 def fill(apps: Any) -> list[dict[str, Any]]:
-    """What the first version had stored of some jobs; their ids, names and states."""
+    """Insert jobs as the first version stored them. Return their ids, names and states."""
 
     def make(app: str, model: str, **values: Any) -> Any:
         return apps.get_model(app, model).objects.using(ALIAS).create(**values)

@@ -91,7 +91,7 @@ def test_this_machine_is_examined_and_listed_from_the_start(page: Page, stack) -
     page.get_by_role("link", name="local").click()
     findings = page.get_by_role("table", name="Findings")
     for check in ("directory", "disk", "agent", "torch", "platform_address", "object_store"):
-        expect(findings.get_by_role("row", name=re.compile(check))).to_contain_text("Right")
+        expect(findings.get_by_role("row", name=re.compile(check))).to_contain_text("Passed")
     expect(page.get_by_role("table", name="Pools")).to_contain_text("cpu")
     is_clean(page)
     assert stack.json("cluster", "list")[0]["usable"] is True
@@ -119,7 +119,7 @@ def test_a_cluster_is_registered_with_errors_at_their_place(page: Page, stack, i
     write_server_part(stack.data_dir, "second", "local", {"directory": str(stack.folder.jobs)})
     page.get_by_role("button", name="Register").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("second")
-    page.get_by_role("button", name="Examine now").click()
+    page.get_by_role("button", name="Run health check").click()
     expect(page.get_by_role("table", name="Findings")).to_contain_text("is writable")
     page.get_by_role("button", name=re.compile("Make pool")).click()
     page.get_by_role("dialog").get_by_role("button", name="Save").click()
@@ -149,7 +149,7 @@ def test_a_bad_node_is_looked_at_and_quarantined(page: Page, stack, iron: Served
     dialog.get_by_role("button", name="Leave it").click()
     assert iron.world.nodes["gpu-01"].state is NodeState.READY, "nothing happens before the confirmation"
     dialog.get_by_role("button", name="Quarantine").click()
-    dialog.get_by_label("Why").fill("Xid 79 twice")
+    dialog.get_by_label("Reason").fill("Xid 79 twice")
     dialog.get_by_role("button", name="Quarantine gpu-01").click()
     expect(dialog.get_by_role("table", name="Incidents")).to_contain_text("Xid 79 twice")
     wait_until(lambda: iron.world.nodes["gpu-01"].state is NodeState.DRAINED, "its cluster drained it", 20)
@@ -165,11 +165,11 @@ def test_a_bad_node_is_looked_at_and_quarantined(page: Page, stack, iron: Served
     page.keyboard.press("Escape")
     iron.world.findings = [Finding("answer", Level.ERROR, "munge is down", "start munged")]
     page.get_by_role("tab", name="Overview").click()
-    page.get_by_role("button", name="Examine now").click()
+    page.get_by_role("button", name="Run health check").click()
     expect(page.get_by_text("Start munged")).to_be_visible()
     expect(page.get_by_text("Not usable")).to_be_visible()
-    page.get_by_role("tab", name="Examinations").click()
-    expect(page.get_by_role("table", name="Examinations").get_by_role("row")).to_have_count(3)
+    page.get_by_role("tab", name="Health checks").click()
+    expect(page.get_by_role("table", name="Health checks").get_by_role("row")).to_have_count(3)
     is_clean(page)
 
 
@@ -206,7 +206,7 @@ def test_a_lost_node_is_told_on_the_jobs_page_and_on_its_own(
     page.get_by_role("button", name="Open node gpu-07").click()
     expect(page.get_by_role("table", name="Incidents")).to_contain_text(job["id"])
     page.get_by_role("dialog").get_by_role("button", name="Quarantine").click()
-    page.get_by_role("dialog").get_by_label("Why").fill("lost once")
+    page.get_by_role("dialog").get_by_label("Reason").fill("lost once")
     page.get_by_role("button", name="Quarantine gpu-07").click()
     expect(page.get_by_role("alert")).to_contain_text("Disable the cluster instead")
 

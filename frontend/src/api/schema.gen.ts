@@ -4054,7 +4054,7 @@ export interface components {
             running_share: number;
             /**
              * Longest Queue
-             * @description Most jobs that waited at the same time.
+             * @description Maximum number of jobs that waited at the same time.
              */
             longest_queue: number;
         };
@@ -4180,13 +4180,13 @@ export interface components {
             nominal: number;
             /**
              * Borrow Limit
-             * @description Most slots beyond its own that the subtree may use of what others leave idle. Null: no limit.
+             * @description Maximum number of slots beyond its own that the subtree may use of what others leave idle. Null: no limit.
              * @default null
              */
             borrow_limit: number | null;
             /**
              * Lend Limit
-             * @description Most slots of its own that others may use. Null: all.
+             * @description Maximum number of slots of its own that others may use. Null: all.
              * @default null
              */
             lend_limit: number | null;
@@ -4204,37 +4204,37 @@ export interface components {
             weight: number;
             /**
              * Max Running Jobs
-             * @description Most jobs of the subtree that may hold slots at the same time. Null: no limit.
+             * @description Maximum number of jobs of the subtree that may hold slots at the same time. Null: no limit.
              * @default null
              */
             max_running_jobs: number | null;
             /**
              * Max Queued Jobs
-             * @description Most jobs of the subtree that may wait at the same time. Null: no limit.
+             * @description Maximum number of jobs of the subtree that may wait at the same time. Null: no limit.
              * @default null
              */
             max_queued_jobs: number | null;
             /**
              * Max Slots
-             * @description Most slots that jobs of the subtree may hold at the same time. Null: no limit.
+             * @description Maximum number of slots that jobs of the subtree may hold at the same time. Null: no limit.
              * @default null
              */
             max_slots: number | null;
             /**
              * Max Slots Per Job
-             * @description Most slots of one job. Null: no limit.
+             * @description Maximum number of slots of one job. Null: no limit.
              * @default null
              */
             max_slots_per_job: number | null;
             /**
              * Max Run Seconds
-             * @description Longest `time_limit_seconds` of a job. Null: no limit.
+             * @description Maximum `time_limit_seconds` of a job. Null: no limit.
              * @default null
              */
             max_run_seconds: number | null;
             /**
              * Max Storage Bytes
-             * @description Most bytes that the subtree may store before new data and jobs are refused. Null: no limit.
+             * @description Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit.
              * @default null
              */
             max_storage_bytes: number | null;
@@ -4839,14 +4839,14 @@ export interface components {
             secrets: string[];
             /**
              * Time Limit Seconds
-             * @description Longest run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
+             * @description Maximum run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
              *     checkpoint and ends with the reason `deadline`. A quota's `max_run_seconds` may demand less.
              * @default 86400
              */
             time_limit_seconds: number;
             /**
              * Wait Limit Seconds
-             * @description Longest time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
+             * @description Maximum time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
              *     counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
              *     there is no limit.
              * @default null
@@ -5204,7 +5204,7 @@ export interface components {
             jobs_per_day: number;
             /**
              * Largest
-             * @description Most slots of a job. Sizes are powers of two; small jobs are more frequent.
+             * @description Maximum number of slots of a job. Sizes are powers of two; small jobs are more frequent.
              * @default 16
              */
             largest: number;
@@ -5306,7 +5306,7 @@ export interface components {
         MetricsAnswer: {
             /** @description Jobs in the order of `jobs`, or newest first. */
             items: components["schemas"]["JobCurves"][];
-            /** @description Most points of each series in this response: fewer than requested if there are very many series. */
+            /** @description Maximum number of points per series in this response: fewer than requested if there are very many series. */
             points: number;
         };
         /**
@@ -5680,7 +5680,7 @@ export interface components {
             pool_id?: string;
             /** @description Id of the cluster, for `carbon`. */
             cluster_id?: string;
-            /** @description Longest time in seconds for which a point applies. A new series without it has 7200. */
+            /** @description Maximum time in seconds for which a point applies. A new series without it has 7200. */
             stale_seconds?: number;
             /** @description Address to fetch it from. With an empty one it is not fetched. */
             url?: string;
@@ -5721,9 +5721,9 @@ export interface components {
         };
         /** @description A team to create. */
         NewTeamRequest: {
-            /** @description Most jobs that may run at the same time. Null: no limit. */
+            /** @description Maximum number of jobs that may run at the same time. Null: no limit. */
             max_running_jobs?: number | null;
-            /** @description Most slots that its jobs may hold at the same time. Null: no limit. */
+            /** @description Maximum number of slots that its jobs may hold at the same time. Null: no limit. */
             max_slots?: number | null;
             /** @description Name, unique on the platform: letters, digits, `-` and `_`. */
             name: string;
@@ -5837,37 +5837,37 @@ export interface components {
             weight: number;
             /**
              * Max Running Jobs
-             * @description Most jobs of the subtree that may hold slots at the same time. Null: no limit.
+             * @description Maximum number of jobs of the subtree that may hold slots at the same time. Null: no limit.
              * @default null
              */
             max_running_jobs: number | null;
             /**
              * Max Queued Jobs
-             * @description Most jobs of the subtree that may wait at the same time. Null: no limit.
+             * @description Maximum number of jobs of the subtree that may wait at the same time. Null: no limit.
              * @default null
              */
             max_queued_jobs: number | null;
             /**
              * Max Slots
-             * @description Most slots that jobs of the subtree may hold at the same time. Null: no limit.
+             * @description Maximum number of slots that jobs of the subtree may hold at the same time. Null: no limit.
              * @default null
              */
             max_slots: number | null;
             /**
              * Max Slots Per Job
-             * @description Most slots of one job. Null: no limit.
+             * @description Maximum number of slots of one job. Null: no limit.
              * @default null
              */
             max_slots_per_job: number | null;
             /**
              * Max Run Seconds
-             * @description Longest `time_limit_seconds` of a job. Null: no limit.
+             * @description Maximum `time_limit_seconds` of a job. Null: no limit.
              * @default null
              */
             max_run_seconds: number | null;
             /**
              * Max Storage Bytes
-             * @description Most bytes that the subtree may store before new data and jobs are refused. Null: no limit.
+             * @description Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit.
              * @default null
              */
             max_storage_bytes: number | null;
@@ -6350,9 +6350,9 @@ export interface components {
         };
         /** @description Limits of a team. */
         PatchedLimitsRequest: {
-            /** @description Most jobs that may run at the same time. Null: no limit. */
+            /** @description Maximum number of jobs that may run at the same time. Null: no limit. */
             max_running_jobs?: number | null;
-            /** @description Most slots that its jobs may hold at the same time. Null: no limit. */
+            /** @description Maximum number of slots that its jobs may hold at the same time. Null: no limit. */
             max_slots?: number | null;
         };
         /** @description A name of a passkey. */
@@ -6652,7 +6652,7 @@ export interface components {
             pool_id: string | null;
             /** @description Id of the cluster. Null for `price`. */
             cluster_id: string | null;
-            /** @description Longest time in seconds for which a point applies. It ends earlier at the next point. */
+            /** @description Maximum time in seconds for which a point applies. It ends earlier at the next point. */
             stale_seconds: number;
             /** @description Address that it is fetched from. Empty if it is not fetched. */
             url: string;
@@ -7010,7 +7010,7 @@ export interface components {
             /** @description Names of series, such as `train/loss`. */
             series: string[];
             /**
-             * @description Most points of each series; as many as the chart is wide in pixels are enough.
+             * @description Maximum number of points per series. The width of the chart in pixels is enough.
              * @default 500
              */
             points: number;
@@ -7028,7 +7028,7 @@ export interface components {
             /** @description Number of an attempt: the series as that attempt reported them. Without it, later attempts replace the steps that they repeat. */
             attempt?: number;
             /**
-             * @description `extremes` returns real points and loses no spike; `mean` returns means with the lowest and highest value of each interval.
+             * @description How series are downsampled: `extremes` returns reported points and loses no spike; `mean` returns the mean, the lowest and the highest value of each interval.
              * @default extremes
              */
             draw: components["schemas"]["DrawEnum"];
@@ -7107,9 +7107,9 @@ export interface components {
             accelerator: string;
             /** @description Slots of the node's own. */
             nominal: number;
-            /** @description Most slots beyond its own that the subtree may use. Null: no limit. */
+            /** @description Maximum number of slots beyond its own that the subtree may use. Null: no limit. */
             borrow_limit: number | null;
-            /** @description Most slots of its own that others may use. Null: all. */
+            /** @description Maximum number of slots of its own that others may use. Null: all. */
             lend_limit: number | null;
         };
         /** @description Use of a node's subtree by day. */
@@ -7153,17 +7153,17 @@ export interface components {
              * @description Weight against its siblings in fair-share ranking.
              */
             weight: number;
-            /** @description Most jobs of the subtree that may hold slots at the same time. Null: no limit. */
+            /** @description Maximum number of jobs of the subtree that may hold slots at the same time. Null: no limit. */
             max_running_jobs: number | null;
-            /** @description Most jobs of the subtree that may wait at the same time. Null: no limit. */
+            /** @description Maximum number of jobs of the subtree that may wait at the same time. Null: no limit. */
             max_queued_jobs: number | null;
-            /** @description Most slots that jobs of the subtree may hold at the same time. Null: no limit. */
+            /** @description Maximum number of slots that jobs of the subtree may hold at the same time. Null: no limit. */
             max_slots: number | null;
-            /** @description Most slots of one job. Null: no limit. */
+            /** @description Maximum number of slots of one job. Null: no limit. */
             max_slots_per_job: number | null;
-            /** @description Longest `time_limit_seconds` of a job. Null: no limit. */
+            /** @description Maximum `time_limit_seconds` of a job. Null: no limit. */
             max_run_seconds: number | null;
-            /** @description Most bytes that the subtree may store before new data and jobs are refused. Null: no limit. */
+            /** @description Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit. */
             max_storage_bytes: number | null;
             /** @description Slots of its own, by accelerator. */
             grants: components["schemas"]["QuotaGrant"][];
@@ -7623,7 +7623,7 @@ export interface components {
             teams: components["schemas"]["TeamRole"][];
             /** @description Value of `X-CSRFToken` for requests of this session. */
             csrf_token: string;
-            /** @description The organisation's sign-on provider. Null if none is configured. */
+            /** @description The organisation's identity provider. Null if none is configured. */
             sign_on: components["schemas"]["SignOn"] | null;
             /** @description The sign-in that waits for its second factor. Null if none does. */
             second_factor: components["schemas"]["PendingSecondFactor"] | null;
@@ -7694,7 +7694,7 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
-        /** @description The organisation's sign-on provider. */
+        /** @description The organisation's identity provider. */
         SignOn: {
             /** @description Name of the provider. */
             name: string;
@@ -8014,9 +8014,9 @@ export interface components {
         TargetsEnum: "query" | "key" | "value" | "output" | "gate" | "up" | "down";
         /** @description A team with its limits. */
         Team: {
-            /** @description Most jobs that may run at the same time. Null: no limit. */
+            /** @description Maximum number of jobs that may run at the same time. Null: no limit. */
             max_running_jobs: number | null;
-            /** @description Most slots that its jobs may hold at the same time. Null: no limit. */
+            /** @description Maximum number of slots that its jobs may hold at the same time. Null: no limit. */
             max_slots: number | null;
             /** @description Identifier. It never changes and is never reused. */
             id: string;
@@ -8041,37 +8041,37 @@ export interface components {
             weight: number;
             /**
              * Max Running Jobs
-             * @description Most jobs of the subtree that may hold slots at the same time. Null: no limit.
+             * @description Maximum number of jobs of the subtree that may hold slots at the same time. Null: no limit.
              * @default null
              */
             max_running_jobs: number | null;
             /**
              * Max Queued Jobs
-             * @description Most jobs of the subtree that may wait at the same time. Null: no limit.
+             * @description Maximum number of jobs of the subtree that may wait at the same time. Null: no limit.
              * @default null
              */
             max_queued_jobs: number | null;
             /**
              * Max Slots
-             * @description Most slots that jobs of the subtree may hold at the same time. Null: no limit.
+             * @description Maximum number of slots that jobs of the subtree may hold at the same time. Null: no limit.
              * @default null
              */
             max_slots: number | null;
             /**
              * Max Slots Per Job
-             * @description Most slots of one job. Null: no limit.
+             * @description Maximum number of slots of one job. Null: no limit.
              * @default null
              */
             max_slots_per_job: number | null;
             /**
              * Max Run Seconds
-             * @description Longest `time_limit_seconds` of a job. Null: no limit.
+             * @description Maximum `time_limit_seconds` of a job. Null: no limit.
              * @default null
              */
             max_run_seconds: number | null;
             /**
              * Max Storage Bytes
-             * @description Most bytes that the subtree may store before new data and jobs are refused. Null: no limit.
+             * @description Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit.
              * @default null
              */
             max_storage_bytes: number | null;
@@ -8674,7 +8674,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -10363,7 +10363,7 @@ export interface operations {
                 before?: string;
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
                 /** @description Only records about the object with this id. */
                 target?: string;
@@ -12651,7 +12651,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most nodes of a page. */
+                /** @description Maximum number of nodes per page. */
                 limit?: number;
                 /** @description Only nodes with this in their name, ignoring case. */
                 q?: string;
@@ -13813,7 +13813,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -14946,7 +14946,7 @@ export interface operations {
                 cursor?: string;
                 /** @description Only these fields of each object, separated by commas. */
                 fields?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
                 /** @description Only data sets of the team with this name. */
                 team?: string;
@@ -15669,7 +15669,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -16516,11 +16516,11 @@ export interface operations {
             query?: {
                 /** @description Only events after this position: a `next_after`, an `id` of a stream, or 0. */
                 after?: string;
-                /** @description Most events of a page. */
+                /** @description Maximum number of events per page. */
                 limit?: number;
                 /** @description Name or id of a team. Without it, events of all your teams. */
                 team?: string;
-                /** @description Longest time in seconds to wait for an event if there is none. */
+                /** @description Maximum time in seconds to wait for an event if there is none. */
                 wait?: number;
             };
             header?: {
@@ -17376,7 +17376,7 @@ export interface operations {
                 expand?: string;
                 /** @description Only these fields of each object, separated by commas. */
                 fields?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
                 /** @description Only jobs of the project with this name. */
                 project?: string;
@@ -18670,9 +18670,9 @@ export interface operations {
             query?: {
                 /** @description Only events after the one with this `seq`. */
                 after?: number;
-                /** @description Most events of a page. */
+                /** @description Maximum number of events per page. */
                 limit?: number;
-                /** @description Longest time in seconds to wait for an event if there is none. */
+                /** @description Maximum time in seconds to wait for an event if there is none. */
                 wait?: number;
             };
             header?: {
@@ -18825,7 +18825,7 @@ export interface operations {
                 attempt?: number;
                 /** @description Only lines that contain this text. */
                 grep?: string;
-                /** @description Most lines of a page. */
+                /** @description Maximum number of lines per page. */
                 limit?: number;
                 /** @description Only lines of this rank; -1 is the agent of a node. */
                 rank?: number;
@@ -18978,7 +18978,7 @@ export interface operations {
                 attempt?: number;
                 /** @description Names of series, separated by commas. Without it, all. */
                 names?: string;
-                /** @description Most points of each series; as many as the chart is wide in pixels are enough. */
+                /** @description Maximum number of points per series. The width of the chart in pixels is enough. */
                 points?: number;
                 /** @description The last step. */
                 to_step?: number;
@@ -21435,7 +21435,7 @@ export interface operations {
                 cursor?: string;
                 /** @description Only these fields of each object, separated by commas. */
                 fields?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
                 /** @description Only projects of the team with this name. */
                 team?: string;
@@ -22290,7 +22290,7 @@ export interface operations {
     queue_show: {
         parameters: {
             query?: {
-                /** @description Most jobs of each pool. */
+                /** @description Maximum number of jobs per pool. */
                 limit?: number;
                 /** @description Only this pool, as `CLUSTER/NAME`, or the pools of this cluster. */
                 pool?: string;
@@ -27677,7 +27677,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -30721,7 +30721,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -32138,7 +32138,7 @@ export interface operations {
             query?: {
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
-                /** @description Most items of a page. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;

@@ -3,8 +3,9 @@ import type { ReactNode } from "react";
 import classes from "./data-table.module.css";
 
 export interface Column<T> {
+  /** Heading. In parentheses: for screen readers only. */
   name: string;
-  /** Figures and buttons stand at the right. */
+  /** Align numbers and buttons to the right. */
   end?: boolean;
   quiet?: boolean;
   cell: (row: T) => ReactNode;
@@ -18,14 +19,14 @@ interface DataTableProps<T> {
 }
 
 export function DataTable<T>({ label, rows, columns, rowKey }: DataTableProps<T>) {
-  const look = (column: Column<T>) =>
+  const classesOf = (column: Column<T>) =>
     [column.end ? classes.end : "", column.quiet ? classes.quiet : ""].join(" ");
   return (
     <table className={classes.table} aria-label={label}>
       <thead>
         <tr>
           {columns.map((column) => (
-            <th key={column.name} scope="col" className={look(column)}>
+            <th key={column.name} scope="col" className={classesOf(column)}>
               {column.name.startsWith("(") ? <span className="visually-hidden">{column.name}</span> : column.name}
             </th>
           ))}
@@ -37,7 +38,7 @@ export function DataTable<T>({ label, rows, columns, rowKey }: DataTableProps<T>
             {columns.map((column) => (
               <td
                 key={column.name}
-                className={look(column)}
+                className={classesOf(column)}
                 data-label={column.name.startsWith("(") ? "" : column.name}
               >
                 <span>{column.cell(row)}</span>

@@ -102,15 +102,15 @@ def address(url: str) -> dict[str, str]:
     return {"host": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", "url_digest": digest} if url else {}
 
 
-def visible_to(who: Principal) -> QuerySet[AuditEvent]:
+def visible_to(principal: Principal) -> QuerySet[AuditEvent]:
     """Return the records that the user may see, the newest first.
 
     All for platform administrators and auditors, their teams' for team administrators. Raise NotFound for other users.
     """
     rows = AuditEvent.objects.order_by("-seq")
-    if Permission.READ_AUDIT in who.platform:
+    if Permission.READ_AUDIT in principal.platform:
         return rows
-    teams = who.teams_with(Permission.READ_AUDIT)
+    teams = principal.teams_with(Permission.READ_AUDIT)
     if not teams:
         raise NotFound("audit trail", "yours")
     return rows.filter(team_id__in=teams)

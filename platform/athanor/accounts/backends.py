@@ -1,4 +1,4 @@
-"""Password authentication for the dashboard and for Django's admin."""
+"""Password authentication of people, for the dashboard and for Django's admin. Service accounts are refused."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from athanor.accounts import devices, throttling
 from athanor.accounts.models import PlatformRole, User
 from athanor.core.logging import bound_id
 
-# What a role on the platform opens in Django's admin: people, teams, tokens, the trail, clusters; no team's work.
+# Apps of Django's admin that a platform role gives access to: people, teams, tokens, audit trail, clusters. No app with
+# jobs or data of a team is among them.
 PLATFORM_APPS = frozenset({"accounts", "clusters"})
 
 
@@ -30,9 +31,10 @@ class ThrottledBackend(ModelBackend):
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
-        """Authenticate, limited by throttling. Raise TooManyRequests.
+        """Return the user with this name and password, None if they are wrong or belong to a service account.
 
-        Without a request (a command, a test) nothing is counted.
+        With a request, attempts are throttled: raise TooManyRequests above the limit. Without one (a command, a test)
+        nothing is counted.
         """
         address = bound_id("address")
         if username is None or password is None:

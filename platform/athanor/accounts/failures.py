@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 ACTOR = "platform"
 FIRST_PAUSE = timedelta(seconds=15)
-LONGEST_PAUSE = timedelta(minutes=5)
-LONGEST_PAUSE_WITHOUT_END = timedelta(minutes=1)  # of work that is never given up, such as observing a cluster
+MAX_PAUSE = timedelta(minutes=5)
+MAX_PAUSE_WITHOUT_END = timedelta(minutes=1)  # of work that is never given up, such as observing a cluster
 TRIES_BEFORE_RECORD = 3
 TRIES = 12  # with the pauses between them: about 40 minutes
-FAILING_WITHIN = 3 * LONGEST_PAUSE  # what failed earlier is not tried any more
+FAILING_WITHIN = 3 * MAX_PAUSE  # what failed earlier is not tried any more
 STORED_FOR = timedelta(days=7)
 
 
@@ -54,7 +54,7 @@ def run_isolated(
     except Exception as error:  # any bug: it is counted, and must not end the other rows' run
         log.exception("%s failed and is tried again later", work)
         try:
-            longest = LONGEST_PAUSE_WITHOUT_END if give_up is None else LONGEST_PAUSE
+            longest = MAX_PAUSE_WITHOUT_END if give_up is None else MAX_PAUSE
             tries = _count(task, work, error, held, longest)
         except DatabaseError:
             log.exception("the failure of %s was not counted", work)

@@ -25,7 +25,7 @@ from athanor.core import encryption
 from athanor.core.errors import Conflict, Invalid, Misconfigured
 
 STORED_FOR = timedelta(hours=24)
-LONGEST_WAIT_MILLISECONDS = 2000
+MAX_WAIT_MILLISECONDS = 2000
 SWEPT_ROWS = 1000
 
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ def once(request: KeyedRequest, make: Callable[[], Answer]) -> tuple[Answer, boo
 
     `make` runs in one transaction with the record of its response; if it raises, nothing is stored. Raise Invalid for a
     key that belongs to another request, and Conflict while the same request is in progress for longer than
-    LONGEST_WAIT_MILLISECONDS.
+    MAX_WAIT_MILLISECONDS.
     """
     with transaction.atomic():
         _lock(request)
@@ -145,7 +145,7 @@ def _lock(request: KeyedRequest) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
-            [str(LONGEST_WAIT_MILLISECONDS)],
+            [str(MAX_WAIT_MILLISECONDS)],
         )
         before = cursor.fetchone()[0]
         try:

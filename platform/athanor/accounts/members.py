@@ -48,13 +48,13 @@ def add_member(team: Team, username: str, role: Role, actor: User) -> Membership
 
 
 def set_role(
-    team: Team, user_id: str, role: Role, actor: User, guard: Callable[[Membership], None] | None = None
+    team: Team, user_id: str, role: Role, actor: User, precondition: Callable[[Membership], None] | None = None
 ) -> Membership:
-    """Change a member's role. `guard` may refuse under the row's lock."""
+    """Change a member's role. `precondition` may refuse under the row's lock."""
     with transaction.atomic():
         row = _locked_member(team, user_id)
-        if guard:
-            guard(row)
+        if precondition:
+            precondition(row)
         before = row.role
         if before != role.value:
             _refuse_without_admin(team, row, stays_admin=role is Role.ADMIN)

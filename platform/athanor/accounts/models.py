@@ -26,8 +26,8 @@ class User(AbstractUser):
     service_team = models.ForeignKey(
         "Team", null=True, blank=True, on_delete=models.PROTECT, related_name="service_accounts"
     )
-    # When the sign-on provider last confirmed the user; null for an account that no provider has. Tokens and sessions
-    # stop working some time after it, or when the provider refuses to confirm it again (accounts/sign_on_age.py).
+    # When the identity provider last confirmed the user; null for an account that no provider has. Tokens and sessions
+    # stop working some time after it, or when the provider refuses to confirm it again (accounts/sign_on_expiry.py).
     signed_on_at = models.DateTimeField(null=True, blank=True, editable=False)
     sign_on_refused_at = models.DateTimeField(null=True, blank=True, editable=False)
 
@@ -144,7 +144,7 @@ class SignInTries(models.Model):
 
 
 class SignOnGrant(LeasedModel):
-    """The refresh token with which the sign-on provider is asked about a user (accounts/sign_on_checks.py)."""
+    """The refresh token with which the identity provider is asked about a user (accounts/sign_on_checks.py)."""
 
     user = models.OneToOneField(User, primary_key=True, on_delete=models.CASCADE, related_name="sign_on_grant")
     encrypted = models.BinaryField(help_text="by the master key")

@@ -30,7 +30,7 @@ from athanor.accounts.models import User
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 
 CHALLENGE_SECONDS = 5 * 60
-MOST_PASSKEYS = 20
+MAX_PASSKEYS = 20
 _REGISTRATION, _ASSERTION = "athanor.passkey.registration", "athanor.passkey.assertion"
 # What fido2 raises for a credential that is none: it parses JSON, base64, CBOR and keys that strangers wrote.
 _MALFORMED = (
@@ -75,8 +75,8 @@ def begin_registration(request: HttpRequest, user: User, password: str) -> dict[
             remedy="use an authenticator app; an operator sets ATHANOR_PUBLIC_URL to an https address with a host name",
         )
     existing = _credentials(user)
-    if len(existing) >= MOST_PASSKEYS:
-        raise Conflict("too_many_passkeys", f"there are {MOST_PASSKEYS} passkeys", remedy="remove one that is not used")
+    if len(existing) >= MAX_PASSKEYS:
+        raise Conflict("too_many_passkeys", f"there are {MAX_PASSKEYS} passkeys", remedy="remove one that is not used")
     options, state = _server().register_begin(
         user=PublicKeyCredentialUserEntity(id=user.pk.encode(), name=user.username, display_name=user.username),
         credentials=existing,

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Model, QuerySet
 from django.utils import timezone
 
-from athanor.accounts import audit, sign_on_age
+from athanor.accounts import audit, sign_on_expiry
 from athanor.accounts.models import ApiToken, Team, User
 from athanor.accounts.roles import DEFAULT_SCOPES, PLATFORM_SCOPES, PlatformRole, Scope
 from athanor.accounts.selectors import RecognisedToken
@@ -32,7 +32,7 @@ RECOGNISE = """
         AND team.deleted_at IS NULL
         AND (token.expires_at IS NULL OR token.expires_at > %s)
 """
-MOST_LIVE_TOKENS = 50  # of one user
+MAX_LIVE_TOKENS = 50  # of one user
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -95,7 +95,7 @@ def recognise_token(secret: str) -> RecognisedToken | None:
         signed_on_at=sign_on[0],
         sign_on_refused_at=sign_on[1],
     )
-    sign_on_age.check(user, now)
+    sign_on_expiry.check_not_expired(user, now)
     if last_used_at is None or now - last_used_at > LAST_USED_RESOLUTION:
         ApiToken.objects.filter(pk=identifier).update(last_used_at=now)
     team = _loaded(Team, id=team_id, name=team_name)
@@ -254,10 +254,10 @@ def _refuse_too_many(others: QuerySet[ApiToken], owner: User) -> None:
     The caller has locked the owner's row, or rotates: then one more for a moment is acceptable.
     """
     live = others.filter(revoked_at=None).exclude(expires_at__lte=timezone.now()).count()
-    if live >= MOST_LIVE_TOKENS:
+    if live >= MAX_LIVE_TOKENS:
         raise Conflict(
             "too_many_tokens",
-            f"{owner.username} has {live} valid tokens; {MOST_LIVE_TOKENS} are the most",
+            f"{owner.username} has {live} valid tokens; {MAX_LIVE_TOKENS} are the most",
             remedy="revoke tokens that are not used (GET /tokens, DELETE /tokens/{id}, or the page Tokens)",
         )
 

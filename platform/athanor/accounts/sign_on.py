@@ -1,7 +1,7 @@
 """Single sign-on by OpenID Connect (django-allauth): the user's identity, and the roles of their groups.
 
-The provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS (accounts/sign_on_age.py),
-and between sign-ins if it issues refresh tokens (accounts/sign_on_checks.py).
+The identity provider is asked at each sign-in, which is repeated within ATHANOR_SIGN_ON_MAX_AGE_DAYS
+(accounts/sign_on_expiry.py), and between sign-ins if it issues refresh tokens (accounts/sign_on_checks.py).
 """
 
 import logging

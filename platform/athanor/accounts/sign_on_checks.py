@@ -1,4 +1,4 @@
-"""Ask the sign-on provider between sign-ins whether a user still exists there, and what their groups are.
+"""Ask the identity provider between sign-ins whether a user still exists there, and what their groups are.
 
 A refresh token (OpenID Connect Core 1.0, section 12) is exchanged every ATHANOR_SIGN_ON_CHECK_MINUTES. When the
 provider answers `invalid_grant`, access ends until the next sign-in. Any other failure changes nothing: the check is
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 ACTOR = "sign_on_provider"
 SCOPE = "offline_access"
 LEASE_SECONDS = 120.0
-MOST_AT_ONCE = 200  # users in one run of the task
+MAX_USERS_PER_RUN = 200  # users in one run of the task
 RETRY_AFTER = timedelta(minutes=5)  # after a failure that says nothing about the user
 
 
@@ -66,7 +66,7 @@ def run_due() -> None:
     """Check the users who are due. After the first failure of the provider itself, leave the others to the next run."""
     adapter = OpenIDConnectOAuth2Adapter(None, settings.OIDC_PROVIDER_ID)  # reads the provider's document once
     failed = Event()
-    for lease in claim_each(due(), seconds=LEASE_SECONDS, limit=MOST_AT_ONCE):
+    for lease in claim_each(due(), seconds=LEASE_SECONDS, limit=MAX_USERS_PER_RUN):
         run_isolated(
             task_triggers.CHECK_SIGN_ONS, f"sign-on check of user {lease.pk}", partial(_check, adapter, lease, failed),
             held=(SignOnGrant, lease),
@@ -103,7 +103,7 @@ def _check(adapter: Any, lease: Lease, failed: Event) -> None:
         return
     except (requests.RequestException, ValueError) as error:
         failed.set()
-        log.warning("the sign-on provider did not answer about user %s, asked again later: %s", row.user_id, error)
+        log.warning("the identity provider did not answer about user %s, asked again later: %s", row.user_id, error)
         with applying(SignOnGrant, lease) as held:
             if held is not None:
                 SignOnGrant.objects.filter(pk=held.pk).update(next_check_at=timezone.now() + RETRY_AFTER)

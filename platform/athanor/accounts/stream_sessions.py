@@ -9,7 +9,7 @@ from django.contrib.sessions.models import Session
 from django.db.models import Q
 from django.utils import timezone
 
-from athanor.accounts import sign_on_age
+from athanor.accounts import sign_on_expiry
 from athanor.accounts.models import ApiToken, Membership, User
 from athanor.accounts.roles import Permission, Role, Scope, permissions
 from athanor.accounts.selectors import Principal
@@ -26,12 +26,12 @@ class StreamSession:
     session_hash: str = ""
 
 
-def stream_session_for(who: Principal, team_ids: Collection[str], session: SessionBase | None) -> StreamSession:
+def stream_session_for(principal: Principal, team_ids: Collection[str], session: SessionBase | None) -> StreamSession:
     """Return the stream session of a request: of its token, otherwise of its web session."""
-    if who.token_id or session is None:
-        return StreamSession(who.user.id, frozenset(team_ids), token_id=who.token_id)
+    if principal.token_id or session is None:
+        return StreamSession(principal.user.id, frozenset(team_ids), token_id=principal.token_id)
     return StreamSession(
-        who.user.id,
+        principal.user.id,
         frozenset(team_ids),
         session_key=session.session_key or "",
         session_hash=session.get(HASH_SESSION_KEY, ""),
@@ -52,7 +52,7 @@ def authorized_sessions(sessions: Collection[StreamSession]) -> set[StreamSessio
     good = set()
     for session in sessions:
         user = users.get(session.user_id)
-        if user is None or sign_on_age.is_over(user):
+        if user is None or sign_on_expiry.is_expired(user):
             continue
         if session.token_id:
             allowed, narrowed = session.token_id in scopes, scopes.get(session.token_id)

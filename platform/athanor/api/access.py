@@ -9,28 +9,28 @@ from athanor.core import tenancy
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 
 
-def principal(request: Request) -> Principal:
+def get_principal(request: Request) -> Principal:
     """Return who makes the request."""
     found = request.auth
     assert isinstance(found, Principal), "every endpoint with a principal needs authentication"
     return found
 
 
-def check(who: Principal, permission: Permission, team_id: str) -> None:
+def check(principal: Principal, permission: Permission, team_id: str) -> None:
     """Raise Forbidden naming the role, or the token's scope, that is missing."""
-    if who.may(permission, team_id):
+    if principal.may(permission, team_id):
         return
     roles = " or ".join(role.value for role, given in TEAM_PERMISSIONS.items() if permission in given)
-    if who.scopes is None:
+    if principal.scopes is None:
         remedy = f"ask an administrator of the team for the role {roles}"
     else:
         remedy = f"use a token whose scopes allow it, of a user with the role {roles} in the team"
     raise Forbidden("role_missing", f"this needs the permission {permission.value!r}", remedy=remedy)
 
 
-def check_may_grant(who: Principal, role: Role) -> None:
+def check_may_grant(principal: Principal, role: Role) -> None:
     """Raise Forbidden if the role allows more than the token that would give it."""
-    missing = missing_for(role, who.scopes)
+    missing = missing_for(role, principal.scopes)
     if missing:
         names = ", ".join(permission.value for permission in missing)
         raise Forbidden(
@@ -40,18 +40,18 @@ def check_may_grant(who: Principal, role: Role) -> None:
         )
 
 
-def team_for(who: Principal, permission: Permission, team_id: str) -> Team:
+def team_for(principal: Principal, permission: Permission, team_id: str) -> Team:
     """Return the team of an address. Raises NotFound if the caller cannot see it, Forbidden without the permission."""
-    team = team_of(who, team_id)
-    check(who, permission, team.id)
-    if team.id not in who.team_ids:
+    team = team_of(principal, team_id)
+    check(principal, permission, team.id)
+    if team.id not in principal.team_ids:
         tenancy.let_in(team.id)  # by their role on the platform
     return team
 
 
-def team_named(who: Principal, permission: Permission, name: str | None) -> Team:
+def team_named(principal: Principal, permission: Permission, name: str | None) -> Team:
     """Return the caller's team with this name or id, or the only one. Raises Invalid for none or several."""
-    teams = who.teams
+    teams = principal.teams
     mine = ", ".join(team.name for team in teams) or "none"
     if name:
         chosen = [team for team in teams if name in (team.name, team.id)]
@@ -64,23 +64,23 @@ def team_named(who: Principal, permission: Permission, name: str | None) -> Team
                 raise _team_problem("team_needed", "you are in no team", "ask a team's administrator for an invitation")
             detail = f"you are in several teams and the request names none of them: {mine}"
             raise _team_problem("team_needed", detail, f'name one, as in "team": "{chosen[0].name}"')
-    check(who, permission, chosen[0].id)
+    check(principal, permission, chosen[0].id)
     return chosen[0]
 
 
-def team_to_write(who: Principal, name: str | None) -> Team:
+def team_to_write(principal: Principal, name: str | None) -> Team:
     """Return the caller's team with this name or id, or the only one. Raises Invalid, or Forbidden for a viewer."""
-    return team_named(who, Permission.SUBMIT, name)
+    return team_named(principal, Permission.SUBMIT, name)
 
 
-def check_may_write(who: Principal, team_id: str) -> None:
+def check_may_write(principal: Principal, team_id: str) -> None:
     """Raise Forbidden unless the caller may submit jobs in the team."""
-    check(who, Permission.SUBMIT, team_id)
+    check(principal, Permission.SUBMIT, team_id)
 
 
-def check_platform(who: Principal, permission: Permission) -> None:
+def check_platform(principal: Principal, permission: Permission) -> None:
     """Raise Forbidden unless a platform role gives the caller the permission."""
-    if permission not in who.platform:
+    if permission not in principal.platform:
         raise Forbidden(
             "role_missing",
             f"this needs the permission {permission.value!r} on the platform",

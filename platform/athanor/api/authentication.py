@@ -6,7 +6,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.request import Request
 
-from athanor.accounts import second_factors, sign_on_age
+from athanor.accounts import second_factors, sign_on_expiry
 from athanor.accounts.models import User
 from athanor.accounts.selectors import Principal, principal_of, principal_of_token
 from athanor.accounts.services import TOKEN_PREFIX, recognise_token
@@ -49,7 +49,7 @@ class DashboardSessionAuthentication(SessionAuthentication):
         if found is None:
             return None
         user: Any = found[0]
-        if sign_on_age.is_over(user):
+        if sign_on_expiry.is_expired(user):
             return None  # like an expired session: the dashboard shows the sign-in page
         bind(user=user.id)
         view = (request.parser_context or {}).get("view")
@@ -62,9 +62,9 @@ class DashboardSessionAuthentication(SessionAuthentication):
         return user, _let_in(principal_of(user))
 
 
-def _let_in(who: Principal) -> Principal:
-    tenancy.restrict(who.team_ids)
-    return who
+def _let_in(principal: Principal) -> Principal:
+    tenancy.restrict(principal.team_ids)
+    return principal
 
 
 class _TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its hook for subclasses

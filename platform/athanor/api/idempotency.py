@@ -23,12 +23,12 @@ from athanor.core.documents import load_json
 from athanor.core.errors import FieldProblem, Invalid
 
 HEADER = "Idempotency-Key"
-LONGEST_KEY = 200
+MAX_KEY_LENGTH = 200
 PATTERN = r"^[!-~]([ -~]*[!-~])?$"
 _VISIBLE = re.compile(PATTERN)
 STORED_HEADERS = ("Location", "ETag")
 
-_KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": PATTERN}
+_KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH, "pattern": PATTERN}
 REPLAYED = OpenApiParameter(
     "Idempotency-Replayed",
     {"type": "string", "enum": ["true"]},
@@ -65,8 +65,8 @@ IDEMPOTENT_JOBS = [
 def read_key(request: Request) -> str | None:
     """Return the key of a request, None without one. Raises Invalid for one that is malformed."""
     key = request.headers.get(HEADER)
-    if key is not None and not (len(key) <= LONGEST_KEY and _VISIBLE.match(key)):
-        detail = f"{HEADER} {key[:60]!r} is not of 1 to {LONGEST_KEY} visible ASCII characters; it has {len(key)}"
+    if key is not None and not (len(key) <= MAX_KEY_LENGTH and _VISIBLE.match(key)):
+        detail = f"{HEADER} {key[:60]!r} is not of 1 to {MAX_KEY_LENGTH} visible ASCII characters; it has {len(key)}"
         problem = FieldProblem(f"/{HEADER}", "invalid", detail)
         raise Invalid("invalid_parameter", detail, remedy="use a UUID", problems=(problem,))
     return key
@@ -110,6 +110,6 @@ def build_replay(answer: Answer) -> Response:
 
 def _credential(request: Request) -> str:
     """Return the owner of a key: a token, which has its own scopes, or a user with all their sessions."""
-    who = request.auth
-    assert isinstance(who, Principal), "a request without a principal names its credential"
-    return f"token:{who.token_id}" if who.token_id else f"user:{who.user.id}"
+    principal = request.auth
+    assert isinstance(principal, Principal), "a request without a principal names its credential"
+    return f"token:{principal.token_id}" if principal.token_id else f"user:{principal.user.id}"

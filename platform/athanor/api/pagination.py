@@ -10,23 +10,25 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
-from athanor.api.parameters import WholeNumber, refusal
+from athanor.api.parameters import IntegerParameter, refusal
 from athanor.core.keyset import read_page
 
-LARGEST_LIMIT = 200
+MAX_LIMIT = 200
 DEFAULT_LIMIT = 50
 CURSOR = re.compile(r"[a-z]+_[0-9A-Z]{26}")
 POSITION = re.compile(r"[0-9]{1,18}")
 
-LIMIT = WholeNumber("limit", "Most items of a page.", lowest=1, highest=LARGEST_LIMIT, default=DEFAULT_LIMIT)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of items per page.", min_value=1, max_value=MAX_LIMIT, default=DEFAULT_LIMIT
+)
 CURSOR_HELP = "The `next_cursor` of the page before. Empty or absent for the first page."
 PAGE_PARAMETERS = [
-    LIMIT.documented,
+    LIMIT.openapi,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({CURSOR.pattern})?$"}, description=CURSOR_HELP),
 ]
 # Where rows are numbered.
 NUMBERED_PAGE_PARAMETERS = [
-    LIMIT.documented,
+    LIMIT.openapi,
     OpenApiParameter("cursor", {"type": "string", "pattern": f"^({POSITION.pattern})?$"}, description=CURSOR_HELP),
 ]
 

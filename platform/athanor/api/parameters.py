@@ -10,8 +10,8 @@ from rest_framework.request import Request
 
 from athanor.core.errors import FieldProblem, Invalid
 
-LARGEST = 2**62  # more does not fit an integer column
-LARGEST_32 = 2**31 - 1
+MAX_NUMBER = 2**62  # more does not fit an integer column
+MAX_INT32 = 2**31 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -22,37 +22,37 @@ def refusal(name: str, code: str, detail: str, remedy: str = "") -> Invalid:
 
 
 @dataclass(frozen=True)
-class WholeNumber:
-    """A whole number within bounds. Without `default` it may be absent: `given` is then None."""
+class IntegerParameter:
+    """A whole number within bounds. Without `default` it may be absent: `read_optional` then returns None."""
 
     name: str
     description: str = ""
-    lowest: int = 0
-    highest: int = LARGEST
+    min_value: int = 0
+    max_value: int = MAX_NUMBER
     default: int | None = None
 
     @property
-    def documented(self) -> OpenApiParameter:
+    def openapi(self) -> OpenApiParameter:
         """The parameter for the API document."""
-        schema = {"type": "integer", "minimum": self.lowest, "maximum": self.highest}
+        schema = {"type": "integer", "minimum": self.min_value, "maximum": self.max_value}
         if self.default is not None:
             schema["default"] = self.default
         return OpenApiParameter(self.name, schema, description=self.description)
 
-    def given(self, request: Request) -> int | None:
+    def read_optional(self, request: Request) -> int | None:
         """Return the number, None when the parameter is absent. Raises Invalid naming it."""
         text = request.query_params.get(self.name)
         if text is None:
             return None
         value = int(text) if _WHOLE.fullmatch(text) else None
-        if value is None or not self.lowest <= value <= self.highest:
-            detail = f"{self.name}={text[:40]!r} is not a whole number from {self.lowest} to {self.highest}"
+        if value is None or not self.min_value <= value <= self.max_value:
+            detail = f"{self.name}={text[:40]!r} is not a whole number from {self.min_value} to {self.max_value}"
             raise refusal(self.name, "range", detail)
         return value
 
     def read(self, request: Request) -> int:
         """Return the number, or the default. Raises Invalid naming the parameter."""
-        value = self.given(request)
+        value = self.read_optional(request)
         if value is None:
             assert self.default is not None, f"{self.name} has no default"
             return self.default

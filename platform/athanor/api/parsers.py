@@ -7,7 +7,7 @@ from rest_framework.parsers import BaseParser
 
 from athanor.api.limits import BodyTooLarge, limits_of
 from athanor.core.documents import load_json
-from athanor.specs.validation import LARGEST_SPEC_BYTES, parse_yaml
+from athanor.specs.validation import MAX_SPEC_BYTES, parse_yaml
 
 
 class JSONParser(BaseParser):
@@ -34,7 +34,7 @@ class YamlParser(BaseParser):
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         """Return the decoded YAML. Raises Invalid."""
-        return parse_yaml(stream.read(LARGEST_SPEC_BYTES + 1))
+        return parse_yaml(stream.read(MAX_SPEC_BYTES + 1))
 
 
 class TextYamlParser(YamlParser):

@@ -74,9 +74,9 @@ class RateLimitHeadersMiddleware:
 
 
 def _caller(request: Request) -> str:
-    who = request.auth
-    if isinstance(who, Principal):
-        return who.user.id  # not the token: a new one would have its own count
+    principal = request.auth
+    if isinstance(principal, Principal):
+        return principal.user.id  # not the token: a new one would have its own count
     return str(request.META.get("REMOTE_ADDR", ""))
 
 

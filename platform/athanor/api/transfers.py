@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from athanor.accounts.models import User
 from athanor.core.errors import TooManyRequests
 
-MOST_OF_ONE_USER = 4
+MAX_TRANSFERS_PER_USER = 4
 RETRY_SECONDS = 10
 Part = TypeVar("Part", bytes, str)
 
@@ -54,10 +54,10 @@ class Download(Generic[Part]):
 
 def _begin(user_id: str) -> None:
     with _lock:
-        if _running[user_id] >= MOST_OF_ONE_USER:
+        if _running[user_id] >= MAX_TRANSFERS_PER_USER:
             raise TooManyRequests(
                 "too_many_transfers",
-                f"this user has {MOST_OF_ONE_USER} uploads and downloads running here, the limit",
+                f"this user has {MAX_TRANSFERS_PER_USER} uploads and downloads running here, the limit",
                 remedy="wait until one of them has ended, or cancel one",
                 retry_after_seconds=RETRY_SECONDS,
             )

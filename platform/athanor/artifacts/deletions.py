@@ -32,7 +32,7 @@ from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 from trainer.contract.manifest import MANIFEST_NAME, StoredFile
 
-MOST_NAMED = 20
+MAX_NAMED_JOBS = 20
 Target = Job | Artifact | Checkpoint | Dataset | Project
 log = logging.getLogger(__name__)
 
@@ -212,19 +212,19 @@ def expedite(row: Deletion, user: User) -> Deletion:
     return row
 
 
-def deletions_of(who: Principal) -> QuerySet[Deletion]:
+def deletions_of(principal: Principal) -> QuerySet[Deletion]:
     """Return the deletions of the user's teams, and of deleted teams if the user manages teams."""
-    visible = Q(team_id__in=who.team_ids)
-    if Permission.MANAGE_TEAMS in who.platform:
+    visible = Q(team_id__in=principal.team_ids)
+    if Permission.MANAGE_TEAMS in principal.platform:
         deleted = set(Team.objects.exclude(deleted_at=None).values_list("pk", flat=True))
-        tenancy.restrict(who.team_ids | deleted)
+        tenancy.restrict(principal.team_ids | deleted)
         visible |= Q(kind=Deletion.Kind.TEAM, team_id__in=deleted)
     return Deletion.objects.filter(visible).select_related("team", "deleted_by").order_by("-id")
 
 
-def deletion_of(who: Principal, deletion_id: str) -> Deletion:
+def deletion_of(principal: Principal, deletion_id: str) -> Deletion:
     """Return a deletion that the user sees, or raise NotFound."""
-    row = deletions_of(who).filter(pk=deletion_id).first()
+    row = deletions_of(principal).filter(pk=deletion_id).first()
     if row is None:
         raise NotFound("deletion", deletion_id)
     return row
@@ -309,8 +309,8 @@ def _mark(row: Deletion, found: Preview) -> None:
 def _users(jobs: QuerySet[Job]) -> dict[str, Any]:
     rows = jobs.order_by("-id")
     return {
-        "blocked_by": list(rows.exclude(status__in=FINAL)[:MOST_NAMED]),
-        "used_by": list(rows.filter(status__in=FINAL)[:MOST_NAMED]),
+        "blocked_by": list(rows.exclude(status__in=FINAL)[:MAX_NAMED_JOBS]),
+        "used_by": list(rows.filter(status__in=FINAL)[:MAX_NAMED_JOBS]),
     }
 
 

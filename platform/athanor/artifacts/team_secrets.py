@@ -96,9 +96,9 @@ def secrets_of(team: Team) -> QuerySet[TeamSecret]:
     return TeamSecret.objects.filter(team=team).select_related("updated_by").order_by("name")
 
 
-def secret_of(who: Principal, secret_id: str) -> TeamSecret:
+def secret_of(principal: Principal, secret_id: str) -> TeamSecret:
     """Return a secret of one of the caller's teams, or raise NotFound."""
-    row = TeamSecret.objects.filter(pk=secret_id, team_id__in=who.team_ids).first()
+    row = TeamSecret.objects.filter(pk=secret_id, team_id__in=principal.team_ids).first()
     if row is None:
         raise NotFound("secret", secret_id)
     return row

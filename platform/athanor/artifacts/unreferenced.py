@@ -34,9 +34,9 @@ NEW_ATTEMPTS_WITHIN = timedelta(days=30)  # an attempt is noticed if this runs o
 WHILE_RUNNING, WHILE_WAITING, AFTER_FAILURE = timedelta(minutes=10), timedelta(hours=1), timedelta(hours=1)
 LEASE = timedelta(minutes=5)
 CLOCKS_DIFFER = timedelta(hours=1)  # between the store and the platform, generously
-MOST_PAGES = 20  # of 1,000 objects, in one sweep
-MOST_MANIFEST_BYTES = 64 * 2**20  # of the copy that a trainer writes beside a checkpoint's parts
-MOST_NOTE_BYTES = 2**20  # of each of an agent's notes to the platform and to the next attempt
+MAX_PAGES = 20  # of 1,000 objects, in one sweep
+MAX_MANIFEST_BYTES = 64 * 2**20  # of the copy that a trainer writes beside a checkpoint's parts
+MAX_NOTE_BYTES = 2**20  # of each of an agent's notes to the platform and to the next attempt
 log = logging.getLogger(__name__)
 
 
@@ -62,17 +62,17 @@ def due(now: datetime | None = None) -> QuerySet[JobStorage]:
     return JobStorage.objects.filter(next_scan_at__lte=now or timezone.now(), team__deleted_at=None)
 
 
-def sweep(now: datetime | None = None, most_pages: int = MOST_PAGES) -> int:
-    """Scan the due prefixes, at most `most_pages` pages of them. Return how many objects were deleted."""
+def sweep(now: datetime | None = None, max_pages: int = MAX_PAGES) -> int:
+    """Scan the due prefixes, at most `max_pages` pages of them. Return how many objects were deleted."""
     now = now or timezone.now()
     _notice_attempts(now)
     removed = pages = 0
-    while pages < most_pages:
+    while pages < max_pages:
         row = _claimed(now)
         if row is None:
             return removed
         is_complete = False
-        while pages < most_pages and not is_complete:
+        while pages < max_pages and not is_complete:
             pages += 1
             try:
                 count, is_complete = _scan_page(row, now)
@@ -161,7 +161,7 @@ def _rule_of(job: Job, now: datetime) -> _Rule:
     job.refresh_from_db(fields=["status"])
     if job.status not in {status.value for status in FINAL}:  # they are read until the job ends
         notes = ["micro-batch.json", *(f"{attempt.number}/end.json" for attempt in attempts)]
-        kept.update({f"{job_prefix(job.id)}attempts/{note}": MOST_NOTE_BYTES for note in notes})
+        kept.update({f"{job_prefix(job.id)}attempts/{note}": MAX_NOTE_BYTES for note in notes})
     return _Rule(kept, until)
 
 
@@ -174,7 +174,7 @@ def _referenced(job: Job) -> dict[str, int]:
     files += [file for row in prepared for file in manifests.of_preparation(row).files]
     of_checkpoints = [file for row in checkpoints for file in manifests.of_checkpoint(row).files]
     beside = {part.key.rpartition("/")[0] for file in of_checkpoints for part in file.parts}
-    found = {f"{folder}/{MANIFEST_NAME}": MOST_MANIFEST_BYTES for folder in beside}
+    found = {f"{folder}/{MANIFEST_NAME}": MAX_MANIFEST_BYTES for folder in beside}
     found.update({part.key: part.size for file in [*files, *of_checkpoints] for part in file.parts})
     return found
 

@@ -24,7 +24,7 @@ from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPa
 
 SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
 FORMATS = tuple(SUFFIXES)
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 PARQUET_MAGIC = b"PAR1"
 
 
@@ -117,8 +117,8 @@ class _Incoming:
 
     def _take(self, file: NewFile) -> None:
         path = _stored_name(file)
-        if len(self.files) == MOST_FILES:
-            raise Invalid("invalid_dataset", f"more than {MOST_FILES} files", remedy="join them, or make several sets")
+        if len(self.files) == MAX_FILES:
+            raise Invalid("invalid_dataset", f"more than {MAX_FILES} files", remedy="join them, or make several sets")
         if any(known.path == path for known in self.files):
             raise Invalid("invalid_dataset", f"two files would be stored as {path}", remedy="rename one")
         check = CHECKS[file.format](file.name)

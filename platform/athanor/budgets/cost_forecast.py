@@ -1,7 +1,7 @@
 """Forecast of a budget's usage at the end of its period, and of when it is exhausted. Pure.
 
 P50 is what is spent plus, for the remaining time, the mean of the previous days; P90 adds 1.28 standard deviations of
-as many independent days. With fewer than `FEWEST_DAYS` complete days of history, the current rate is extrapolated.
+as many independent days. With fewer than `MIN_DAYS` complete days of history, the current rate is extrapolated.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DAY = 86_400
-FEWEST_DAYS = 3
+MIN_DAYS = 3
 Z90 = 1.2816
 
 
@@ -34,7 +34,7 @@ def forecast(*, amount: int, spent: int, seconds_left: int, rate_per_day: float,
     `rate_per_day`: usage per day of what runs now. `days`: usage of the previous complete days, the newest last.
     """
     left = max(0.0, seconds_left / DAY)
-    knows_days = len(days) >= FEWEST_DAYS
+    knows_days = len(days) >= MIN_DAYS
     daily = statistics.fmean(days) if knows_days else rate_per_day
     p50 = spent + daily * left
     p90 = p50 + Z90 * statistics.stdev(days) * math.sqrt(left) if knows_days else None

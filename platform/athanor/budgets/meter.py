@@ -4,8 +4,8 @@ A `Meter` records until when its attempt is counted; it is updated in the transa
 worker that is killed in between has done neither. Young runs are counted in every cycle, old ones every five minutes,
 all when a period ends or a budget is nearly exhausted.
 
-A run that its hard budget can no longer pay for is preempted at a checkpoint, `SAVING_SECONDS` before the budget is
-exhausted.
+A run that its hard budget can no longer pay for is preempted at a checkpoint, `PREEMPT_LEAD_SECONDS` before the budget
+is exhausted.
 """
 
 from collections import defaultdict
@@ -29,28 +29,29 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import HOLDING, AttemptStatus
 from athanor.quotas import services as quotas
 
-SAVING_SECONDS = 60
-ROUND_SECONDS = 10
-OFTEN, SELDOM = 10, 300  # seconds between two counts of a run: a twentieth of its age, within these
-BATCH = 50  # per transaction: admission waits meanwhile
+PREEMPT_LEAD_SECONDS = 60  # time for a run to save its checkpoint before its budget is exhausted
+CYCLE_SECONDS = 10  # interval of metering cycles
+# A run is metered again after a twentieth of its age, within these bounds.
+MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 10, 300
+BATCH = 50  # meters per transaction: admission waits meanwhile
 _holding = Q(status__in=[status.value for status in HOLDING])
 
 
 @dataclass(frozen=True)
-class Stop:
-    """A run that a hard budget pays for only until `until`."""
+class UnfundedRun:
+    """A running job, and the hard budget that pays for it only until `funded_until`."""
 
     job_id: str
     budget: Budget
-    until: datetime
+    funded_until: datetime
     period_end: datetime
 
 
 @dataclass
-class _Counted:
-    """The results of counting some meters."""
+class _CycleResult:
+    """What counting some meters found: runs to preempt, and the usage to store."""
 
-    stops: list[Stop] = field(default_factory=list)
+    unfunded: list[UnfundedRun] = field(default_factory=list)
     used: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     hours: list[tuple[usage.Where, dict[str, int]]] = field(default_factory=list)
 
@@ -65,18 +66,18 @@ def unmetered() -> QuerySet[Attempt]:
     return Attempt.objects.filter(~Q(status=AttemptStatus.ENDED.value), launched_at__isnull=False, meter__isnull=True)
 
 
-def count_due(now: datetime) -> list[Stop]:
-    """Count all due meters. Return the runs that must stop."""
+def count_due(now: datetime) -> list[UnfundedRun]:
+    """Count all due meters. Return the runs that must be preempted."""
     _begin(unmetered().select_related("job__pool"))
-    stops: list[Stop] = []
+    unfunded: list[UnfundedRun] = []
     seen: set[str] = set()
     while ids := list(due(now).exclude(pk__in=seen).order_by("due_at").values_list("pk", flat=True)[:BATCH]):
         seen.update(ids)
         with transaction.atomic():
             quotas.locked_root()
-            meters = [meter for meter in _locked(ids) if not meter.closed]  # nor by who was faster
-            stops += _count(meters, now, closing=False)
-    return stops
+            meters = [meter for meter in _locked(ids) if not meter.closed]  # another worker may have closed it since
+            unfunded += _count(meters, now, closing=False)
+    return unfunded
 
 
 def release(job: Job) -> None:
@@ -126,14 +127,14 @@ def _locked(ids: Sequence[str]) -> list[Meter]:
     return list(rows.filter(pk__in=ids).order_by("pk")) if ids else []
 
 
-def _count(meters: list[Meter], now: datetime, *, closing: bool) -> list[Stop]:
-    """Count meters that the caller has locked. Return the runs that must stop.
+def _count(meters: list[Meter], now: datetime, *, closing: bool) -> list[UnfundedRun]:
+    """Count meters that the caller has locked. Return the runs that must be preempted.
 
     Unless `closing`, the caller also holds the lock of admission, because missing amounts are reserved.
     """
     if not meters:
         return []
-    charging, found = Charging(), _Counted()
+    charging, found = Charging(), _CycleResult()
     until = {meter.pk: max(meter.metered_until, min(now, meter.attempt.ended_at or now)) for meter in meters}
     ends = {meter.pk: _latest_end(meter) for meter in meters}
     tariffs = Tariffs(
@@ -146,17 +147,17 @@ def _count(meters: list[Meter], now: datetime, *, closing: bool) -> list[Stop]:
     held = Reservation.objects.filter(job__in=[meter.job_id for meter in meters]).values_list("period", flat=True)
     book = Book([*periods.values(), *held], [meter.job_id for meter in meters], now)
     for meter in meters:
-        counter = _Counter(meter, tariffs, charging, book, periods, found)
+        update = _MeterUpdate(meter, tariffs, charging, book, periods, found)
         if not closing:
-            counter.reserve_first(touched[meter.pk], ends[meter.pk])
-        counter.count(seconds_of(until[meter.pk]))
+            update.reserve_first(touched[meter.pk], ends[meter.pk])
+        update.count(seconds_of(until[meter.pk]))
         ended = meter.attempt.ended_at is not None
         if closing or ended:
             meter.closed = True
-            counter.save_baseline()
-        counter.release_ended(until[meter.pk])
+            update.save_baseline()
+        update.release_ended(until[meter.pk])
         if not (closing or ended):
-            counter.plan_next(now, ends[meter.pk])
+            update.plan_next(now, ends[meter.pk])
     book.write()
     Meter.objects.bulk_update(
         meters,
@@ -165,7 +166,7 @@ def _count(meters: list[Meter], now: datetime, *, closing: bool) -> list[Stop]:
     )
     usage.add(found.hours)
     usage.note_recent(found.used, quotas.settings().half_life_seconds, now)
-    return found.stops
+    return found.unfunded
 
 
 def _latest_end(meter: Meter) -> int:
@@ -196,15 +197,15 @@ def _touched(
 
 
 @dataclass
-class _Counter:
-    """The counting of one meter in a metering cycle."""
+class _MeterUpdate:
+    """The update of one meter in a metering cycle."""
 
     meter: Meter
     tariffs: Tariffs
     charging: Charging
     book: Book
     periods: dict[tuple[str, int], int]
-    found: _Counted
+    found: _CycleResult
 
     def __post_init__(self) -> None:
         self.job = self.meter.job
@@ -245,7 +246,7 @@ class _Counter:
     def plan_next(self, now: datetime, latest: int) -> None:
         """Set when to count next, and report the run if a hard budget will be exhausted before it ends."""
         second = seconds_of(now)
-        wait = min(SELDOM, max(OFTEN, (second - seconds_of(self.meter.began_at)) // 20))
+        wait = min(MAX_INTERVAL_SECONDS, max(MIN_INTERVAL_SECONDS, (second - seconds_of(self.meter.began_at)) // 20))
         next_at = second + wait
         for budget in self.budgets:
             span = self.charging.span(budget, now)
@@ -257,10 +258,12 @@ class _Counter:
             self._reserve(budget, period, second, needed_until)
             funded_until = self._funded_until(budget, period, second, needed_until)
             if funded_until < needed_until:
-                last = funded_until - SAVING_SECONDS
+                last = funded_until - PREEMPT_LEAD_SECONDS
                 next_at = min(next_at, max(last, second))
-                if last <= second + ROUND_SECONDS:
-                    self.found.stops.append(Stop(self.job.id, budget, moment_of(funded_until), moment_of(span.end)))
+                if last <= second + CYCLE_SECONDS:
+                    self.found.unfunded.append(
+                        UnfundedRun(self.job.id, budget, moment_of(funded_until), moment_of(span.end))
+                    )
         self.meter.due_at = moment_of(max(next_at, second + 1))
 
     def save_baseline(self) -> None:
@@ -326,7 +329,7 @@ def roll_over(now: datetime) -> bool:
 
     Return whether anything changed.
     """
-    if not _turning(now, Charging()):
+    if not _needs_roll_over(now, Charging()):
         return False
     with transaction.atomic():
         quotas.locked_root()
@@ -364,7 +367,8 @@ def _bounds(charging: Charging, budget: Budget, now: datetime) -> tuple[int, int
     return span.start, span.end
 
 
-def _turning(now: datetime, charging: Charging) -> bool:
+def _needs_roll_over(now: datetime, charging: Charging) -> bool:
+    """Return whether a budget has no current period, or reservations must be made, released or reduced."""
     current = set(
         BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True).values_list("budget", flat=True)
     )

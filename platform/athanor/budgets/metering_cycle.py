@@ -12,7 +12,7 @@ from athanor.accounts import audit
 from athanor.accounts.failures import run_isolated
 from athanor.budgets import meter, usage
 from athanor.budgets.charges import Charging
-from athanor.budgets.meter import Stop
+from athanor.budgets.meter import UnfundedRun
 from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
 from athanor.budgets.periods import seconds_of
 from athanor.budgets.prices import Tariffs
@@ -33,11 +33,11 @@ def run() -> None:
     """Run one metering cycle. An error with one job or budget does not stop the others."""
     now = timezone.now()
     usage.reweigh(quotas.settings().half_life_seconds, now)
-    stops = meter.count_due(now)
+    unfunded = meter.count_due(now)
     if meter.roll_over(now):
-        stops += meter.count_due(now)
-    for stop in stops:
-        run_isolated(task_triggers.METER, f"stopping job {stop.job_id}", partial(_stop, stop))
+        unfunded += meter.count_due(now)
+    for run in unfunded:
+        run_isolated(task_triggers.METER, f"preempting job {run.job_id}", partial(_preempt, run))
     for job in _deferrable():
         run_isolated(task_triggers.METER, f"deferring job {job.id}", partial(_defer, job, now))
     _note_rates(now)
@@ -52,16 +52,16 @@ def format_amount(budget: Budget, amount: int) -> str:
     return f"{amount / MICRO:,.2f} {budget.currency}"
 
 
-def _stop(stop: Stop) -> None:
-    budget = stop.budget
+def _preempt(run: UnfundedRun) -> None:
+    budget = run.budget
     detail = (
-        f"Budget {budget.name!r} carries it only until {stop.until:%Y-%m-%d %H:%M:%S} UTC; "
-        f"it is filled again at {stop.period_end:%Y-%m-%d %H:%M} UTC."
+        f"Budget {budget.name!r} carries it only until {run.funded_until:%Y-%m-%d %H:%M:%S} UTC; "
+        f"it is filled again at {run.period_end:%Y-%m-%d %H:%M} UTC."
     )
     with transaction.atomic():
-        job = Job.objects.select_for_update(no_key=True).get(pk=stop.job_id)
+        job = Job.objects.select_for_update(no_key=True).get(pk=run.job_id)
         data = {"budget": budget.id}
-        transitions.give_back(job, Reason.BUDGET_EXHAUSTED, detail, actor=ACTOR, data=data)
+        transitions.preempt_at_checkpoint(job, Reason.BUDGET_EXHAUSTED, detail, actor=ACTOR, data=data)
 
 
 def _deferrable() -> QuerySet[Job]:
@@ -75,7 +75,7 @@ def _defer(job: Job, now: datetime) -> None:
     if closed:
         with transaction.atomic():
             locked = Job.objects.select_for_update(no_key=True).get(pk=job.pk)
-            transitions.give_back(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
+            transitions.preempt_at_checkpoint(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
 
 
 def _note_rates(now: datetime) -> None:

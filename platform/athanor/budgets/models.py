@@ -201,15 +201,18 @@ class Meter(models.Model):
         return f"meter of {self.attempt_id}"
 
 
-class PoolTerms(models.Model):
+class PoolPricing(models.Model):
     """Pricing facts of a pool. `watts_per_slot`: None if unknown; its carbon is then not counted."""
 
-    pool = models.OneToOneField(Pool, primary_key=True, on_delete=models.CASCADE, related_name="terms")
+    pool = models.OneToOneField(Pool, primary_key=True, on_delete=models.CASCADE, related_name="pricing")
     spot = models.BooleanField(default=False)
     watts_per_slot = models.PositiveIntegerField(null=True)
 
+    class Meta:
+        db_table = "budgets_poolterms"
+
     def __str__(self) -> str:
-        return f"terms of {self.pool_id}"
+        return f"pricing of {self.pool_id}"
 
 
 class PriceRule(models.Model):

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from athanor.budgets import tariff
-from athanor.budgets.models import PoolTerms, PriceRule, Series, SeriesPoint
+from athanor.budgets.models import PoolPricing, PriceRule, Series, SeriesPoint
 from athanor.budgets.periods import moment_of, seconds_of
 from athanor.budgets.tariff import MICRO, Point, Rule, Steps
 from athanor.clusters.models import Pool
 
 UNKNOWN = Steps((0,), (None,))
-LONGEST_STALE = timedelta(days=31)
+MAX_STALE = timedelta(days=31)
 
 
 class Tariffs:
@@ -31,7 +31,7 @@ class Tariffs:
             self._rules[row.pool_id].append(
                 Rule(frozenset(row.weekdays), row.from_hour, row.to_hour, row.zone, row.price)
             )
-        self._watts = dict(PoolTerms.objects.filter(pool__in=self.pools).values_list("pool_id", "watts_per_slot"))
+        self._watts = dict(PoolPricing.objects.filter(pool__in=self.pools).values_list("pool_id", "watts_per_slot"))
         self._series = self._read_series()
         self._made: dict[str, Steps] = {}
 
@@ -60,7 +60,7 @@ class Tariffs:
             return {}
         points: dict[str, list[Point]] = defaultdict(list)
         around = SeriesPoint.objects.filter(series__in=rows, time__lt=moment_of(self._end))
-        since = moment_of(self._start) - LONGEST_STALE
+        since = moment_of(self._start) - MAX_STALE
         for point in around.filter(time__gte=since).order_by("series", "time"):
             points[point.series_id].append(Point(seconds_of(point.time), point.value))
         return {

@@ -10,15 +10,15 @@ from django.db.models import QuerySet
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.budgets.models import PoolTerms, PriceRule, Series
+from athanor.budgets.models import PoolPricing, PriceRule, Series
 from athanor.budgets.tariff import MICRO
 from athanor.clusters.models import Cluster, Pool
 from athanor.core import task_triggers
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 
-Guard = Callable[[Pool], None]
-MOST_RULES = 50
+Precondition = Callable[[Pool], None]
+MAX_RULES = 50
 
 
 def pool_of(pool_id: str) -> Pool:
@@ -29,22 +29,22 @@ def pool_of(pool_id: str) -> Pool:
     return row
 
 
-def set_pricing(pool_id: str, actor: User, guard: Guard, **fields: Any) -> Pool:
+def set_pricing(pool_id: str, actor: User, precondition: Precondition, **fields: Any) -> Pool:
     """Change a pool's price, rules (all of them), spot and watts; omitted fields are unchanged.
 
-    `guard` checks the request's If-Match against the locked row. Raise Invalid for rules that are not valid.
+    `precondition` checks the request's If-Match against the locked row. Raise Invalid for rules that are not valid.
     """
     _check_rules(fields.get("rules", []))
     with transaction.atomic():
         quotas.locked_root()
         pool = Pool.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").get(pk=pool_id)
-        guard(pool)
+        precondition(pool)
         before = facts(pool)
         if "price_per_slot_hour" in fields:
             pool.price_per_slot_hour = fields["price_per_slot_hour"]
             pool.save(update_fields=["price_per_slot_hour"])
         changes: dict[str, Any] = {name: fields[name] for name in ("spot", "watts_per_slot") if name in fields}
-        PoolTerms.objects.update_or_create(pool=pool, defaults=changes)
+        PoolPricing.objects.update_or_create(pool=pool, defaults=changes)
         if "rules" in fields:
             PriceRule.objects.filter(pool=pool).delete()
             PriceRule.objects.bulk_create(
@@ -69,12 +69,12 @@ def set_pricing(pool_id: str, actor: User, guard: Guard, **fields: Any) -> Pool:
 
 def facts(pool: Pool) -> dict[str, Any]:
     """Return the pricing facts of a pool, for the audit trail and the ETag."""
-    terms = PoolTerms.objects.filter(pool=pool).first() or PoolTerms(pool=pool)
+    pricing = PoolPricing.objects.filter(pool=pool).first() or PoolPricing(pool=pool)
     rules = PriceRule.objects.filter(pool=pool).order_by("position")
     return {
         "price": int(pool.price_per_slot_hour * MICRO),
-        "spot": terms.spot,
-        "watts_per_slot": terms.watts_per_slot,
+        "spot": pricing.spot,
+        "watts_per_slot": pricing.watts_per_slot,
         "rules": list(rules.values("weekdays", "from_hour", "to_hour", "zone", "price")),
     }
 
@@ -130,8 +130,8 @@ def _audited_fields(row: Series) -> dict[str, Any]:
 
 def _check_rules(rules: list[dict[str, Any]]) -> None:
     problems = []
-    if len(rules) > MOST_RULES:
-        problems.append(FieldProblem("/rules", "too_many", f"{len(rules)} rules; {MOST_RULES} at most"))
+    if len(rules) > MAX_RULES:
+        problems.append(FieldProblem("/rules", "too_many", f"{len(rules)} rules; {MAX_RULES} at most"))
     for index, rule in enumerate(rules):
         try:
             ZoneInfo(rule["zone"])
@@ -152,10 +152,10 @@ def series_ids() -> dict[str, str]:
     return {str(row.pool_id or row.cluster_id): row.id for row in Series.objects.all()}
 
 
-def terms_of(pools: Sequence[Pool]) -> dict[str, PoolTerms]:
-    """Return the terms of each pool by its id. A pool that has none gets the defaults."""
-    stored = PoolTerms.objects.in_bulk([pool.id for pool in pools])
-    return {pool.id: stored.get(pool.id) or PoolTerms(pool=pool) for pool in pools}
+def pricing_of(pools: Sequence[Pool]) -> dict[str, PoolPricing]:
+    """Return the pricing facts of each pool by its id. A pool without stored ones gets the defaults."""
+    stored = PoolPricing.objects.in_bulk([pool.id for pool in pools])
+    return {pool.id: stored.get(pool.id) or PoolPricing(pool=pool) for pool in pools}
 
 
 def rules_of(pools: Sequence[Pool]) -> dict[str, list[PriceRule]]:

@@ -18,10 +18,10 @@ from athanor.budgets.tariff import MICRO
 from athanor.core import task_triggers
 from athanor.core.errors import FieldProblem, Invalid
 
-MOST_POINTS = 100_000
-MOST_PROBLEMS = 20
+MAX_POINTS = 100_000
+MAX_PROBLEMS = 20
 SCALES = {Series.Kind.PRICE: MICRO, Series.Kind.CARBON: 1000}
-LARGEST = Decimal(10**6)
+MAX_VALUE = Decimal(10**6)
 
 
 def from_csv(kind: str, text: str) -> list[SeriesPoint]:
@@ -105,13 +105,13 @@ def _points(kind: str, found: Iterable[tuple[str, Any, Any]]) -> list[SeriesPoin
             problems.append(FieldProblem(pointer, "time", detail))
         number = _number(value)
         if number is None:
-            problems.append(FieldProblem(pointer, "value", f"{name}: {value!r} is no number from 0 to {LARGEST}"))
+            problems.append(FieldProblem(pointer, "value", f"{name}: {value!r} is no number from 0 to {MAX_VALUE}"))
         if moment is not None and number is not None:
             points.append(SeriesPoint(time=moment, value=int((number * SCALES[Series.Kind(kind)]).to_integral_value())))
-        if len(problems) >= MOST_PROBLEMS or len(points) > MOST_POINTS:
+        if len(problems) >= MAX_PROBLEMS or len(points) > MAX_POINTS:
             break
-    if len(points) > MOST_POINTS:
-        problems.append(FieldProblem("", "too_many", f"more than {MOST_POINTS} points; send fewer per request"))
+    if len(points) > MAX_POINTS:
+        problems.append(FieldProblem("", "too_many", f"more than {MAX_POINTS} points; send fewer per request"))
     if not points and not problems:
         problems.append(FieldProblem("", "empty", "there is no point in it"))
     _refuse(problems)
@@ -133,7 +133,7 @@ def _number(value: Any) -> Decimal | None:
         found = Decimal(str(value))
     except InvalidOperation:
         return None
-    return found if found.is_finite() and 0 <= found <= LARGEST else None
+    return found if found.is_finite() and 0 <= found <= MAX_VALUE else None
 
 
 def _refuse(problems: list[FieldProblem]) -> None:

@@ -16,7 +16,7 @@ from athanor.budgets.models import Series
 from athanor.core import outbound, task_triggers
 from athanor.core.errors import AthanorError
 
-MOST_BYTES = 4 * 2**20
+MAX_RESPONSE_BYTES = 4 * 2**20
 AGAIN_SECONDS = 300  # after a failure, at most
 APART_SECONDS = 10  # between two requests to a provider that users ask for
 
@@ -50,7 +50,7 @@ def fetch(series_id: str, user: User | None = None) -> str:
         row.save(update_fields=["asked_at", "fetch_at"])
         if user is not None:
             audit.record("series.fetch", actor=user, target=("series", row.id), after=audit.address(row.url))
-    answer = outbound.get(row.url, outbound.allowed_for_webhooks(), most=MOST_BYTES)
+    answer = outbound.get(row.url, outbound.allowed_for_webhooks(), max_bytes=MAX_RESPONSE_BYTES)
     problem = answer.error
     if not problem:
         try:

@@ -20,26 +20,26 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
 
-Guard = Callable[[Budget], None]
+Precondition = Callable[[Budget], None]
 FACTS = ("name", "unit", "currency", "accelerator", "period", "amount", "soft_percent", "hard", "active")
 
 
-def sees_all(who: Principal) -> bool:
+def sees_all(principal: Principal) -> bool:
     """Return whether the user sees all budgets."""
-    return Permission.OVERSEE in who.platform
+    return Permission.OVERSEE in principal.platform
 
 
-def visible_to(who: Principal, *, active_only: bool = False) -> QuerySet[Budget]:
+def visible_to(principal: Principal, *, active_only: bool = False) -> QuerySet[Budget]:
     """Of the nodes from their teams' leaves up to the organisation; all for who administers or audits the platform."""
     rows = Budget.objects.select_related("node").order_by("node__name", "name")
     if active_only:
         rows = rows.filter(active=True)
-    return rows if sees_all(who) else rows.filter(node__in=_path_of(who.team_ids))
+    return rows if sees_all(principal) else rows.filter(node__in=_path_of(principal.team_ids))
 
 
-def find(who: Principal, budget_id: str) -> Budget:
+def find(principal: Principal, budget_id: str) -> Budget:
     """Return a budget that the user sees, or raise NotFound."""
-    row = visible_to(who).filter(pk=budget_id).first()
+    row = visible_to(principal).filter(pk=budget_id).first()
     if row is None:
         raise NotFound("budget", budget_id)
     return row
@@ -66,13 +66,13 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
     return row
 
 
-def change(budget_id: str, actor: User, guard: Guard, **changes: Any) -> Budget:
+def change(budget_id: str, actor: User, precondition: Precondition, **changes: Any) -> Budget:
     """Change a budget; omitted fields are unchanged. A new amount applies immediately, also to the current period."""
     try:
         with transaction.atomic():
             quotas.locked_root()
             row = Budget.objects.select_for_update(no_key=True, of=("self",)).select_related("node").get(pk=budget_id)
-            guard(row)
+            precondition(row)
             before = _facts(row)
             for name, value in changes.items():
                 setattr(row, name, value)

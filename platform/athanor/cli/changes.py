@@ -14,8 +14,8 @@ from athanor.cli.errors import CliError
 POLL_SECONDS = 0.5
 QUIET_SECONDS = 30.0  # the server says each 15 that it is there
 WITHOUT_STREAM_SECONDS = 10.0  # after a failure, before the stream is tried again
-LEAST_SECONDS = 1.0
-NEWEST = 1000
+MIN_INTERVAL_SECONDS = 1.0
+MAX_EVENTS = 1000
 
 
 class Changes:
@@ -56,7 +56,7 @@ class Changes:
 
         True a few times at most, since each reopening halves the quiet time.
         """
-        return self._left() <= 0 or LEAST_SECONDS < self._left() < quiet / 2
+        return self._left() <= 0 or MIN_INTERVAL_SECONDS < self._left() < quiet / 2
 
     def _reopen(self) -> dict[str, Any] | None:
         """Poll the job once the stream is open, so that no change in between is missed."""
@@ -77,7 +77,7 @@ class Changes:
     def _find_position(self) -> bool:
         """Return the position after the newest event; the job itself is read after this."""
         try:
-            self._after = str(self._client.get(self._path, limit=NEWEST, patience_seconds=0)["next_after"])
+            self._after = str(self._client.get(self._path, limit=MAX_EVENTS, patience_seconds=0)["next_after"])
         except CliError:
             self._poll_until = time.monotonic() + WITHOUT_STREAM_SECONDS
             return False

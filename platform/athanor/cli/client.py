@@ -15,7 +15,7 @@ from athanor.cli.settings import Account
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 PATIENCE_SECONDS = 15.0
 FIRST_DELAY_SECONDS = 0.25
-LONGEST_DELAY_SECONDS = 5.0
+MAX_DELAY_SECONDS = 5.0
 TRY_AGAIN = {429, 502, 503, 504}
 EXIT_CODES = {401: ExitCode.AUTHENTICATION, 403: ExitCode.AUTHENTICATION, 404: ExitCode.NOT_FOUND}
 
@@ -128,7 +128,7 @@ class Client:
             if self._clock() + delay > give_up_at:
                 raise problem
             self._wait(delay * random.uniform(0.8, 1.2))  # noqa: S311 - spreads clients, guards nothing
-            delay = min(delay * 2, LONGEST_DELAY_SECONDS)
+            delay = min(delay * 2, MAX_DELAY_SECONDS)
 
 
 def _body(response: httpx.Response, url: str) -> Any:
@@ -144,7 +144,7 @@ def _body(response: httpx.Response, url: str) -> Any:
 
 def _retry_after(response: httpx.Response) -> float:
     value = response.headers.get("retry-after", "")
-    return min(float(value), LONGEST_DELAY_SECONDS) if value.isdigit() else 0.0
+    return min(float(value), MAX_DELAY_SECONDS) if value.isdigit() else 0.0
 
 
 def _problem(response: httpx.Response) -> ApiError:

@@ -280,7 +280,7 @@ def _health(cluster: Any) -> str:
     if not cluster["enabled"]:
         return "[yellow]disabled[/yellow]"
     if cluster["usable"] is None:
-        return "not examined"
+        return "not checked"
     return "[green]usable[/green]" if cluster["usable"] else "[red]not usable[/red]"
 
 

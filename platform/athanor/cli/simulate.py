@@ -19,7 +19,7 @@ from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json
 from athanor.cli.spec_file import read_spec
 from athanor.scheduling.simulator.engine import simulate as run
-from athanor.scheduling.simulator.report import Figures, Report, report
+from athanor.scheduling.simulator.report import Figures, Report, build_report
 from athanor.scheduling.simulator.scenario import Scenario
 
 POLL_SECONDS = 2.0
@@ -97,7 +97,7 @@ def _place(parts: tuple[int | str, ...]) -> str:
 
 def _run(plan: Scenario, jobs: Scenario, path: Path) -> Report:
     try:
-        return report(run(plan.plan(), jobs.past()))
+        return build_report(run(plan.plan(), jobs.past()))
     except ValueError as error:
         raise CliError(ExitCode.USAGE, f"{path}: {error}") from error
 

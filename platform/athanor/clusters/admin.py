@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest
 
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
+from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident, Pool
 
 
 class PoolInline(admin.TabularInline):  # type: ignore[type-arg] # generic in the stubs only
@@ -101,8 +101,8 @@ class NodeIncidentAdmin(Seen):
     date_hierarchy = "time"
 
 
-@admin.register(ClusterProbe)
-class ClusterProbeAdmin(Seen):
+@admin.register(ClusterHealthCheck)
+class ClusterHealthCheckAdmin(Seen):
     """Health checks of clusters, read-only."""
 
     list_display = ("cluster", "usable", "version", "began_at", "seen_at")
@@ -112,8 +112,8 @@ class ClusterProbeAdmin(Seen):
     date_hierarchy = "began_at"
 
 
-@admin.register(Survey)
-class SurveyAdmin(Seen):
+@admin.register(InventorySync)
+class InventorySyncAdmin(Seen):
     """State of the inventory sync and health check of each cluster, read-only."""
 
     list_display = ("cluster", "nodes_at", "probed_at", "problem")

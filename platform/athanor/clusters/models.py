@@ -57,27 +57,30 @@ class Pool(models.Model):
         return self.nodes * self.slots_per_node
 
 
-class Survey(LeasedModel):
+class InventorySync(LeasedModel):
     """When a cluster's health check and inventory sync last ran.
 
     It has its own lease, so that a slow inventory does not delay the observation of attempts. `problem` is why the last
     inventory sync failed; empty if it succeeded, or if the backend does not list nodes.
     """
 
-    cluster = models.OneToOneField(Cluster, primary_key=True, on_delete=models.CASCADE, related_name="survey")
+    cluster = models.OneToOneField(Cluster, primary_key=True, on_delete=models.CASCADE, related_name="inventory_sync")
     probed_at = models.DateTimeField(null=True)
     nodes_at = models.DateTimeField(null=True)
     problem = models.TextField(blank=True, default="")
 
+    class Meta:
+        db_table = "clusters_survey"
+
     def __str__(self) -> str:
-        return f"survey of {self.cluster_id}"
+        return f"inventory sync of {self.cluster_id}"
 
 
-class ClusterProbe(models.Model):
+class ClusterHealthCheck(models.Model):
     """The result of health checks from `began_at` until `seen_at`. A new row is written when the result changes."""
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.probe_id, editable=False)
-    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="probes")
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="health_checks")
     began_at = models.DateTimeField()
     seen_at = models.DateTimeField()
     usable = models.BooleanField()
@@ -86,10 +89,11 @@ class ClusterProbe(models.Model):
     findings = models.JSONField(default=list)  # check, level, detail, remedy
 
     class Meta:
+        db_table = "clusters_clusterprobe"
         indexes: ClassVar[list[models.Index]] = [models.Index(fields=["cluster", "-id"], name="probes_of_a_cluster")]
 
     def __str__(self) -> str:
-        return f"probe of {self.cluster_id} at {self.seen_at}"
+        return f"health check of {self.cluster_id} at {self.seen_at}"
 
 
 def _states() -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from athanor.backends.facts import NodeState
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool, Survey
+from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident, Pool
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 
 SUSPECT_WINDOW = timedelta(hours=24)
@@ -72,9 +72,9 @@ def pools_of(cluster: Cluster) -> list[Pool]:
     return sorted(cluster.pools.all(), key=lambda pool: pool.name)
 
 
-def probes_of(cluster: Cluster) -> QuerySet[ClusterProbe]:
-    """Return the health check of a cluster, if there was one."""
-    return ClusterProbe.objects.filter(cluster=cluster)
+def health_checks_of(cluster: Cluster) -> QuerySet[ClusterHealthCheck]:
+    """Return the stored health checks of a cluster."""
+    return ClusterHealthCheck.objects.filter(cluster=cluster)
 
 
 def nodes_of(cluster: Cluster, *, name_part: str = "", state: str = "") -> QuerySet[Node]:
@@ -102,9 +102,9 @@ def listed_nodes(cluster: Cluster) -> list[Node]:
     return list(Node.objects.filter(cluster=cluster, listed=True))
 
 
-def survey_of(cluster: Cluster) -> Survey | None:
-    """Return the state of a cluster's health checks and inventories, None before the first."""
-    return Survey.objects.filter(cluster=cluster).first()
+def inventory_sync_of(cluster: Cluster) -> InventorySync | None:
+    """Return when a cluster was last synced and checked, None before the first time."""
+    return InventorySync.objects.filter(cluster=cluster).first()
 
 
 def incidents_of(node: Node, limit: int) -> list[NodeIncident]:

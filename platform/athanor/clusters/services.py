@@ -9,11 +9,11 @@ from django.db.models import Count
 from django.utils import timezone
 
 from athanor.backends.facts import HealthCheck, NodeFacts, NodeState
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident
+from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, NodeIncident
 
 FORGET_NODES_AFTER = timedelta(days=30)
-PROBES_KEPT = 200  # of a cluster
-LONGEST_VERSION = 200
+MAX_STORED_HEALTH_CHECKS = 200  # per cluster
+MAX_VERSION_LENGTH = 200
 # What an inventory writes when it differs; a change of these alone is news.
 REPORTED = (
     "state", "reason", "pools", "accelerator", "slots", "slots_used", "cpus", "memory_bytes", "topology", "labels",
@@ -87,10 +87,10 @@ def store_nodes(cluster: Cluster, reported: Sequence[NodeFacts]) -> None:
 
 
 @transaction.atomic
-def store_health_check(cluster: Cluster, found: HealthCheck) -> ClusterProbe:
+def store_health_check(cluster: Cluster, found: HealthCheck) -> ClusterHealthCheck:
     """Store a health check: a new record if its result changed, otherwise update the last one."""
     now = timezone.now()
-    version, findings = found.version[:LONGEST_VERSION], [asdict(finding) for finding in found.findings]
+    version, findings = found.version[:MAX_VERSION_LENGTH], [asdict(finding) for finding in found.findings]
     facts = {
         "seen_at": now,
         "usable": found.is_usable,
@@ -105,15 +105,19 @@ def store_health_check(cluster: Cluster, found: HealthCheck) -> ClusterProbe:
             setattr(last, name, value)
         last.save(update_fields=list(facts))
         return last
-    made = ClusterProbe.objects.create(cluster=cluster, began_at=now, **facts)
-    kept = ClusterProbe.objects.filter(cluster=cluster).order_by("-pk").values_list("pk", flat=True)[:PROBES_KEPT]
-    ClusterProbe.objects.filter(cluster=cluster).exclude(pk__in=list(kept)).delete()
+    made = ClusterHealthCheck.objects.create(cluster=cluster, began_at=now, **facts)
+    newest = (
+        ClusterHealthCheck.objects.filter(cluster=cluster)
+        .order_by("-pk")
+        .values_list("pk", flat=True)[:MAX_STORED_HEALTH_CHECKS]
+    )
+    ClusterHealthCheck.objects.filter(cluster=cluster).exclude(pk__in=list(newest)).delete()
     return made
 
 
-def latest_health_check(cluster: Cluster) -> ClusterProbe | None:
+def latest_health_check(cluster: Cluster) -> ClusterHealthCheck | None:
     """Return the cluster's last health check; None before the first."""
-    return ClusterProbe.objects.filter(cluster=cluster).order_by("-pk").first()
+    return ClusterHealthCheck.objects.filter(cluster=cluster).order_by("-pk").first()
 
 
 def _comparable(version: str, findings: Sequence[dict[str, str]]) -> tuple[str, list[tuple[str, str]]]:

@@ -27,7 +27,7 @@ from athanor.core.errors import AthanorError, Misconfigured
 PREFIX = "audit-anchors"
 SYSLOG_SOCKET = Path("/dev/log")
 SYSLOG_PRIORITY = 13 * 8 + 5  # log audit, notice
-MOST_READ = 500  # of the objects of one place, those with the highest numbers
+MAX_OBJECTS_READ = 500  # of the objects of one place, those with the highest numbers
 
 
 @dataclass
@@ -85,7 +85,7 @@ def read(extra_files: tuple[str, ...] = ()) -> Anchors:
     found = Anchors()
     for place in [*(place for place in places() if is_readable(place)), *(f"file:{name}" for name in extra_files)]:
         try:
-            for text, where in _lines(place, MOST_READ):
+            for text, where in _lines(place, MAX_OBJECTS_READ):
                 try:
                     found.anchors.append(parse_anchor(text, where))
                 except ValueError as error:
@@ -115,7 +115,7 @@ def _write(place: str, anchor: Anchor) -> None:
         storage.put_new(f"{_prefix(place)}{anchor.seq:016d}-{anchor.digest}.json", line.encode())
 
 
-def _lines(place: str, most: int) -> Iterator[tuple[str, str]]:
+def _lines(place: str, max_objects: int) -> Iterator[tuple[str, str]]:
     """Yield each anchor's text and where it is from. A place without an anchor yields nothing."""
     if place.startswith("file:"):
         path = Path(place.removeprefix("file:"))
@@ -124,7 +124,7 @@ def _lines(place: str, most: int) -> Iterator[tuple[str, str]]:
             if line.strip():
                 yield line, f"{place} line {number}"
         return
-    for listed in storage.listing(_prefix(place))[-most:]:
+    for listed in storage.listing(_prefix(place))[-max_objects:]:
         content = storage.get(listed.key)
         if content is not None:
             yield content.decode(errors="replace"), listed.key

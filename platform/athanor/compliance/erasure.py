@@ -46,7 +46,7 @@ from athanor.webhooks.models import Delivery, Webhook
 
 ACTOR = "storage"
 LEASE = timedelta(minutes=10)  # longer than a page takes
-MOST_PAGES = 100  # of 1,000 objects, in one sweep
+MAX_PAGES = 100  # of 1,000 objects, in one sweep
 # URLs that an attempt got before its end still write until they expire.
 URLS_EXPIRE = storage.PRESIGNED_FOR + timedelta(minutes=10)
 OF_ATTEMPTS: tuple[type[Model], ...] = (Heartbeat, Writer, MetricChunk, MetricSegment, LogChunk, AttemptNode)
@@ -73,14 +73,14 @@ def due() -> QuerySet[Deletion]:
     return deletions.due_of_any_kind().filter(kind=Deletion.Kind.TEAM)
 
 
-def run_due(limit: int = 5, most_pages: int = MOST_PAGES) -> int:
-    """Carry on erasures. Returns how many are complete. Safe to repeat and to run twice."""
+def run_due(limit: int = 5, max_pages: int = MAX_PAGES) -> int:
+    """Continue due erasures. Return how many are complete. Safe to repeat and to run concurrently."""
     done = 0
     for row in due().order_by(F("purge_started_at").asc(nulls_first=True), "purge_after")[:limit]:
         erasure = _begin(row)
         if erasure is None or not _claim(erasure):
             continue
-        if _delete_content(erasure, most_pages):
+        if _delete_content(erasure, max_pages):
             done += _finish(erasure)
         Erasure.objects.filter(pk=erasure.pk).update(claimed_until=None)
     return done
@@ -139,7 +139,7 @@ def _destroy_keys(team: Team) -> dict[str, Any]:
     return found
 
 
-def _delete_content(erasure: Erasure, most_pages: int) -> bool:
+def _delete_content(erasure: Erasure, max_pages: int) -> bool:
     """Delete objects and records, job by job. Returns whether nothing is left."""
     jobs = Job.objects.filter(team_id=erasure.team_id)
     ended = Attempt.objects.filter(job__in=jobs).aggregate(last=Max("ended_at"))["last"]
@@ -147,19 +147,19 @@ def _delete_content(erasure: Erasure, most_pages: int) -> bool:
         return False
     pages = 0
     for job in jobs.filter(pk__gt=erasure.cursor).order_by("pk").iterator(chunk_size=100):
-        pages += _empty(job_prefix(job.id), erasure, most_pages - pages)
-        if pages >= most_pages:
+        pages += _empty(job_prefix(job.id), erasure, max_pages - pages)
+        if pages >= max_pages:
             return False
         with transaction.atomic():
             _scrub(job)
             erasure.cursor = job.id
             Erasure.objects.filter(pk=erasure.pk).update(cursor=job.id, num_jobs=F("num_jobs") + 1)
-    return _empty(f"teams/{erasure.team_id}/", erasure, most_pages - pages) < most_pages - pages
+    return _empty(f"teams/{erasure.team_id}/", erasure, max_pages - pages) < max_pages - pages
 
 
-def _empty(prefix: str, erasure: Erasure, most_pages: int) -> int:
-    """Delete every object below a prefix. Returns how many pages that took; `most_pages` when some may be left."""
-    for number in range(max(most_pages, 0)):
+def _empty(prefix: str, erasure: Erasure, max_pages: int) -> int:
+    """Delete every object below a prefix. Returns how many pages that took; `max_pages` when some may be left."""
+    for number in range(max(max_pages, 0)):
         page = storage.page(prefix)
         if not page.items:
             storage.abort_uploads(prefix, before=timezone.now() + timedelta(days=1))
@@ -171,7 +171,7 @@ def _empty(prefix: str, erasure: Erasure, most_pages: int) -> int:
             num_bytes=F("num_bytes") + size,
             claimed_until=timezone.now() + LEASE,
         )
-    return most_pages
+    return max_pages
 
 
 def _scrub(job: Job) -> None:

@@ -14,7 +14,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.selectors import open_invitations, service_accounts_of
 from athanor.artifacts import usage
-from athanor.artifacts.deletions import MOST_NAMED, Preview
+from athanor.artifacts.deletions import MAX_NAMED_JOBS, Preview
 from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, PreparedDataset, TeamSecret
 from athanor.budgets.models import Budget
 from athanor.core import task_triggers
@@ -35,7 +35,7 @@ def preview(team: Team) -> Preview:
         artifacts=list(Artifact.objects.filter(job__team=team, deletion__purged_at=None)),
         checkpoints=list(Checkpoint.objects.filter(job__team=team, deleted_at=None)),
         preparations=list(PreparedDataset.objects.filter(dataset__team=team)),
-        blocked_by=list(unfinished[:MOST_NAMED]),
+        blocked_by=list(unfinished[:MAX_NAMED_JOBS]),
         undo_days=settings.ATHANOR.undo_days,
         contents={
             "members": Membership.objects.filter(team=team, user__service_team=None).count(),

@@ -13,7 +13,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 
-from athanor.accounts import audit, second_factors, sign_on_age
+from athanor.accounts import audit, second_factors, sign_on_expiry
 from athanor.accounts.roles import PlatformRole
 from athanor.core import tenancy
 from athanor.core.errors import AthanorError, TooManyRequests
@@ -62,7 +62,7 @@ def _show_refusal(page: Any, request: HttpRequest, view: Any, *args: Any, **kwar
 
 def may_enter(user: Any) -> bool:
     """Return whether the user has a role on the platform."""
-    if user.is_authenticated and sign_on_age.is_over(user):
+    if user.is_authenticated and sign_on_expiry.is_expired(user):
         return False
     return user.is_active and getattr(user, "platform_role", PlatformRole.NONE) != PlatformRole.NONE
 

@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 GRACE_SECONDS = 5
 # After each connection, for each that is held: the process with fewer connections accepts the next one first.
 STEP_BACK_SECONDS = 0.0002
-LONGEST_STEP_BACK_SECONDS = 0.004
+MAX_STEP_BACK_SECONDS = 0.004
 PAUSE_SECONDS = 0.5  # when no connection can be taken, as for want of file descriptors
-MOST_CONNECTIONS = 8192  # of one process; event streams are bounded by the hub
+MAX_CONNECTIONS = 8192  # of one process; event streams are bounded by the hub
 RESERVED_DESCRIPTORS = 200  # for the database, the object store, files
 
 
@@ -66,7 +66,7 @@ class SharingServer(uvicorn.Server):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await loop.connect_accepted_socket(self._protocol, connection)
                 held = len(self.server_state.connections)
-                await asyncio.sleep(min(held * STEP_BACK_SECONDS, LONGEST_STEP_BACK_SECONDS))
+                await asyncio.sleep(min(held * STEP_BACK_SECONDS, MAX_STEP_BACK_SECONDS))
             except OSError as error:
                 log.warning("no connection could be taken: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -86,7 +86,7 @@ class SharingServer(uvicorn.Server):
 def most_connections() -> int:
     """Return how many connections the process may hold, by its limit of open files."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return max(min(MOST_CONNECTIONS, descriptors - RESERVED_DESCRIPTORS), 64)
+    return max(min(MAX_CONNECTIONS, descriptors - RESERVED_DESCRIPTORS), 64)
 
 
 def configuration(application: Any, trusted_proxies: str) -> uvicorn.Config:

@@ -11,8 +11,8 @@ from yaml.resolver import BaseResolver
 
 from athanor.core.errors import Invalid
 
-MOST_LEVELS = 64
-MOST_VALUES = 100_000  # of a YAML document with its aliases written out
+MAX_LEVELS = 64
+MAX_VALUES = 100_000  # of a YAML document with its aliases written out
 _TAG = "tag:yaml.org,2002:"
 _JSON_TAGS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge"))
 
@@ -55,9 +55,9 @@ def load_yaml(text: str, what: str = "document") -> Any:
 
 
 def check_levels(data: Any) -> None:
-    """Raise Invalid where lists and mappings nest more than MOST_LEVELS deep."""
+    """Raise Invalid where lists and mappings nest more than MAX_LEVELS deep."""
     level = [data]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         level = [
             inner
             for value in level
@@ -115,12 +115,12 @@ def _check_nodes(root: Node, what: str) -> None:
             inner = node.value
         elif isinstance(node, MappingNode):
             inner = [part for pair in node.value for part in pair]
-        if inner and len(path) >= MOST_LEVELS:
+        if inner and len(path) >= MAX_LEVELS:
             raise _too_deep(what)
         below = path | {id(node)} if inner else path
         total = 1 + sum(size_of(part, below) for part in inner)
-        if total > MOST_VALUES:
-            detail = f"the {what} holds more than {MOST_VALUES} values, aliases written out"
+        if total > MAX_VALUES:
+            detail = f"the {what} holds more than {MAX_VALUES} values, aliases written out"
             raise Invalid("too_many_values", detail, remedy="use fewer aliases, or several smaller documents")
         sizes[id(node)] = total
         return total
@@ -129,7 +129,7 @@ def _check_nodes(root: Node, what: str) -> None:
 
 
 def _too_deep(what: str) -> Invalid:
-    return Invalid("too_deep", f"the {what} nests more than {MOST_LEVELS} levels deep", remedy="flatten it")
+    return Invalid("too_deep", f"the {what} nests more than {MAX_LEVELS} levels deep", remedy="flatten it")
 
 
 def _refuse_constant(name: str) -> Any:

@@ -18,7 +18,7 @@ from trainer.contract.addresses import Allowed, Refused, Target, check, resolve
 
 CONNECT_SECONDS = 5.0
 WHOLE_SECONDS = 15.0
-MOST_OF_ANSWER = 1000
+MAX_RESPONSE_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -65,25 +65,25 @@ def check_webhook_url(url: str) -> None:
 
 
 def post(url: str, body: bytes, headers: dict[str, str], exempt: Allowed) -> Response:
-    """Send a POST request; at most MOST_OF_ANSWER bytes of the response are read. Never raises for the network."""
-    return _request("POST", url, body, headers, exempt, MOST_OF_ANSWER)
+    """Send a POST request; at most MAX_RESPONSE_BYTES bytes of the response are read. Never raises for the network."""
+    return _request("POST", url, body, headers, exempt, MAX_RESPONSE_BYTES)
 
 
-def get(url: str, exempt: Allowed, *, most: int) -> Response:
-    """Send a GET request; an answer of more than `most` bytes is an error."""
+def get(url: str, exempt: Allowed, *, max_bytes: int) -> Response:
+    """Send a GET request; an answer of more than `max_bytes` bytes is an error."""
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-    response = _request("GET", url, None, headers, exempt, most + 1)
-    if len(response.answer) > most:
-        return Response(response.status, response.seconds, f"answered more than {most} bytes")
+    response = _request("GET", url, None, headers, exempt, max_bytes + 1)
+    if len(response.answer) > max_bytes:
+        return Response(response.status, response.seconds, f"answered more than {max_bytes} bytes")
     return response
 
 
 def _request(
-    method: str, url: str, body: bytes | None, headers: dict[str, str], exempt: Allowed, most: int
+    method: str, url: str, body: bytes | None, headers: dict[str, str], exempt: Allowed, max_bytes: int
 ) -> Response:
     began = time.monotonic()
     try:
-        status, answer = _exchange(method, resolve(url, exempt), body, headers, most)
+        status, answer = _exchange(method, resolve(url, exempt), body, headers, max_bytes)
     except Refused as refused:
         return Response(0, time.monotonic() - began, f"not sent: {refused}")
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -94,7 +94,9 @@ def _request(
     return Response(status, time.monotonic() - began, error_text, answer)
 
 
-def _exchange(method: str, target: Target, body: bytes | None, headers: dict[str, str], most: int) -> tuple[int, str]:
+def _exchange(
+    method: str, target: Target, body: bytes | None, headers: dict[str, str], max_bytes: int
+) -> tuple[int, str]:
     with ExitStack() as opened:
         link = socket.create_connection((target.address, target.port), timeout=CONNECT_SECONDS)
         opened.callback(link.close)
@@ -119,7 +121,7 @@ def _exchange(method: str, target: Target, body: bytes | None, headers: dict[str
         connection.sock.settimeout(WHOLE_SECONDS)
         connection.request(method, target.path, body=body, headers=headers)
         response = opened.enter_context(connection.getresponse())
-        return response.status, _text(response.read(most))
+        return response.status, _text(response.read(max_bytes))
 
 
 def _cut(link: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The end of a job that background work cannot carry on: an unexpected error that retries do not get past."""
+"""End a job whose background work failed with an unexpected error and whose retries are used up."""
 
 from django.db import transaction
 

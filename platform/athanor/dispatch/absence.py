@@ -1,8 +1,8 @@
-"""When to believe a backend that says an attempt is not there. To believe it wrongly starts the job a second time.
+"""Decide when an attempt that its backend no longer lists counts as absent. A wrong decision starts the job twice.
 
-An absence counts only when it was seen more than once and for some time: a listing may be late, or empty for a moment.
-When a backend denies several attempts in one listing, it has more likely lost its state than its jobs. And whoever
-was heard a moment ago is alive, whatever a listing says.
+An absence counts only when it was observed more than once and for some time, because a listing may be outdated or
+temporarily empty. If several attempts are missing from one listing, the backend has more likely lost its state than
+its jobs. An attempt whose agent has recently reported is alive, whatever a listing says.
 """
 
 from collections.abc import Collection

@@ -11,8 +11,8 @@ from trainer.contract.run import Batch, LogLine
 
 log = logging.getLogger(__name__)
 
-MOST_LINES = 500
-MOST_PARTS = 40
+MAX_LINES = 500
+MAX_PARTS = 40
 WRITER = "backend"
 
 
@@ -25,15 +25,15 @@ def keep_last_words(attempt: Attempt) -> None:
     """Copy the end of that output into the job's log. Idempotent; skipped if the backend is unavailable."""
     text, cursor = "", None
     try:
-        for _ in range(MOST_PARTS):
+        for _ in range(MAX_PARTS):
             part = read(attempt, cursor)
             if not part.text:
                 break
-            text, cursor = (text + part.text)[-MOST_LINES * 1000 :], part.cursor
+            text, cursor = (text + part.text)[-MAX_LINES * 1000 :], part.cursor
     except BackendUnavailable as error:
         log.warning("the output of attempt %s is not kept: %s", attempt.id, error)
         return
     now = datetime.now(UTC)
-    lines = [LogLine(time=now, rank=-1, stream="agent", text=line[:10_000]) for line in text.splitlines()[-MOST_LINES:]]
+    lines = [LogLine(time=now, rank=-1, stream="agent", text=line[:10_000]) for line in text.splitlines()[-MAX_LINES:]]
     if lines:
         ingest.ingest(attempt, "logs", Batch(writer=WRITER, sequence=0, lines=lines))

@@ -24,9 +24,9 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.USER_ERROR: Reason.USER_ERROR,
     EndClass.INTERNAL_ERROR: Reason.USER_ERROR,
 }
-MOST_SIGNALS = 64
+MAX_SIGNAL = 64
 FIRST_BACKOFF = timedelta(seconds=2)
-LONGEST_BACKOFF = timedelta(minutes=10)
+MAX_BACKOFF = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def reason_of_end(
             return Reason.UNKNOWN_LOSS, "It exited with 0 but left no report of its end."
         return REASON_OF_END[end_class], f"Exit status {exit_status}."
     signal = None if exit_status is None else -exit_status if exit_status < 0 else exit_status - 128  # as shells say it
-    if signal is not None and 0 < signal <= MOST_SIGNALS:
+    if signal is not None and 0 < signal <= MAX_SIGNAL:
         return Reason.PROCESS_KILLED, f"The agent was killed by signal {signal}."
     if exit_status is not None:
         return Reason.LAUNCH_FAILED, f"Exit status {exit_status}, which is none of the agent's. {message}".strip()
@@ -101,5 +101,5 @@ def decide(reason: Reason, detail: str, policy: RetryPolicy, history: Sequence[P
     if len(same_class) >= allowed:
         times = "retry" if allowed == 1 else "retries"
         return Outcome(None, f"{detail} ({allowed} {retry.value} {times} used.)".strip())
-    backoff = min(FIRST_BACKOFF * 2 ** len(same_class), LONGEST_BACKOFF)
+    backoff = min(FIRST_BACKOFF * 2 ** len(same_class), MAX_BACKOFF)
     return Outcome(now + backoff, detail)

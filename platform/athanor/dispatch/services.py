@@ -145,7 +145,9 @@ def interrupted(attempt_id: str, notice: str) -> None:
     with locked(attempt_id) as (job, attempt):
         if attempt.status != AttemptStatus.ENDED.value:
             detail = f"Its provider said: {notice}."
-            transitions.give_back(job, Reason.SPOT_NOTICE, detail, actor="dispatch", data={"attempt": attempt_id})
+            transitions.preempt_at_checkpoint(
+                job, Reason.SPOT_NOTICE, detail, actor="dispatch", data={"attempt": attempt_id}
+            )
 
 
 def stop_request_of(attempt: Attempt) -> StopRequest | None:

@@ -1,7 +1,7 @@
 """Clusters as an administrator sets them up and operates them; each act is in the audit trail.
 
 What a backend is asked for happens outside transactions. A quarantine is ours alone and counts from its commit; the
-backend's own drain follows, and is repeated by surveys.py where it failed.
+backend's own drain follows, and is repeated by inventory_sync.py where it failed.
 """
 
 import json
@@ -29,7 +29,7 @@ from athanor.backends.base import (
 )
 from athanor.backends.facts import HealthCheck, NodeState
 from athanor.clusters import server_config, services
-from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool, Survey
+from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, Pool
 from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
 from athanor.dispatch.services import backend_of
@@ -37,11 +37,11 @@ from athanor.fleet import inventory_sync
 from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
 
-Guard = Callable[[Cluster], None]
+Precondition = Callable[[Cluster], None]
 SLUG = re.compile(r"^[A-Za-z0-9_-]{1,63}$")
 
 
-def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
+def build_backend(kind: str, config: dict[str, Any], name: str = "") -> Backend:
     """Return the backend that this configuration makes, with the server's own part for a cluster of that name.
 
     Raises Invalid naming each field that does not fit, or that only the server may set.
@@ -64,12 +64,14 @@ def checked(kind: str, config: dict[str, Any], name: str = "") -> Backend:
 
 
 def check(kind: str, config: dict[str, Any], actor: User, name: str = "") -> HealthCheck | None:
-    """Examine what a configuration leads to. It is not stored, but recorded in the audit trail, since the server
-    connects to what it names. None: such a backend cannot be examined."""
-    checked(kind, config, name)
+    """Return the health check of a cluster with this configuration, None if its backend has no health check.
+
+    Nothing is stored but a record in the audit trail, because the server connects to addresses of the configuration.
+    """
+    build_backend(kind, config, name)
     row = Cluster(name=name, kind=kind, config=config)
     audit.record_alone("cluster.check", actor=actor, target=("cluster", name or "unregistered"), after=_facts(row))
-    return inventory_sync.look(row)
+    return inventory_sync.check_health(row)
 
 
 def capabilities(cluster: Cluster) -> list[str]:
@@ -85,7 +87,7 @@ def capabilities(cluster: Cluster) -> list[str]:
 def config_problems(cluster: Cluster) -> tuple[FieldProblem, ...]:
     """Where a stored configuration no longer fits, as after an upgrade."""
     try:
-        checked(cluster.kind, cluster.config, cluster.name)
+        build_backend(cluster.kind, cluster.config, cluster.name)
     except Invalid as error:
         return error.problems
     return ()
@@ -101,11 +103,11 @@ def find(cluster_id: str) -> Cluster:
 
 def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, actor: User) -> Cluster:
     """Create a cluster and schedule its first inventory. Raises Invalid for its kind, config or name."""
-    checked(kind, config, name)
+    build_backend(kind, config, name)
     try:
         with transaction.atomic():
             row = Cluster.objects.create(name=name, kind=kind, config=config, enabled=enabled)
-            Survey.objects.create(cluster=row)
+            InventorySync.objects.create(cluster=row)
             audit.record("cluster.register", actor=actor, target=("cluster", row.id), after=_facts(row))
             task_triggers.trigger_after_commit(task_triggers.SYNC_INVENTORY)
     except IntegrityError as error:
@@ -115,15 +117,20 @@ def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, act
 
 
 def change(
-    cluster_id: str, actor: User, guard: Guard, *, config: dict[str, Any] | None = None, enabled: bool | None = None
+    cluster_id: str,
+    actor: User,
+    precondition: Precondition,
+    *,
+    config: dict[str, Any] | None = None,
+    enabled: bool | None = None,
 ) -> Cluster:
     """Change a cluster; None leaves a field unchanged. A disabled cluster admits nothing new; running jobs continue."""
     known = find(cluster_id)
     if config is not None:
-        checked(known.kind, config, known.name)
+        build_backend(known.kind, config, known.name)
     with transaction.atomic():
         row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
-        guard(row)
+        precondition(row)
         before = _facts(row)
         if config is not None:
             row.config = config
@@ -131,7 +138,7 @@ def change(
             row.enabled = enabled
         if _facts(row) != before:
             row.save(update_fields=["config", "enabled"])
-            Survey.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
+            InventorySync.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
             target = ("cluster", row.id)
             audit.record("cluster.change", actor=actor, target=target, before=before, after=_facts(row))
             task_triggers.trigger_after_commit(task_triggers.SYNC_INVENTORY)
@@ -152,21 +159,26 @@ def remove(cluster_id: str, actor: User) -> None:
         raise Conflict("cluster_in_use", detail, remedy="disable it instead: nothing new is admitted then") from error
 
 
-def probe(cluster_id: str, actor: User) -> ClusterProbe:
-    """Examine it now, and list its nodes. Takes as long as the backend does, 15 seconds a call at most."""
+def check_health(cluster_id: str, actor: User) -> ClusterHealthCheck:
+    """Check the health of a cluster and sync its nodes now. Return the stored health check.
+
+    Each call of the backend takes at most 15 seconds. Raise Conflict if the backend has no health check.
+    """
     row = find(cluster_id)
-    checked(row.kind, row.config, row.name)
-    found = inventory_sync.look(row)
+    build_backend(row.kind, row.config, row.name)
+    found = inventory_sync.check_health(row)
     if found is None:
-        detail = f"a cluster of kind {row.kind!r} cannot be examined"
-        raise Conflict("cannot_probe", detail, remedy="look at its jobs instead")
+        detail = f"a cluster of kind {row.kind!r} has no health check"
+        raise Conflict("cannot_probe", detail, remedy="see its queue and its jobs instead")
     made = services.store_health_check(row, found)
     problem = ""
     try:
         inventory_sync.refresh_nodes(row)
     except BackendUnavailable as error:
         problem = str(error)[:1000]
-    Survey.objects.update_or_create(cluster=row, defaults={"probed_at": Now(), "nodes_at": Now(), "problem": problem})
+    InventorySync.objects.update_or_create(
+        cluster=row, defaults={"probed_at": Now(), "nodes_at": Now(), "problem": problem}
+    )
     audit.record_alone(
         "cluster.probe", actor=actor, target=("cluster", row.id), after={"usable": made.usable, "probe": made.id}
     )
@@ -176,7 +188,7 @@ def probe(cluster_id: str, actor: User) -> ClusterProbe:
 def sync_teams(cluster_id: str, actor: User) -> list[str]:
     """Give every team its counterpart there; what was changed, a line each."""
     row = find(cluster_id)
-    backend = checked(row.kind, row.config, row.name)
+    backend = build_backend(row.kind, row.config, row.name)
     if not isinstance(backend, SyncsTeams):
         raise Conflict(
             "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no counterpart of teams", remedy="none"
@@ -278,7 +290,7 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
     node = _of(cluster, name)
     if not drained and node.quarantined_at is not None:
         raise Conflict("quarantined", f"node {name} is in quarantine", remedy="release it instead")
-    backend = checked(cluster.kind, cluster.config, cluster.name)
+    backend = build_backend(cluster.kind, cluster.config, cluster.name)
     if not isinstance(backend, DrainsNodes):
         detail = f"a cluster of kind {cluster.kind!r} cannot drain a node"
         raise Conflict("cannot_drain", detail, remedy="quarantine it: new attempts then avoid it")
@@ -304,7 +316,7 @@ def away(cluster: Cluster, error: Exception) -> Unavailable:
 def _follow(cluster: Cluster, node: Node, reason: str, *, drained: bool) -> tuple[Node, str]:
     """Let the cluster itself drain or take back what was quarantined or released."""
     try:
-        backend = checked(cluster.kind, cluster.config, cluster.name)
+        backend = build_backend(cluster.kind, cluster.config, cluster.name)
         if not isinstance(backend, DrainsNodes) or not node.listed:
             return node, ""
         _drain(backend, node.name, reason, drained=drained)

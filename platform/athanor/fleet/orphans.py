@@ -18,8 +18,8 @@ from athanor.dispatch.services import backend_of
 from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
 
-ASKED_AT_ONCE = 1000
-MOST_SHOWN = 500
+MAX_NAMES_PER_QUERY = 1000
+MAX_ORPHANS = 500
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def find() -> Orphans:
         except (BackendUnavailable, Unavailable) as error:
             unlisted.append(Unlisted(cluster, str(error)))
     absent = observe.observable().filter(absent_count__gt=0).select_related("job__pool__cluster")
-    return Orphans(objects[:MOST_SHOWN], list(absent.order_by("absent_since")[:MOST_SHOWN]), unlisted)
+    return Orphans(objects[:MAX_ORPHANS], list(absent.order_by("absent_since")[:MAX_ORPHANS]), unlisted)
 
 
 def cancel_object(cluster_id: str, backend_name: str, actor: User) -> None:
@@ -116,8 +116,8 @@ def _list_ours(cluster: Cluster) -> frozenset[str]:
 def _lost_objects(cluster: Cluster, names: Iterable[str]) -> list[LostObject]:
     lost: list[LostObject] = []
     ordered = sorted(names)
-    for start in range(0, len(ordered), ASKED_AT_ONCE):
-        asked = ordered[start : start + ASKED_AT_ONCE]
+    for start in range(0, len(ordered), MAX_NAMES_PER_QUERY):
+        asked = ordered[start : start + MAX_NAMES_PER_QUERY]
         known = {
             name: (attempt_id, job_id, status)
             for name, attempt_id, job_id, status in Attempt.objects.filter(backend_name__in=asked).values_list(

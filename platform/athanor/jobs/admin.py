@@ -21,7 +21,7 @@ class AttemptInline(SeenInline):
     ordering = ("number",)
 
 
-def _wish(description: str, service: services.Wish, done: str) -> Callable[..., None]:
+def _admin_action(description: str, service: services.JobAction, done: str) -> Callable[..., None]:
     """Build an admin action from a request that users can make."""
 
     @admin.action(description=description, permissions=["operate"])
@@ -34,7 +34,7 @@ def _wish(description: str, service: services.Wish, done: str) -> Callable[..., 
 
 @admin.register(Job)
 class JobAdmin(SeenOnly):
-    """The record, to look at; the actions write what is wanted, never what is."""
+    """Jobs, read-only. The actions write the desired state, never the status."""
 
     list_display = ("name", "team", "status", "reason", "health", "created_by", "created_at", "opened")
     list_filter = (
@@ -50,9 +50,9 @@ class JobAdmin(SeenOnly):
     ordering = ("-id",)
     inlines = (AttemptInline,)
     actions = (
-        _wish("Ask to stop", services.request_stop, "Asked to stop"),
-        _wish("Ask to pause", services.request_pause, "Asked to pause"),
-        _wish("Let go on", services.request_resume, "Asked to go on"),
+        _admin_action("Ask to stop", services.request_stop, "Asked to stop"),
+        _admin_action("Ask to pause", services.request_pause, "Asked to pause"),
+        _admin_action("Let go on", services.request_resume, "Asked to go on"),
     )
     fields = (
         "id", "opened", "name", "team", "project", "created_by", "labels_shown", "status", "why", "desired", "health",

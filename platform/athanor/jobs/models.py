@@ -201,9 +201,11 @@ class Attempt(LeasedModel):
 
 
 class AttemptNode(models.Model):
-    """A node's agent in the newest round of its attempt's rendezvous (dispatch/rendezvous.py). `node_rank` is None
-    until the round is complete, and for a spare node. `topology`: the switches above it, outermost first. All ranks of
-    a round go on from the checkpoint `resume_id`, if any."""
+    """A node's agent in the newest round of its attempt's rendezvous (dispatch/rendezvous_rounds.py).
+
+    `node_rank` is None until the round is complete, and for a spare node. `topology`: the switches above it, outermost
+    first. All ranks of a round resume from the checkpoint `resume_id`, if any.
+    """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="nodes")
     node_index = models.PositiveIntegerField()
@@ -229,7 +231,7 @@ class AttemptNode(models.Model):
 class JobEvent(models.Model):
     """What happened, in order. `seq` counts from 1 without gaps within a job.
 
-    `team_seq` does so within the team, in the order of commits: jobs/feed.py fills it after the commit.
+    `team_seq` does so within the team, in the order of commits: jobs/event_feed.py fills it after the commit.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")

@@ -23,7 +23,7 @@ class Queue:
     jobs: list[Job]
 
 
-def queues(who: Principal, *, whole: bool, most: int, pool: str = "") -> list[Queue]:
+def queues(principal: Principal, *, whole: bool, max_jobs: int, pool: str = "") -> list[Queue]:
     """Of every pool that has jobs or could: by cluster and name. `whole`: with the jobs of all teams."""
     rows = Pool.objects.select_related("cluster").order_by("cluster__name", "name")
     pools = [row for row in rows if pool in ("", str(row), row.cluster.name)]
@@ -38,8 +38,8 @@ def queues(who: Principal, *, whole: bool, most: int, pool: str = "") -> list[Qu
                 jobs=Count("id"), slots=Sum("slots"), teams=Count("team", distinct=True)
             )
         }
-        seen = waiting if whole else waiting.filter(team_id__in=who.team_ids)
-        jobs = {row.id: list(_ordered(seen.filter(pool=row))[:most]) for row in pools if row.id in counted}
+        seen = waiting if whole else waiting.filter(team_id__in=principal.team_ids)
+        jobs = {row.id: list(_ordered(seen.filter(pool=row))[:max_jobs]) for row in pools if row.id in counted}
     return [
         Queue(row, used.get(row.id, 0), *counted.get(row.id, (0, 0, 0)), jobs.get(row.id, []))
         for row in pools

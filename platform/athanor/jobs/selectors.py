@@ -19,7 +19,7 @@ ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").sele
 
 COUNTED_ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.only("id", "job_id"))
 # Between the making of an id and of `created_at`.
-LONGEST_SUBMIT = timedelta(minutes=5)
+MAX_SUBMIT_DURATION = timedelta(minutes=5)
 
 
 def plain_jobs_of(principal: Principal) -> QuerySet[Job]:
@@ -79,7 +79,7 @@ def filtered(
         jobs = jobs.filter(id__in=Label.objects.filter(key=key, value=value).values("job_id"))
     if created_after:
         # Ids sort by the time they were made, so the index that gives the order gives the range as well.
-        earliest = ids.earliest_id("job", max(created_after, ids.EPOCH + LONGEST_SUBMIT) - LONGEST_SUBMIT)
+        earliest = ids.earliest_id("job", max(created_after, ids.EPOCH + MAX_SUBMIT_DURATION) - MAX_SUBMIT_DURATION)
         jobs = jobs.filter(created_at__gt=created_after, id__gte=earliest)
     return jobs
 

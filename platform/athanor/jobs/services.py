@@ -1,4 +1,4 @@
-"""What users may ask of jobs: submit, stop. Writes `desired`, never `status`."""
+"""Actions of users on jobs: submit, stop, pause, resume. They write `desired`, never `status`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from athanor.specs.v1 import PRIORITY_VALUES, JobSpec, Schedule
 
 
 @dataclass(frozen=True)
-class Request:
-    """A submission that was validated and authorised, and everything it refers to found."""
+class Submission:
+    """A validated and authorised request for a job, with the objects that its spec refers to."""
 
     user: User
     team: Team
@@ -35,19 +35,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A submitted job. `replayed`: it was there already, from an earlier request with the same key."""
+    """A submitted job. `replayed`: an earlier request with the same key created it."""
 
     job: Job
     replayed: bool
 
 
-# Called with the row under its lock, before it is changed; raises to refuse (an If-Match that no longer holds).
-Guard = Callable[[Job], None]
-Wish = Callable[..., Job]  # request_stop, request_pause or request_resume
+# Called with the locked row before it is changed. It raises to refuse the change, for an If-Match that does not match.
+Precondition = Callable[[Job], None]
+JobAction = Callable[..., Job]  # request_stop, request_pause or request_resume
 AUDITED = {Desired.STOP: "job.cancel", Desired.PAUSE: "job.pause", Desired.RUN: "job.resume"}
 
 
-def _anything(job: Job) -> None:
+def _accept(job: Job) -> None:
     """Accept any state: the default precondition."""
 
 
@@ -84,56 +84,60 @@ def replayed(team: Team, key: str, written: Any) -> Job | None:
 
 
 def submit(
-    request: Request, idempotency_key: str | None = None, check: Callable[[Request], None] | None = None
+    submission: Submission, idempotency_key: str | None = None, check: Callable[[Submission], None] | None = None
 ) -> Submitted:
-    """Create a queued job; with a key already used for the same body, return its job. `check` may refuse it
-    within the transaction that makes it."""
-    found_warnings = check_fits(request.spec, request.pool)
+    """Create a queued job, or return the job that this key created from the same body before.
+
+    `check` may refuse the submission within the transaction that creates the job.
+    """
+    found_warnings = check_fits(submission.spec, submission.pool)
     try:
         with transaction.atomic():
             if check:
-                check(request)
-            job = _create(request, found_warnings)
+                check(submission)
+            job = _create(submission, found_warnings)
             if idempotency_key:
                 IdempotencyRecord.objects.create(
-                    team=request.team, key=idempotency_key, digest=validation.digest(request.written), job=job
+                    team=submission.team, key=idempotency_key, digest=validation.digest(submission.written), job=job
                 )
             submitted = {"name": job.name, "spec_digest": job.spec_digest, **_fork(job)}
-            audit.record("job.submit", actor=request.user, target=("job", job.id), team_id=job.team_id, after=submitted)
+            audit.record(
+                "job.submit", actor=submission.user, target=("job", job.id), team_id=job.team_id, after=submitted
+            )
     except IntegrityError:
         # Another request with this key committed first; its job is the answer to both.
-        existing = replayed(request.team, idempotency_key, request.written) if idempotency_key else None
+        existing = replayed(submission.team, idempotency_key, submission.written) if idempotency_key else None
         if existing is None:
             raise
         return Submitted(existing, replayed=True)
     return Submitted(job, replayed=False)
 
 
-def request_stop(job_id: str, actor: str, guard: Guard = _anything) -> Job:
-    """Ask for the end of a job. Idempotent; a final job is returned as it is."""
+def request_stop(job_id: str, actor: str, precondition: Precondition = _accept) -> Job:
+    """Request that a job stop. Idempotent; a final job is returned unchanged."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
-        guard(job)
+        precondition(job)
         if JobStatus(job.status) not in FINAL:
             _want(job, Desired.STOP, "job.stop_requested", actor)
     return job
 
 
-def request_pause(job_id: str, actor: str, guard: Guard = _anything) -> Job:
-    """Ask a job to save a checkpoint and give its slots back. One that has not started yet is held. Idempotent."""
+def request_pause(job_id: str, actor: str, precondition: Precondition = _accept) -> Job:
+    """Request that a job save a checkpoint and release its slots. A job that has not started is held. Idempotent."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
-        guard(job)
+        precondition(job)
         _refuse_if_ending(job, "paused")
         _want(job, Desired.PAUSE, "job.pause_requested", actor)
     return job
 
 
-def request_resume(job_id: str, actor: str, guard: Guard = _anything) -> Job:
-    """Let a paused or held job go on from where it was. Idempotent."""
+def request_resume(job_id: str, actor: str, precondition: Precondition = _accept) -> Job:
+    """Request that a paused or held job continue. Idempotent."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
-        guard(job)
+        precondition(job)
         _refuse_if_ending(job, "resumed")
         _want(job, Desired.RUN, "job.resume_requested", actor)
     return job
@@ -166,32 +170,32 @@ def _want(job: Job, desired: Desired, event: str, actor: str) -> None:
     )
 
 
-def draft(request: Request, found_warnings: Sequence[FieldProblem] = ()) -> Job:
+def draft(submission: Submission, found_warnings: Sequence[FieldProblem] = ()) -> Job:
     """Return the unsaved job that a submission would create."""
-    spec = request.spec
+    spec = submission.spec
     resolved = spec.model_dump(mode="json")
     spec_digest = validation.digest(resolved)
-    resolved["team"] = request.team.name
-    resolved["resources"]["cluster"] = request.pool.cluster.name
+    resolved["team"] = submission.team.name
+    resolved["resources"]["cluster"] = submission.pool.cluster.name
     job = Job(
-        team=request.team,
-        created_by=request.user,
+        team=submission.team,
+        created_by=submission.user,
         name=spec.name,
         project=spec.project,
         labels=spec.labels,
         priority=PRIORITY_VALUES[spec.priority],
-        spec=request.written,
+        spec=submission.written,
         resolved_spec=resolved,
         spec_digest=spec_digest,
         warnings=[vars(warning) for warning in found_warnings],
-        pool=request.pool,
+        pool=submission.pool,
         slots=spec.resources.slots,
         nodes=spec.resources.nodes + spec.resources.spare_nodes,
         time_limit_seconds=spec.time_limit_seconds,
         schedule=resolved["schedule"] if spec.schedule != Schedule() else None,
-        dataset_id=request.dataset_ids[0],
-        more_dataset_ids=request.dataset_ids[1:],
-        forked_from=request.forked_from,
+        dataset_id=submission.dataset_ids[0],
+        more_dataset_ids=submission.dataset_ids[1:],
+        forked_from=submission.forked_from,
         not_before=spec.schedule.not_before,
         deadline=spec.schedule.deadline,
         event_seq=1,
@@ -200,13 +204,13 @@ def draft(request: Request, found_warnings: Sequence[FieldProblem] = ()) -> Job:
     return job
 
 
-def _create(request: Request, found_warnings: Sequence[FieldProblem]) -> Job:
-    spec, job = request.spec, draft(request, found_warnings)
-    projects.for_a_job(request.team, spec.project, request.user)
+def _create(submission: Submission, found_warnings: Sequence[FieldProblem]) -> Job:
+    spec, job = submission.spec, draft(submission, found_warnings)
+    projects.for_a_job(submission.team, spec.project, submission.user)
     job.save(force_insert=True)
-    events.first(job, "job.submitted", actor=request.user.username, data=_fork(job))
+    events.first(job, "job.submitted", actor=submission.user.username, data=_fork(job))
     Label.objects.bulk_create(Label(job=job, team=job.team, key=key, value=value) for key, value in spec.labels.items())
-    Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in request.after)
+    Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in submission.after)
     task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return job
 

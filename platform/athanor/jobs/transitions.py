@@ -35,7 +35,7 @@ HINTS: dict[JobStatus, str] = {
 
 
 class IllegalTransition(AssertionError):
-    """A bug: the caller did not look at the status under the row lock."""
+    """A bug: the caller did not check the status under the row lock."""
 
 
 def move(
@@ -97,9 +97,13 @@ def _announce(moved: Sequence[tuple[Job, JobStatus]], to: JobStatus) -> None:
         task_triggers.trigger_after_commit(task_triggers.ADMIT)  # slots are free again
 
 
-def give_back(job: Job, reason: Reason, detail: str, *, actor: str, data: dict[str, Any] | None = None) -> bool:
-    """Let `job`, whose row the caller has locked, save a checkpoint, give its slots back and wait again because of
-    `reason`. Return False if the job has not started yet or is already stopping."""
+def preempt_at_checkpoint(
+    job: Job, reason: Reason, detail: str, *, actor: str, data: dict[str, Any] | None = None
+) -> bool:
+    """Preempt a job because of `reason`: it saves a checkpoint, releases its slots and is queued again.
+
+    The caller has locked the job's row. Return False if the job has not started yet or is already stopping.
+    """
     assert MEANINGS[reason].final is None
     if JobStatus(job.status) not in STOPPABLE_AT_CHECKPOINT or job.desired != Desired.RUN.value:
         return False
@@ -110,7 +114,7 @@ def give_back(job: Job, reason: Reason, detail: str, *, actor: str, data: dict[s
 
 
 def expiry(job: Job, since: datetime) -> datetime | None:
-    """Until when a job that waits since then may wait."""
+    """Return until when a job queued at `since` may wait, None without a limit."""
     limit = job.resolved_spec.get("wait_limit_seconds")  # absent in jobs from before there was one
     ends = [since + timedelta(seconds=limit)] if limit else []
     return min([*ends, *([job.deadline] if job.deadline else [])], default=None)

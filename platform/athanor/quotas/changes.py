@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from athanor.core import ids
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.quotas.tree import (
-    DEEPEST,
     LIMITS,
+    MAX_DEPTH,
     ROOT,
     Grant,
     GroupDocument,
@@ -231,8 +231,8 @@ def _check(draft: _Draft) -> None:
 
 def _check_node(draft: _Draft, node: Node, pointer: str, own: Mapping[tuple[str, str], int]) -> None:
     is_top = node.parent is None
-    if sum(1 for _ in ancestors_of(draft.tree, node.id)) > DEEPEST:
-        draft.add_problem(pointer, "too_deep", f"{node.name} is below more than {DEEPEST} levels; flatten the tree")
+    if sum(1 for _ in ancestors_of(draft.tree, node.id)) > MAX_DEPTH:
+        draft.add_problem(pointer, "too_deep", f"{node.name} is below more than {MAX_DEPTH} levels; flatten the tree")
     if not is_top and not node.team and node.name == ROOT:
         draft.add_problem(pointer, "name_taken", f"only the root has the name {ROOT}; choose another name")
     for accelerator, grant in node.grants.items():

@@ -21,10 +21,10 @@ LIMITS = (
     "max_run_seconds",
     "max_storage_bytes",
 )
-LARGEST = 2**31 - 1
-DEEPEST = 10
+MAX_COUNT = 2**31 - 1
+MAX_DEPTH = 10
 
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Accelerator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
 NAMED = Field(json_schema_extra={"additionalProperties": False})  # only names that match the pattern
 TeamName = Annotated[str, Field(min_length=1, max_length=63)]
@@ -37,9 +37,9 @@ class Grant(SpecModel):
     nominal: Count = 0
     """Slots of the node's own."""
     borrow_limit: Count | None = None
-    """Most slots beyond its own that the subtree may use of what others leave idle. Null: no limit."""
+    """Maximum number of slots beyond its own that the subtree may use of what others leave idle. Null: no limit."""
     lend_limit: Count | None = None
-    """Most slots of its own that others may use. Null: all."""
+    """Maximum number of slots of its own that others may use. Null: all."""
 
 
 class Limits(SpecModel):
@@ -48,17 +48,17 @@ class Limits(SpecModel):
     weight: Weight = 1.0
     """Weight against its siblings in fair-share ranking."""
     max_running_jobs: Count | None = None
-    """Most jobs of the subtree that may hold slots at the same time. Null: no limit."""
+    """Maximum number of jobs of the subtree that may hold slots at the same time. Null: no limit."""
     max_queued_jobs: Count | None = None
-    """Most jobs of the subtree that may wait at the same time. Null: no limit."""
+    """Maximum number of jobs of the subtree that may wait at the same time. Null: no limit."""
     max_slots: Count | None = None
-    """Most slots that jobs of the subtree may hold at the same time. Null: no limit."""
+    """Maximum number of slots that jobs of the subtree may hold at the same time. Null: no limit."""
     max_slots_per_job: Count | None = None
-    """Most slots of one job. Null: no limit."""
+    """Maximum number of slots of one job. Null: no limit."""
     max_run_seconds: Count | None = None
-    """Longest `time_limit_seconds` of a job. Null: no limit."""
+    """Maximum `time_limit_seconds` of a job. Null: no limit."""
     max_storage_bytes: Annotated[int, Field(ge=0, le=2**62)] | None = None
-    """Most bytes that the subtree may store before new data and jobs are refused. Null: no limit."""
+    """Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit."""
 
 
 class TeamDocument(Limits):

@@ -21,7 +21,7 @@ from athanor.compliance import erasure
 from athanor.core import task_triggers
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.fleet import inventory_sync
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.reconcilers.models import ReconcilerRun
 from athanor.reconcilers.registry import RECONCILERS, Reconciler
 from athanor.scheduling import services as scheduling
@@ -80,7 +80,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     task_triggers.DISPATCH: _dispatch_due,
     task_triggers.OBSERVE: _observe_due,
     task_triggers.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],
-    task_triggers.PUBLISH: lambda: [Due(feed.unnumbered(), F("time"))],
+    task_triggers.PUBLISH: lambda: [Due(event_feed.unnumbered(), F("time"))],
     task_triggers.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
     task_triggers.METER: lambda: [
         Due(meter.due(timezone.now()), F("due_at")),

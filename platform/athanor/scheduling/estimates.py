@@ -18,7 +18,7 @@ from athanor.scheduling.policy.snapshot import Snapshot
 from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
 
 HISTORY = 2000  # ended runs that run times are drawn from
-MOST_OF_A_POOL = 60  # jobs at the head of the queue that get an estimate
+MAX_ESTIMATES_PER_POOL = 60  # jobs at the head of the queue that get an estimate
 JUDGED = 500  # latest estimates that calibration uses
 
 
@@ -64,7 +64,7 @@ def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:
     holdings = [holding for holding in snapshot.holdings if holding.pool in here]
     narrowed = replace(snapshot, pools=pools, waiting=waiting, holdings=holdings)
     order = {decision.job_id: decision.position for decision in decide(narrowed)}
-    first = [job for job in waiting if order.get(job.job_id, 0) <= MOST_OF_A_POOL]
+    first = [job for job in waiting if order.get(job.job_id, 0) <= MAX_ESTIMATES_PER_POOL]
     return replace(narrowed, waiting=first)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from athanor.scheduling.policy.snapshot import Blocker, Decision, Snapshot
 
-MOST_HOLDERS = 20
+MAX_HOLDERS = 20
 
 
 class Holders(NamedTuple):
@@ -45,13 +45,13 @@ def facts(decision: Decision, leaf: str, of: Holders) -> dict[str, Any]:
                 slots[name] = slots.get(name, 0) + held
             if holder == leaf:
                 own.append(job_id)
-        ranked = sorted(slots.items(), key=lambda each: (-each[1], each[0]))[:MOST_HOLDERS]
+        ranked = sorted(slots.items(), key=lambda each: (-each[1], each[0]))[:MAX_HOLDERS]
         explanation["blocker"] = {
             "kind": blocker.kind,
             "name": _name(blocker, leaf, of),
             "lacking": blocker.lacking,
             "held_by": [{"team": name, "slots": held} for name, held in ranked],
-            "own_jobs": own[:MOST_HOLDERS],
+            "own_jobs": own[:MAX_HOLDERS],
         }
     return explanation
 

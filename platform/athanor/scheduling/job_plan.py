@@ -13,7 +13,7 @@ from athanor.core import tenancy
 from athanor.core.errors import Invalid
 from athanor.jobs import services
 from athanor.jobs.models import Job
-from athanor.jobs.services import Request
+from athanor.jobs.services import Submission
 from athanor.quotas import limits, selectors
 from athanor.scheduling.what_if import StartEstimate, StartEstimator
 from athanor.specs.v1 import JobSpec
@@ -71,25 +71,25 @@ class JobPlan:
     alternatives: list[Alternative]
 
 
-def plan_job(request: Request) -> JobPlan:
+def plan_job(submission: Submission) -> JobPlan:
     """Return the plan of a submission. Nothing is stored.
 
     The jobs of all teams are considered; the plan contains only sums over those of other teams.
     """
     with tenancy.unrestricted():
-        estimator, job = StartEstimator(), services.draft(request)
+        estimator, job = StartEstimator(), services.draft(submission)
         start = estimator.estimate(job)
-        variations = [] if start.decision.admitted else [*_variations(request), *_later_start(request, start)]
+        variations = [] if start.decision.admitted else [*_variations(submission), *_later_start(submission, start)]
         return JobPlan(
             start=start,
             cost=_cost_of(job),
             budgets=_budget_effects(start),
-            alternatives=[_alternative(each, request, estimator) for each in variations],
+            alternatives=[_alternative(each, submission, estimator) for each in variations],
         )
 
 
-def _alternative(variation: Variation, request: Request, estimator: StartEstimator) -> Alternative:
-    job = services.draft(replace(request, spec=variation.spec, pool=variation.pool))
+def _alternative(variation: Variation, submission: Submission, estimator: StartEstimator) -> Alternative:
+    job = services.draft(replace(submission, spec=variation.spec, pool=variation.pool))
     return Alternative(variation.label, variation.changes, estimator.estimate(job), _cost_of(job))
 
 
@@ -106,28 +106,30 @@ def _budget_effects(start: StartEstimate) -> list[BudgetEffect]:
     ]
 
 
-def _variations(request: Request) -> Iterator[Variation]:
+def _variations(submission: Submission) -> Iterator[Variation]:
     """Yield the spec with half the nodes, half the processes, half the time limit, and on other pools.
 
     A variation that a submission would refuse is left out.
     """
-    resources = request.spec.resources
+    resources = submission.spec.resources
     if resources.nodes > 1:
         half = resources.nodes // 2
-        yield from _changed_resources(request, f"{half} nodes instead of {resources.nodes}", request.pool, nodes=half)
+        yield from _changed_resources(
+            submission, f"{half} nodes instead of {resources.nodes}", submission.pool, nodes=half
+        )
     if resources.processes_per_node > 1:
         half = resources.processes_per_node // 2
         label = f"{half} processes per node instead of {resources.processes_per_node}"
-        yield from _changed_resources(request, label, request.pool, processes_per_node=half)
-    shorter = request.spec.time_limit_seconds // 2
+        yield from _changed_resources(submission, label, submission.pool, processes_per_node=half)
+    shorter = submission.spec.time_limit_seconds // 2
     if shorter >= MIN_TIME_LIMIT_SECONDS:
         changes = {"time_limit_seconds": shorter}
-        spec = request.spec.model_copy(update=changes)
-        yield from _if_allowed(request, Variation("half the time limit", changes, spec, request.pool))
+        spec = submission.spec.model_copy(update=changes)
+        yield from _if_allowed(submission, Variation("half the time limit", changes, spec, submission.pool))
     found = 0
-    for pool in enabled_pools().exclude(pk=request.pool.pk):
+    for pool in enabled_pools().exclude(pk=submission.pool.pk):
         cluster = pool.cluster.name
-        changed = _changed_resources(request, f"pool {pool}", pool, cluster=cluster, accelerator=pool.accelerator)
+        changed = _changed_resources(submission, f"pool {pool}", pool, cluster=cluster, accelerator=pool.accelerator)
         for variation in changed:
             found += 1
             yield variation
@@ -135,28 +137,28 @@ def _variations(request: Request) -> Iterator[Variation]:
             return
 
 
-def _later_start(request: Request, start: StartEstimate) -> Iterator[Variation]:
+def _later_start(submission: Submission, start: StartEstimate) -> Iterator[Variation]:
     """Yield a start in the next period of the budget that blocks the job. Yield nothing for another blocker."""
     blocker = start.decision.blocker
     if blocker is None or blocker.kind != "budget":
         return
     begins = reservations.period_end(blocker.id, timezone.now())
-    schedule = request.spec.schedule.model_copy(update={"not_before": begins})
+    schedule = submission.spec.schedule.model_copy(update={"not_before": begins})
     changes = {"schedule": {"not_before": begins.isoformat()}}
     label = f"a start from {begins:%Y-%m-%d %H:%M} UTC, when budget {blocker.name} is filled again"
-    yield Variation(label, changes, request.spec.model_copy(update={"schedule": schedule}), request.pool)
+    yield Variation(label, changes, submission.spec.model_copy(update={"schedule": schedule}), submission.pool)
 
 
-def _changed_resources(request: Request, label: str, pool: Pool, **resources: Any) -> Iterator[Variation]:
-    spec = request.spec.model_copy(update={"resources": request.spec.resources.model_copy(update=resources)})
-    yield from _if_allowed(request, Variation(label, {"resources": resources}, spec, pool))
+def _changed_resources(submission: Submission, label: str, pool: Pool, **resources: Any) -> Iterator[Variation]:
+    spec = submission.spec.model_copy(update={"resources": submission.spec.resources.model_copy(update=resources)})
+    yield from _if_allowed(submission, Variation(label, {"resources": resources}, spec, pool))
 
 
-def _if_allowed(request: Request, variation: Variation) -> Iterator[Variation]:
+def _if_allowed(submission: Submission, variation: Variation) -> Iterator[Variation]:
     """Yield the variation if it fits its pool and the limits of the team's quota nodes."""
     try:
         services.check_fits(variation.spec, variation.pool)
-        limits.check(selectors.path_of_team(request.team), variation.spec, variation.pool)
+        limits.check(selectors.path_of_team(submission.team), variation.spec, variation.pool)
     except Invalid:
         return
     yield variation

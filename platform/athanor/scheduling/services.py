@@ -105,7 +105,7 @@ def _reclaim(decisions: Sequence[Decision], taken: TakenSnapshot, cycle: int | N
             winner = f"{claimant.id} of higher priority" if same_team else "a job of a team that is within its quota"
             facts = {"decision": cycle, **({"for": claimant.id} if same_team else {})}
             detail = f"They went to {winner}."
-            transitions.give_back(victim, Reason.RECLAIMED, detail, actor="scheduling", data=facts)
+            transitions.preempt_at_checkpoint(victim, Reason.RECLAIMED, detail, actor="scheduling", data=facts)
 
 
 def _report_reasons(decisions: Sequence[Decision], taken: TakenSnapshot, now: datetime) -> None:

@@ -25,15 +25,15 @@ from athanor.quotas.usage import capacity_nodes
 from athanor.scheduling.models import Simulation
 from athanor.scheduling.policy import snapshot as pure
 from athanor.scheduling.simulator.engine import PastJob, Plan, simulate
-from athanor.scheduling.simulator.report import Report, report
+from athanor.scheduling.simulator.report import Report, build_report
 from athanor.scheduling.simulator.workload import Submitter, generate
 from trainer.contract.base import SpecModel
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 1800
-MOST_TRIES = 3
-MOST_JOBS = 400_000
-MOST_WAITING = 20
+MAX_TRIES = 3
+MAX_JOBS = 400_000
+MAX_WAITING = 20
 DAY = 86_400
 
 
@@ -45,7 +45,7 @@ class MadeUp(SpecModel):
     jobs_per_day: Annotated[int, Field(ge=1, le=2000)] = 100
     """Jobs per day, on average."""
     largest: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """Most slots of a job. Sizes are powers of two; small jobs are more frequent."""
+    """Maximum number of slots of a job. Sizes are powers of two; small jobs are more frequent."""
     median_minutes: Annotated[int, Field(ge=1, le=7 * 1440)] = 60
     """Median run time of a job in minutes."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
@@ -102,7 +102,7 @@ class RefusedSimulation(Exception):
     """It cannot be carried out; the text is for people."""
 
 
-def ask(request: SimulationRequest, who: User) -> Simulation:
+def ask(request: SimulationRequest, user: User) -> Simulation:
     """Queue a simulation. Raises Invalid for an invalid request, Conflict if too many wait already."""
     if (request.history_days is None) == (request.generate is None):
         detail = "give either history_days or generate"
@@ -113,11 +113,11 @@ def ask(request: SimulationRequest, who: User) -> Simulation:
         problem = FieldProblem("/changes", "either_or", detail)
         raise Invalid("invalid_simulation", detail, remedy=detail, problems=(problem,))
     _proposed(request, selectors.tree())
-    if due().count() >= MOST_WAITING:
-        detail = f"{MOST_WAITING} simulations wait already"
+    if due().count() >= MAX_WAITING:
+        detail = f"{MAX_WAITING} simulations wait already"
         raise Conflict("too_many_simulations", detail, remedy="try again when some of them are done")
     with transaction.atomic():
-        row = Simulation.objects.create(created_by=who, request=request.model_dump(mode="json", exclude_unset=True))
+        row = Simulation.objects.create(created_by=user, request=request.model_dump(mode="json", exclude_unset=True))
         task_triggers.trigger_after_commit(task_triggers.SIMULATE)
     return row
 
@@ -129,7 +129,7 @@ def due() -> QuerySet[Simulation]:
 
 def run_due() -> None:
     """Run the simulations that are not done, each under a lease."""
-    for lease in leases.claim_each(due(), seconds=LEASE_SECONDS, limit=MOST_WAITING):
+    for lease in leases.claim_each(due(), seconds=LEASE_SECONDS, limit=MAX_WAITING):
         _run(lease)
 
 
@@ -152,8 +152,8 @@ def _run(lease: leases.Lease) -> None:
 
 
 def _check_tries(row: Simulation) -> None:
-    if row.tries > MOST_TRIES:
-        raise RefusedSimulation(f"{MOST_TRIES} workers ended while they were at it; ask for a shorter history.")
+    if row.tries > MAX_TRIES:
+        raise RefusedSimulation(f"{MAX_TRIES} workers ended while they were at it; ask for a shorter history.")
 
 
 def carry_out(request: SimulationRequest) -> SimulationResult:
@@ -167,16 +167,16 @@ def carry_out(request: SimulationRequest) -> SimulationResult:
     jobs = _history(request.history_days, pools) if request.history_days else _made_up(request, present, pools)
     if not jobs:
         raise RefusedSimulation("There are no finished jobs in that time; request more days, or generated jobs.")
-    if len(jobs) > MOST_JOBS:
-        raise RefusedSimulation(f"These are {len(jobs)} jobs, and {MOST_JOBS} can be tried; ask for fewer days.")
+    if len(jobs) > MAX_JOBS:
+        raise RefusedSimulation(f"These are {len(jobs)} jobs, and {MAX_JOBS} can be tried; ask for fewer days.")
     plan = Plan(capacity_nodes(present), pools, settings, request.checkpoint_minutes * 60)
-    found = report(simulate(plan, jobs))
+    found = build_report(simulate(plan, jobs))
     asked = request.settings.model_dump(exclude_none=True)
     if not asked and not request.changes and request.organisation is None:
         return SimulationResult(present=found, proposed=None)
     other = TypeAdapter(pure.Settings).validate_python({**_values(settings), **asked})
     wanted = Plan(capacity_nodes(_proposed(request, present)), pools, other, request.checkpoint_minutes * 60)
-    return SimulationResult(present=found, proposed=report(simulate(wanted, jobs)))
+    return SimulationResult(present=found, proposed=build_report(simulate(wanted, jobs)))
 
 
 def _proposed(request: SimulationRequest, tree: Tree) -> Tree:
@@ -226,7 +226,7 @@ def _history(days: int, pools: list[pure.Pool]) -> list[PastJob]:
             limit,
             priority,
         )
-        for job_id, created_at, node, pool_id, slots, seconds, limit, priority in values[: MOST_JOBS + 1]
+        for job_id, created_at, node, pool_id, slots, seconds, limit, priority in values[: MAX_JOBS + 1]
         if pool_id in known
     ]
 

@@ -32,8 +32,8 @@ from athanor.quotas.capacity import CapacityGrant, CapacityNode
 from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
 from athanor.scheduling.policy import snapshot as pure
 
-MOST_CONSIDERED = 1000
-FEWEST_OF_A_QUEUE = 8
+MAX_CONSIDERED_JOBS = 1000
+MIN_JOBS_PER_QUEUE = 8
 LEAVING = frozenset({JobStatus.PAUSING.value, JobStatus.STOPPING.value})
 
 
@@ -63,12 +63,12 @@ class TakenSnapshot:
         return len(self.rows) == sum(self.lengths.values())
 
 
-def take(now: datetime, most: int = MOST_CONSIDERED) -> TakenSnapshot:
-    """Take a snapshot with at most about `most` queued jobs: the first of each queue (team, pool and priority)."""
+def take(now: datetime, max_jobs: int = MAX_CONSIDERED_JOBS) -> TakenSnapshot:
+    """Take a snapshot with at most about `max_jobs` queued jobs: the first of each queue (team, pool and priority)."""
     leaf_of = leaves()
     found = list(Pool.objects.select_related("cluster").order_by("id"))
     pools = {pool.id: pool for pool in _pools(found)}
-    rows, lengths, reported = _first_of_queues(most)
+    rows, lengths, reported = _first_of_queues(max_jobs)
     holds = _holds(rows, found, now)
     quoted = plan_reservations(rows, now)
     settings = _settings(quotas.settings())
@@ -131,14 +131,14 @@ def eligible() -> QuerySet[Job]:
     )
 
 
-def _first_of_queues(most: int) -> tuple[list[Job], dict[str, int], dict[str, int | None]]:
+def _first_of_queues(max_jobs: int) -> tuple[list[Job], dict[str, int], dict[str, int | None]]:
     queues = eligible().values("team", "pool", "priority").annotate(jobs=Count("pk")).order_by()
     lengths: dict[str, int] = defaultdict(int)
     for queue in queues:
         lengths[queue["pool"]] += queue["jobs"]
     jobs = eligible().order_by("-priority", "id")
-    if sum(lengths.values()) > most:
-        of_each = max(FEWEST_OF_A_QUEUE, most // len(queues))
+    if sum(lengths.values()) > max_jobs:
+        of_each = max(MIN_JOBS_PER_QUEUE, max_jobs // len(queues))
         place = Window(RowNumber(), partition_by=["team_id", "pool_id", "priority"], order_by="id")
         jobs = jobs.annotate(place=place).filter(place__lte=of_each)
     reported = Cast(KeyTextTransform("position", "waiting"), IntegerField())

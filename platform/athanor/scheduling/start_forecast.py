@@ -10,10 +10,10 @@ from athanor.scheduling.policy.snapshot import Holding, Snapshot, Waiting
 
 # Assumed shares of the time limit that runs take, without history: from an early failure to a run that is cut off.
 UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
-FEWEST_KNOWN = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
+MIN_SAMPLES = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
 MAX_FACTOR = 10.0
 HORIZON_SECONDS = 60 * 86_400
-SAVING_SECONDS = 30  # what a preempted job takes to save its checkpoint
+CHECKPOINT_SECONDS = 30  # assumed time for a preempted job to save its checkpoint
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Shares:
     def draw(self, chance: random.Random, leaf: str, limit: int, ran: int) -> int:
         """Draw the remaining seconds of a run that has taken `ran` of at most `limit`."""
         known = self.of_leaf.get(leaf, ())
-        if len(known) < FEWEST_KNOWN:
-            known = self.of_all if len(self.of_all) >= FEWEST_KNOWN else UNKNOWN
+        if len(known) < MIN_SAMPLES:
+            known = self.of_all if len(self.of_all) >= MIN_SAMPLES else UNKNOWN
         longer = [share for share in known if share * limit > ran] or [1.0]
         return max(int(chance.choice(longer) * limit) - ran, 1)
 
@@ -61,7 +61,7 @@ def calibration_factors(judged: Sequence[tuple[int, int, int]]) -> CalibrationFa
     `judged`: (P50, P90, actual wait) in seconds, before calibration. This is split conformal prediction with the ratio
     as its score. It also accounts for later arrivals, which no forecast contains.
     """
-    if len(judged) < FEWEST_KNOWN:
+    if len(judged) < MIN_SAMPLES:
         return CalibrationFactors()
     p50 = sorted(waited / max(p50, 1) for p50, _, waited in judged)
     p90 = sorted(waited / max(p90, 1) for _, p90, waited in judged)
@@ -79,13 +79,13 @@ def forecasts(
     *,
     samples: int = 15,
     seed: int = 0,
-    most_events: int = 150,
+    max_events: int = 150,
 ) -> dict[str, Forecast]:
     """Return a forecast for each of `job_ids`. Later arrivals are not simulated."""
     starts: dict[str, list[int]] = {job_id: [] for job_id in job_ids}
     for sample in range(samples):
         chance = random.Random(seed * 1_000 + sample)  # noqa: S311 - of a model, no secret
-        found = _play(snapshot, frozenset(job_ids), shares, chance, most_events)
+        found = _play(snapshot, frozenset(job_ids), shares, chance, max_events)
         for job_id in job_ids:
             starts[job_id].append(found.get(job_id, HORIZON_SECONDS))
     return {job_id: Forecast(_quantile(those, 0.5), _quantile(those, 0.9)) for job_id, those in starts.items()}
@@ -97,7 +97,7 @@ def _quantile(values: list[int], share: float) -> int | None:
 
 
 def _play(
-    snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, most_events: int
+    snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, max_events: int
 ) -> dict[str, int]:
     """Return the start of each of `wanted` in one simulated future."""
     clock = 0
@@ -106,7 +106,7 @@ def _play(
     holdings, ends = _running(snapshot, shares, chance)
     requeued: dict[str, Waiting] = {}
     left = set(wanted & waiting.keys())
-    for _ in range(most_events):
+    for _ in range(max_events):
         now = [replace(job, waited_seconds=job.waited_seconds + clock) for job in waiting.values()]
         decisions = decide(replace(snapshot, waiting=now, holdings=_at(holdings, clock)))
         for decision in decisions:
@@ -120,7 +120,7 @@ def _play(
             for victim in decision.victims:
                 holding, since = holdings[victim]
                 holdings[victim] = (replace(holding, leaving=True), since)
-                heapq.heappush(ends, (clock + SAVING_SECONDS, victim))
+                heapq.heappush(ends, (clock + CHECKPOINT_SECONDS, victim))
                 requeued[victim] = _as_waiting(holding)
         if not left:
             break
@@ -141,7 +141,7 @@ def _running(
     """Return the jobs that hold slots, with the time of their facts, and their ends in this future."""
     ends: list[tuple[int, str]] = []
     for holding in snapshot.holdings:
-        left = SAVING_SECONDS if holding.leaving else holding.ends_in_seconds
+        left = CHECKPOINT_SECONDS if holding.leaving else holding.ends_in_seconds
         if left is not None and not holding.leaving:
             left = shares.draw(chance, holding.node, left + holding.ran_seconds, holding.ran_seconds)
         if left is not None:

@@ -1,4 +1,7 @@
-"""Does a job fit where it wants to run? Arithmetic on shapes; the measured truth comes from the trainer."""
+"""Estimate whether a job fits its pool: memory, nodes and processes.
+
+The estimates are arithmetic on the shapes of the spec; the trainer measures the actual memory.
+"""
 
 from dataclasses import dataclass
 
@@ -9,13 +12,13 @@ from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.training import TrainingSpec
 
-# What a process needs before it holds a model: interpreter, torch, communicators.
+# Memory of a process without a model: interpreter, torch, communicators.
 PROCESS_BYTES = 350 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What `fit` must know of a pool."""
+    """The facts of a pool that estimates need. `nodes` is their number."""
 
     name: str
     slots_per_node: int
@@ -26,7 +29,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a spec needs. Memory is in bytes, `tokens_total` is over all steps."""
+    """The resources that a spec needs, and the memory that the pool has per process.
+
+    `memory_bytes_per_process` is that of the pipeline stage that needs most. `tokens_total` is over all steps.
+    """
 
     num_parameters: int
     processes: int
@@ -36,7 +42,11 @@ class Estimate:
 
 
 def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = False) -> Estimate:
-    """`with_smallest_micro_batches`: where their size is left to us, what a run comes to whose memory runs out."""
+    """Estimate what a spec needs in a pool.
+
+    `with_smallest_micro_batches`: take 1 sequence for micro-batches of automatic size, the smallest that restarts after
+    an out-of-memory error come down to.
+    """
     training, memory = spec.training, pool.memory_bytes_per_node // spec.resources.processes_per_node
     if training is None:
         return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, memory)
@@ -59,7 +69,7 @@ def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = F
 
 
 def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
-    """Why this job can never run in this pool."""
+    """Return the reasons why this job can never run in this pool, none if it can."""
     found = []
     need = estimate(spec, pool, with_smallest_micro_batches=True)
     if need.memory_bytes_per_process > need.pool_memory_bytes_per_process:

@@ -131,12 +131,12 @@ class JobSpec(OneTask, SpecModel):
     """Names of secrets of the team to pass to the job's processes as environment variables: `hf-token` becomes
     `ATHANOR_JOB_SECRET_HF_TOKEN`."""
     time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
-    """Longest run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
+    """Maximum run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
     checkpoint and ends with the reason `deadline`. A quota's `max_run_seconds` may demand less."""
     wait_limit_seconds: Annotated[
         Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None, Field(examples=[SECONDS_PER_DAY])
     ] = None
-    """Longest time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
+    """Maximum time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
     counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
     there is no limit."""
     schedule: Schedule = Schedule()

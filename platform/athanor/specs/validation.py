@@ -14,15 +14,15 @@ from athanor.core.errors import FieldProblem, Invalid
 from athanor.specs.v1 import JobSpec
 
 Model = TypeVar("Model", bound=BaseModel)
-LARGEST_SPEC_BYTES = 256 * 1024
+MAX_SPEC_BYTES = 256 * 1024
 # How pydantic names the branch of a union within a location; such a piece is no field of the spec.
 UNION_BRANCH = re.compile(r"^(constrained-|literal\[|function-)")
 
 
 def parse_yaml(text: bytes) -> Any:
     """Return the data of a YAML or JSON document. Raises Invalid with line and column."""
-    if len(text) > LARGEST_SPEC_BYTES:
-        raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {LARGEST_SPEC_BYTES}")
+    if len(text) > MAX_SPEC_BYTES:
+        raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {MAX_SPEC_BYTES}")
     try:
         written = text.decode()
     except UnicodeDecodeError as error:

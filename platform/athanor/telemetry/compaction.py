@@ -21,8 +21,8 @@ from athanor.telemetry.models import LogChunk, MetricBlock, MetricChunk, MetricS
 
 ROWS = 512  # minimum number of steps per compaction of a running job
 LINES = 500
-MOST_CHUNKS = 1024  # maximum number of chunks compacted in one transaction
-LONGEST_NAME = 200
+MAX_CHUNKS = 1024  # maximum number of chunks compacted in one transaction
+MAX_NAME_LENGTH = 200
 SWEEP_SECONDS = 60.0
 
 Row = tuple[int, float, dict[str, float | None]]  # step, unix time, values
@@ -34,7 +34,7 @@ def compact_points(attempt: Attempt, progress: Progress, fresh: list[Row], gener
     Subtract them from `progress.loose_rows`; the caller saves `progress`.
     """
     unflushed = (
-        list(MetricChunk.objects.filter(attempt=attempt).order_by("id")[:MOST_CHUNKS]) if progress.loose_rows else []
+        list(MetricChunk.objects.filter(attempt=attempt).order_by("id")[:MAX_CHUNKS]) if progress.loose_rows else []
     )
     by_generation: dict[int, list[Row]] = defaultdict(list)
     for chunk in unflushed:
@@ -53,7 +53,7 @@ def compact_lines(attempt: Attempt, progress: Progress) -> None:
 
     Subtract their lines from `progress.loose_lines`; the caller saves `progress`.
     """
-    unflushed = list(LogChunk.objects.filter(attempt=attempt, signature=None).order_by("first_line")[:MOST_CHUNKS])
+    unflushed = list(LogChunk.objects.filter(attempt=attempt, signature=None).order_by("first_line")[:MAX_CHUNKS])
     rows: list[Any] = []
     chunks: list[LogChunk] = []
     for position, chunk in enumerate(unflushed):
@@ -119,7 +119,7 @@ def columns_of(rows: Iterable[Row]) -> dict[str, Matrix]:
         micros = round(at * 1e6)
         for name, value in values.items():
             if value is not None:
-                series.setdefault(name[:LONGEST_NAME], []).append((step, micros, value))
+                series.setdefault(name[:MAX_NAME_LENGTH], []).append((step, micros, value))
     columns = {name: np.array(points, dtype=np.float64).T for name, points in series.items()}
     return {name: points[:, np.isfinite(points[rollups.VALUE])] for name, points in columns.items()}
 

@@ -31,9 +31,9 @@ SHOWN_IN_PROGRESS = frozenset({
 })  # fmt: skip
 EVALUATION = "evaluation/loss"
 REFUSED = "agent.events_refused"
-MOST_REFUSED_NAMES = 10  # in one record
-LONGEST_NAME = 60
-LONGEST_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something took
+MAX_REFUSED_NAMES = 10  # in one record
+MAX_NAME_LENGTH = 60
+MAX_DURATION_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something took
 
 
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
@@ -258,7 +258,7 @@ def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[Pr
             events.append(job, item.type, actor=attempt.id, data=item.data, time=clock.bounded(item.time))
             _add_timing(progress.timings, item)
     if refused:
-        names = [name[:LONGEST_NAME] for name in dict.fromkeys(refused)][:MOST_REFUSED_NAMES]
+        names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
         facts = {"attempt": attempt.id, "types": names, "count": len(refused)}
         events.append(job, REFUSED, actor="platform", message=message, data=facts)
@@ -268,11 +268,11 @@ def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[Pr
 def _add_timing(timings: dict[str, Any], item: ProgressEvent) -> None:
     """Return sums of seconds by category; start-up phases by name."""
     seconds = item.data.get("seconds")
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_SECONDS:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DURATION_SECONDS:
         return
     if item.type == "phase.finished":
         startup = timings.setdefault("startup", {})
-        startup[str(item.data.get("phase"))[:LONGEST_NAME]] = round(float(seconds), 3)
+        startup[str(item.data.get("phase"))[:MAX_NAME_LENGTH]] = round(float(seconds), 3)
     else:
         name = item.type.partition(".")[0] + "_seconds"
         timings[name] = round(timings.get(name, 0.0) + float(seconds), 3)

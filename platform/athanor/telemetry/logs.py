@@ -16,13 +16,13 @@ from athanor.jobs.models import Attempt, Job
 from athanor.telemetry import codec
 from athanor.telemetry.models import LogChunk
 
-MOST_LINES = 500  # in one chunk
-MOST_TEXT = 64 * 1024
+MAX_CHUNK_LINES = 500  # in one chunk
+MAX_CHUNK_CHARACTERS = 64 * 1024
 SIGNATURE_BITS = 8192
 PAGE_CHUNKS = 16  # read per query
-MOST_CHUNKS = 512  # opened for one request
-LARGEST_CHUNK = 10_000  # no chunk ever had as many lines
-MOST_BITS = 16  # of what is sought that are asked for
+MAX_OPENED_CHUNKS = 512  # opened for one request
+MAX_STORED_CHUNK_LINES = 10_000  # no chunk ever had as many lines
+MAX_SIGNATURE_BITS = 16  # of what is sought that are asked for
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def forwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
     found: list[Line] = []
     seen, opened = after, 0
     for attempt in _attempts(job, sought):
-        while opened < MOST_CHUNKS:
+        while opened < MAX_OPENED_CHUNKS:
             chunks = list(_chunks(attempt, sought).filter(last_line__gt=seen).order_by("last_line")[:PAGE_CHUNKS])
             for chunk in chunks:
                 found += [line for line in _lines(chunk, attempt.number, sought) if line.cursor > seen]
@@ -85,8 +85,8 @@ def backwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
     newest, opened = max(after, _last_line(job, sought)), 0
     for attempt in reversed(_attempts(job, sought)):
         before = newest + 1
-        while opened < MOST_CHUNKS and len(found) < limit:
-            rows = _chunks(attempt, sought).filter(last_line__gt=after, last_line__lt=before + LARGEST_CHUNK)
+        while opened < MAX_OPENED_CHUNKS and len(found) < limit:
+            rows = _chunks(attempt, sought).filter(last_line__gt=after, last_line__lt=before + MAX_STORED_CHUNK_LINES)
             chunks = list(rows.filter(first_line__lt=before).order_by("-last_line")[:PAGE_CHUNKS])
             for chunk in chunks:
                 here = [line for line in _lines(chunk, attempt.number, sought) if after < line.cursor < before]
@@ -111,11 +111,11 @@ def every_line(attempt: Attempt) -> Iterator[Line]:
 
 
 def parts(rows: list[Any]) -> Iterator[list[Any]]:
-    """Split `rows` (time, rank, stream, text) where a chunk would exceed MOST_LINES or MOST_TEXT."""
+    """Split `rows` (time, rank, stream, text) where a chunk would exceed MAX_CHUNK_LINES or MAX_CHUNK_CHARACTERS."""
     part: list[Any] = []
     size = 0
     for row in rows:
-        if part and (len(part) >= MOST_LINES or size + len(row[3]) > MOST_TEXT):
+        if part and (len(part) >= MAX_CHUNK_LINES or size + len(row[3]) > MAX_CHUNK_CHARACTERS):
             yield part
             part, size = [], 0
         part.append(row)
@@ -151,7 +151,7 @@ def _chunks(attempt: Attempt, sought: Sought) -> QuerySet[LogChunk]:
         rows = rows.filter(Q(ranks=None) | Q(ranks__contains=[sought.rank]))
     if len(sought.grep.encode()) >= 3:
         places = np.unique(_places(sought.grep))
-        asked = places[:: -(-len(places) // MOST_BITS)]
+        asked = places[:: -(-len(places) // MAX_SIGNATURE_BITS)]
         may_hold = Q()
         for place in asked.tolist():
             bit = Func(F("signature"), Value(place), function="get_bit", output_field=IntegerField())

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 RUN_SECONDS = 20.0
 THREADS = 8
-WEBHOOKS_AT_ONCE = 16
-AT_ONCE = 4  # of one webhook
-AT_ONCE_WHILE_FAILING = 1
+MAX_CONCURRENT_WEBHOOKS = 16
+MAX_CONCURRENT_DELIVERIES = 4  # of one webhook
+MAX_CONCURRENT_WHILE_FAILING = 1
 TRIES_KEPT = 20
 GONE = 410
 ACTOR = "webhooks"
@@ -72,8 +72,8 @@ def _claim() -> Iterator[Lease]:
     waiting = Webhook.objects.filter(pk__in=due_now().values("webhook_id"))
     found = list(waiting.values_list("pk", "consecutive_failures"))
     random.shuffle(found)
-    for webhook_id, failures in found[:WEBHOOKS_AT_ONCE]:
-        limit = AT_ONCE_WHILE_FAILING if failures else AT_ONCE
+    for webhook_id, failures in found[:MAX_CONCURRENT_WEBHOOKS]:
+        limit = MAX_CONCURRENT_WHILE_FAILING if failures else MAX_CONCURRENT_DELIVERIES
         yield from claim(
             due_now().filter(webhook_id=webhook_id).order_by("next_try_at", "pk"), seconds=LEASE_SECONDS, limit=limit
         )

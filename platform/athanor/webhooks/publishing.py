@@ -11,7 +11,7 @@ from ulid import ULID
 
 from athanor.accounts.failures import run_isolated
 from athanor.core import task_triggers
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.jobs.models import EventHead
 from athanor.webhooks import envelope
 from athanor.webhooks.models import Delivery, Webhook
@@ -19,13 +19,13 @@ from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 PAGE = 500
 KEPT = timedelta(days=30)
-FORGOTTEN_AT_ONCE = 1000
+MAX_DELETED_PER_RUN = 1000
 HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("seq")[:1])
 
 
 def publish_due() -> None:
     """Assign numbers to new events, and create their deliveries."""
-    feed.number()
+    event_feed.assign_numbers()
     behind = (
         Webhook.objects.filter(enabled=True, team__deleted_at=None).annotate(head=HEAD).filter(head__gt=F("position"))
     )
@@ -49,7 +49,7 @@ def _publish(webhook_id: str) -> bool:
         webhook = rows.filter(pk=webhook_id, enabled=True).first()
         if webhook is None:
             return False
-        events = feed.after({webhook.team_id: webhook.position}, PAGE)
+        events = event_feed.events_after({webhook.team_id: webhook.position}, PAGE)
         if not events:
             return False
         now = timezone.now()
@@ -77,4 +77,4 @@ def _forget_old() -> None:
     """Delete finished deliveries older than KEPT. Ids sort by creation time, so the primary key finds them."""
     oldest_kept = f"dlv_{ULID.from_datetime(timezone.now() - KEPT)}"
     old = Delivery.objects.filter(pk__lt=oldest_kept).order_by("pk").values_list("pk", flat=True)
-    Delivery.objects.filter(pk__in=list(old[:FORGOTTEN_AT_ONCE])).exclude(state=Delivery.State.PENDING).delete()
+    Delivery.objects.filter(pk__in=list(old[:MAX_DELETED_PER_RUN])).exclude(state=Delivery.State.PENDING).delete()

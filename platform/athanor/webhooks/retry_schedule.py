@@ -7,7 +7,7 @@ LAST_WAIT_SECONDS = 4 * 3600
 GIVE_UP_AFTER = timedelta(hours=72)
 # A webhook none of whose tries succeeded for that long is switched off.
 DISABLE_AFTER = GIVE_UP_AFTER
-LONGEST_PAUSE_SECONDS = 300
+MAX_PAUSE_SECONDS = 300
 SPREAD = 0.2
 
 
@@ -16,7 +16,7 @@ def pause_seconds(failures: int) -> float:
 
     The pause applies to the webhook and does not depend on the number of its pending deliveries.
     """
-    return float(min(LONGEST_PAUSE_SECONDS, 2 ** min(failures, 10)))
+    return float(min(MAX_PAUSE_SECONDS, 2 ** min(failures, 10)))
 
 
 def next_try(tries: int, now: datetime, gives_up_at: datetime, chance: float) -> datetime | None:

@@ -11,29 +11,36 @@ from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.core import outbound, task_triggers
 from athanor.core.errors import Conflict, NotFound, TooManyRequests
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.webhooks import envelope, secrets
 from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
-MOST_OF_A_TEAM = 20
+MAX_WEBHOOKS_PER_TEAM = 20
 DELETE_TRIES = 5
-MOST_TESTS = 6  # of a team, within TEST_WINDOW
+MAX_TESTS = 6  # of a team, within TEST_WINDOW
 TEST_WINDOW = timedelta(minutes=1)
 
 
 def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
     """Create a webhook for events from now on. Return it with its secret, which is shown once."""
     outbound.check_webhook_url(url)
-    feed.number()
+    event_feed.assign_numbers()
     with transaction.atomic():
         Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # concurrent requests must not both pass the limit
-        if Webhook.objects.filter(team=team).count() >= MOST_OF_A_TEAM:
+        if Webhook.objects.filter(team=team).count() >= MAX_WEBHOOKS_PER_TEAM:
             raise Conflict(
-                "too_many_webhooks", f"team {team.name} has {MOST_OF_A_TEAM} webhooks", remedy="delete one of them"
+                "too_many_webhooks",
+                f"team {team.name} has {MAX_WEBHOOKS_PER_TEAM} webhooks",
+                remedy="delete one of them",
             )
         webhook = Webhook.objects.create(
-            team=team, url=url, name=name, types=types, position=feed.heads([team.id])[team.id], created_by=actor
+            team=team,
+            url=url,
+            name=name,
+            types=types,
+            position=event_feed.newest_numbers([team.id])[team.id],
+            created_by=actor,
         )
         secret = secrets.add(webhook, timedelta())
         _record("webhook.create", webhook, actor, after=_facts(webhook))
@@ -44,13 +51,13 @@ def change(webhook: Webhook, changes: dict[str, Any], actor: User) -> Webhook:
     """Change url, name, types or enabled. Enabled again, it receives events from then on."""
     if "url" in changes:
         outbound.check_webhook_url(changes["url"])
-    feed.number()
+    event_feed.assign_numbers()
     with transaction.atomic():
         row = _locked(webhook)
         before = _facts(row)
         wanted = changes.get("enabled", row.enabled)
         if wanted and not row.enabled:
-            row.position = feed.heads([row.team_id])[row.team_id]
+            row.position = event_feed.newest_numbers([row.team_id])[row.team_id]
             row.disabled_reason, row.disabled_at = "", None
             row.consecutive_failures, row.failing_since, row.paused_until = 0, None, None
         elif row.enabled and not wanted:
@@ -93,7 +100,7 @@ def rotate_secret(webhook: Webhook, overlap: timedelta, actor: User) -> str:
 
 
 def test(webhook: Webhook, actor: User) -> Delivery:
-    """Queue a delivery of a test event. Raise TooManyRequests beyond MOST_TESTS in TEST_WINDOW for a team."""
+    """Queue a delivery of a test event. Raise TooManyRequests beyond MAX_TESTS in TEST_WINDOW for a team."""
     _refuse_if_off(webhook)
     now = timezone.now()
     with transaction.atomic():
@@ -102,11 +109,11 @@ def test(webhook: Webhook, actor: User) -> Delivery:
             team_id=webhook.team_id, event_type=envelope.TEST, created_at__gt=now - TEST_WINDOW
         ).order_by("created_at")
         times = list(recent.values_list("created_at", flat=True))
-        if len(times) >= MOST_TESTS:
-            wait = int((times[-MOST_TESTS] + TEST_WINDOW - now).total_seconds()) + 1
+        if len(times) >= MAX_TESTS:
+            wait = int((times[-MAX_TESTS] + TEST_WINDOW - now).total_seconds()) + 1
             raise TooManyRequests(
                 "too_many_webhook_tests",
-                f"team {webhook.team.name} has sent {len(times)} test events in a minute; {MOST_TESTS} are allowed",
+                f"team {webhook.team.name} has sent {len(times)} test events in a minute; {MAX_TESTS} are allowed",
                 remedy=f"try again in {wait} seconds",
                 retry_after_seconds=wait,
             )

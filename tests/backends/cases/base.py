@@ -35,7 +35,7 @@ while True:
 
 
 class Fault(StrEnum):
-    """What a case can make of the backend's answers."""
+    """Faults that a case can inject into the backend's responses."""
 
     LOST_ANSWER = "lost_answer"  # the call succeeds there, its answer never comes
     ERROR = "error"  # it is refused as by a server in trouble (5xx, a command that fails), nothing is done
@@ -102,7 +102,7 @@ class Case(ABC):
         draft.rename(self.signals / f"finish-{handle.backend_name}")
 
     def starts(self, handle: Handle) -> int:
-        """How often a program was started for it: once a node."""
+        """Return how often a program was started for a submission: once per node."""
         file = self.signals / f"starts-{handle.backend_name}"
         return len(file.read_text()) if file.exists() else 0
 
@@ -110,10 +110,10 @@ class Case(ABC):
 
     @abstractmethod
     def faulty(self, fault: Fault) -> AbstractContextManager[None] | None:
-        """While it lasts, each call of `backend` meets the fault. None: there is nothing between us and it."""
+        """Inject the fault into each call of `backend`. None if there is no connection to inject it into."""
 
     def full(self) -> AbstractContextManager[None] | None:
-        """While it lasts, nothing new starts: submissions wait in the backend's own queue."""
+        """Make the cluster full: new submissions wait in its queue."""
         return None
 
     def lose_node(self, handle: Handle) -> bool:
@@ -121,19 +121,19 @@ class Case(ABC):
         return False
 
     def preempt(self, handle: Handle) -> bool:
-        """Let somebody of higher right take its place."""
+        """Preempt a submission by one of higher priority."""
         return False
 
     def cancel_behind_our_back(self, handle: Handle) -> bool:
-        """End it by the backend's own means, not by ours."""
+        """Cancel a submission by the cluster's own tools."""
         return False
 
     def skew_clock(self, seconds: float) -> AbstractContextManager[None] | None:
-        """While it lasts, the backend's clock is off by so much."""
+        """Offset the backend's clock by this much."""
         return None
 
     def many(self, count: int) -> list[Handle] | None:
-        """Let the backend hold so many living submissions. None: it cannot on one machine."""
+        """Create this many live submissions. None if one machine cannot."""
         return None
 
     def calls(self) -> int | None:

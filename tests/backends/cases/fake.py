@@ -1,4 +1,4 @@
-"""The scripted backend: what a real one may do, without anything that runs."""
+"""The scripted backend: behaves as a real one, without running programs."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""Kubernetes: the double's API server, whose pods are processes of this machine."""
+"""A simulated Kubernetes API server, whose pods are processes of this machine."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""This machine: nothing between us and it, no other node, nobody to preempt."""
+"""The local backend: no connection to inject faults into, one node, no preemption."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A real Slurm of four nodes on this host, by its commands."""
+"""A real Slurm of four nodes on this host, used by its commands."""
 
 import itertools
 import json
@@ -26,10 +26,10 @@ from tests.slurm.processes import search_path
 
 
 class Meddler(Transport):
-    """Stands between the backend and the commands: counts, fails, and sets the cluster's clock wrong."""
+    """Intercepts the backend's commands: counts them, injects faults, and offsets the cluster's clock."""
 
     def __init__(self, inner: Transport, folder: Path) -> None:
-        """`folder`: where what squeue said last is kept; the host of the commands has it too."""
+        """`folder` stores the last output of squeue; the host of the commands can read it too."""
         self.listed = shlex.quote(str(folder / "listed"))
         self.inner = inner
         self.fault: Fault | None = None
@@ -62,7 +62,7 @@ class Meddler(Transport):
             yield itertools.chain(lines, self.more) if self._lists(program) else lines
 
     def _squeue(self) -> str:
-        """The shell's squeue: as the fault makes it, or one whose answer is kept."""
+        """Return a shell function for squeue: with the fault, or one whose output is stored."""
         said = {
             Fault.EMPTY_LIST: "true",
             Fault.STALE_LIST: f"cat {self.listed}",
@@ -72,11 +72,11 @@ class Meddler(Transport):
 
     @staticmethod
     def _lists(program: str) -> bool:
-        """It prints the cluster's time and what squeue says, and nothing else."""
+        """Return whether a program prints only the cluster's time and squeue's output."""
         return "date" in program and "squeue" in program
 
     def _skewed(self, program: str) -> str:
-        """As if `date` and the times that squeue prints came from a clock that is off."""
+        """Offset `date` and the times that squeue prints."""
         if not self.clock_seconds or not self._lists(program):
             return program
         later = f"+= {self.clock_seconds}"

@@ -1,4 +1,4 @@
-"""What people hold: an authenticator app and a security key, in software."""
+"""An authenticator app and a security key in software."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ def encode(data: bytes) -> str:
 
 
 class SecurityKey:
-    """Answers WebAuthn's challenges for one page, as a browser with a key does."""
+    """Responds to WebAuthn challenges for one page, as a browser with a security key."""
 
     def __init__(self, origin: str, rp_id: str) -> None:
         self.origin = origin

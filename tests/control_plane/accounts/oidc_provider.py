@@ -33,7 +33,7 @@ class Provider:
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
 
     def authorize(self, address: str) -> str:
-        """What the user's browser does at the provider: signs in, and is sent back. The address it is sent back to."""
+        """Sign in at the provider as the user's browser. Return the URL that it redirects to."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         assert asked["client_id"] == CLIENT_ID
         assert asked["response_type"] == "code"
@@ -55,7 +55,7 @@ class Provider:
         return 200, self._tokens(with_refresh="offline_access" in asked.get("scope", "").split())
 
     def _refresh(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """A refresh token is good once; its use brings the next one."""
+        """Exchange a refresh token, which works once, for a new one."""
         known = form.get("client_id") == CLIENT_ID and form.get("client_secret") == CLIENT_SECRET
         if self.refuse_tokens or not known or form.get("refresh_token") not in self.refresh_tokens:
             return 400, {"error": "invalid_grant", "error_description": "Token is not active"}
@@ -133,7 +133,7 @@ def running() -> Iterator[Provider]:
 
 
 def sign_in(provider: Provider, client: Client | None = None) -> tuple[Client, Any]:
-    """As a browser does: to the provider, and back with a code."""
+    """Go to the provider and return with a code, as a browser."""
     client = client or Client()
     away = client.post("/sso/oidc/login", {"next": "/jobs"})
     assert away.status_code == 302, away.content

@@ -1,4 +1,4 @@
-"""The audit trail: what writes to it, who reads it, and that nobody changes it unseen."""
+"""The audit trail: what writes it, who may read it, and detection of changes."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def record(number: int) -> AuditEvent:
 
 @pytest.fixture
 def tampering() -> Callable[..., None]:
-    """What somebody does who has the rights of the tables' owner, and switches the triggers off."""
+    """Act with the rights of the tables' owner, with triggers disabled."""
 
     def act(sql: str, *values: Any) -> None:
         with as_owner(), connection.cursor() as cursor:
@@ -151,7 +151,7 @@ def test_a_change_that_is_rolled_back_leaves_no_record_and_no_gap() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_many_writers_at_once_make_one_chain() -> None:
-    """From the first record on, which also makes the head."""
+    """Writers are concurrent from the first record on, which also creates the head."""
 
     def write(number: int) -> None:
         try:

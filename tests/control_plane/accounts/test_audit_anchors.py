@@ -1,4 +1,4 @@
-"""Anchors of the audit trail: what somebody with all rights over the database, but not the master key, cannot hide."""
+"""Anchors of the audit trail: tampering that the owner of the database without the master key cannot hide."""
 
 import json
 import socket
@@ -34,7 +34,7 @@ def execute_as_owner(sql: str) -> None:
 
 
 def put_back(rows: list[AuditEvent], head: AuditHead) -> None:
-    """Replace the trail by an older copy of itself, as somebody does who owns the tables."""
+    """Replace the trail by an older copy, as the owner of the tables can."""
     execute_as_owner("TRUNCATE accounts_auditevent, accounts_audithead")
     AuditEvent.objects.bulk_create(rows)
     head.save(force_insert=True)

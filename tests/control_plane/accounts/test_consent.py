@@ -1,4 +1,4 @@
-"""Nobody is put into a team without their word, nobody's name is probed, and everybody with a role is seen."""
+"""Nobody joins a team without consent, usernames cannot be probed, and every member is listed."""
 
 from collections.abc import Callable
 from typing import Any

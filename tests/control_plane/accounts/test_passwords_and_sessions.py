@@ -1,4 +1,4 @@
-"""Changing and resetting a password, and ending sessions: each ends what it says, and nothing else."""
+"""Password changes and resets, and ending of sessions: each ends the stated sessions and no others."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Second factors: nobody who has one is signed in without it, no code works twice, and no secret is stored in plain."""
+"""Second factors: required at sign-in by those who have one, no code works twice, secrets are stored encrypted."""
 
 import io
 import json
@@ -90,7 +90,7 @@ def add_app(browser: Browser) -> tuple[App, list[str]]:
 
 
 def hold_delay_of_codes() -> None:
-    """Whatever the machine's load, the delay lasts while the test looks."""
+    """Lengthen the delay so that it outlasts the test on a loaded machine."""
     key = throttling._digest("factor", User.objects.get(username="ada").pk)
     assert SignInTries.objects.filter(key=key).update(free_at=timezone.now() + timedelta(minutes=1)) == 1
 

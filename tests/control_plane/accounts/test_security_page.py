@@ -1,4 +1,4 @@
-"""docs/concepts/security.md says what the code does."""
+"""Roles, scopes, limits and delays in docs/concepts/security.md agree with the code."""
 
 import re
 from datetime import timedelta
@@ -12,14 +12,14 @@ from athanor.api import limits
 from athanor.config import protocol
 from athanor.config.env import Environment
 from athanor.core import documents
-from athanor.specs.validation import LARGEST_SPEC_BYTES
+from athanor.specs.validation import MAX_SPEC_BYTES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = (REPOSITORY / "docs" / "concepts" / "security.md").read_text()
 
 
 def table(heading: str) -> dict[str, str]:
-    """First and second column of the table with this heading."""
+    """Return the first and second column of the table with this heading."""
     _, _, rest = PAGE.partition(f"| {heading} |")
     rows = rest.split("\n\n")[0].splitlines()[2:]
     return {cells[1].strip(): cells[2].strip() for cells in (row.split("|") for row in rows)}
@@ -54,7 +54,7 @@ def test_limits_are_those_of_the_page() -> None:
     assert f"{limits.BYTES_PER_SECOND // 1024} KiB/s" in said["time of a body"]
     assert said["a client that takes nothing of its answer"] == f"{protocol.STALL_SECONDS:.0f} s"
     assert said["JSON, YAML"] == (
-        f"{documents.MOST_LEVELS} levels; YAML {LARGEST_SPEC_BYTES // 1024} KiB and {documents.MOST_VALUES:,} values "
+        f"{documents.MAX_LEVELS} levels; YAML {MAX_SPEC_BYTES // 1024} KiB and {documents.MAX_VALUES:,} values "
         "with its aliases written out"
     )
 

@@ -1,4 +1,4 @@
-"""Single sign-on against a provider that really answers: accounts, groups and roles, and what is refused."""
+"""Single sign-on with a real identity provider: accounts, groups and roles, and refusals."""
 
 import time
 from collections.abc import Callable

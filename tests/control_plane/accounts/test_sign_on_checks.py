@@ -1,4 +1,4 @@
-"""A sign-on provider that is asked between sign-ins: who is refused there loses access here within the interval."""
+"""Checks at the identity provider between sign-ins: users refused there lose access here within the interval."""
 
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def checked(provider: Provider, settings: Any) -> Provider:
-    """A provider that is asked for refresh tokens, with one member of team red."""
+    """An identity provider with refresh tokens, and one member of team red."""
     scopes = "openid groups offline_access"
     settings.ATHANOR = settings.ATHANOR.model_copy(update={"oidc_scopes": scopes, "sign_on_check_minutes": 60})
     app = {

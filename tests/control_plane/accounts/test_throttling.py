@@ -1,4 +1,4 @@
-"""Guessing passwords is slow, a loop gone wild is stopped, and the settings for https leave nothing to remark."""
+"""Throttling of password guesses and of excessive requests; Django's deployment checks pass with https."""
 
 import os
 import secrets
@@ -50,7 +50,7 @@ def time_passes(seconds: int) -> None:
 
 
 def hold_delays() -> None:
-    """Whatever the machine's load, what is delayed stays delayed while the test looks: for a minute more."""
+    """Lengthen delays by a minute, so that they outlast the test on a loaded machine."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE accounts_signintries SET free_at = free_at + interval '1 minute' "

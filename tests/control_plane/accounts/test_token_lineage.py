@@ -1,4 +1,4 @@
-"""What a thief of a token can make of it ends with it: no longer, no wider, not more, and not by another name."""
+"""Tokens created with a token are revoked with it, and have neither a longer life nor more rights."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -138,7 +138,7 @@ def test_no_token_lives_longer_than_the_settings_allow(session: Api, user: User,
 
 
 def test_a_user_has_a_bounded_number_of_valid_tokens(session: Api, user: User, team: Team, monkeypatch: Any) -> None:
-    monkeypatch.setattr(services, "MOST_LIVE_TOKENS", 2)
+    monkeypatch.setattr(services, "MAX_LIVE_TOKENS", 2)
     first, _ = mint(session), mint(session)
     refused = session.send("POST", "tokens", {"name": "third"})
     assert (refused.status_code, refused.json()["code"]) == (409, "too_many_tokens")

@@ -21,7 +21,7 @@ from tests.control_plane import drive
 
 @pytest.fixture
 def foreign(submit: Callable[..., Job]) -> dict[str, str]:
-    """Ids of team red's things."""
+    """Return the ids of team red's objects."""
     job = submit()
     attempt = drive.start(job)
     webhook, _ = webhooks.create(job.team, url="https://example.org/", name="", types=[], actor=job.created_by)

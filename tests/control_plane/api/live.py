@@ -54,7 +54,7 @@ class Stream:
         raise EOFError("the stream has ended")
 
     def next_event(self) -> Frame:
-        """Passing over heartbeats and progress."""
+        """Return the next event, skipping heartbeats and progress."""
         while True:
             frame = self.next()
             if frame.id:
@@ -107,7 +107,7 @@ class LiveServer:
         self._server.most = count
 
     def close(self) -> None:
-        """Stop, and wait for the views that run. May be called twice."""
+        """Stop, and wait for running views. Safe to call twice."""
         for subscriber in list(self.hub._all):
             subscriber.end()
         self._server.should_exit = True

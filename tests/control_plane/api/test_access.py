@@ -1,4 +1,4 @@
-"""Nobody gets in without a valid token, and nobody sees another team's anything."""
+"""Requests without a valid token are refused, and no endpoint shows another team's objects."""
 
 import json
 import re

@@ -17,7 +17,7 @@ from athanor.accounts.roles import PlatformRole, Role
 from athanor.accounts.services import issue_token
 from athanor.backends.facts import Finding, HealthCheck, Level
 from athanor.backends.fake.backend import World
-from athanor.clusters.models import Cluster, Survey
+from athanor.clusters.models import Cluster, InventorySync
 from athanor.clusters.services import record_incidents, store_health_check
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import Desired
@@ -33,14 +33,14 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture
 def things(submit: Callable[..., Job], user: User, team: Team) -> dict[str, str]:
-    """Something of every kind; and every secret that none of the pages may show."""
+    """Create an object of every kind. Return the secrets that no page may show."""
     drive.start(submit(name="one"))
     user.set_password(PASSWORD)
     user.save()
     cluster = Cluster.objects.get()
     record_incidents(cluster, ["n1"], "node_lost", job_id="job_1", attempt_id="att_1")
     store_health_check(cluster, HealthCheck("1", (Finding("answer", Level.OK, "it answers"),)))
-    Survey.objects.create(cluster=cluster)
+    InventorySync.objects.create(cluster=cluster)
     token, secret = issue_token(user, team, "ci")
     invitation, invited = members.invite(team, Role.MEMBER, 1, "", user)
     webhook = Webhook.objects.create(team=team, url="https://hooks.example/a", position=0, created_by=user)
@@ -68,7 +68,7 @@ def address(model: type[models.Model], page: str, *arguments: Any) -> str:
 
 
 def pages_of(model: type[models.Model]) -> list[str]:
-    """The list, searched and filtered by day, and a row's page."""
+    """Return the URLs of the list, of a search, of a filter by year, and of a row's page."""
     found = [address(model, "changelist"), address(model, "changelist") + "?q=one"]
     hierarchy = admin.site._registry[model].date_hierarchy
     if hierarchy:

@@ -1,4 +1,4 @@
-"""The agent API: one token per attempt, its own prefix only, everything idempotent, over when the attempt is over."""
+"""The agent API: one token per attempt for its own prefix only, idempotent, refused after the end of the attempt."""
 
 import urllib.error
 import urllib.request

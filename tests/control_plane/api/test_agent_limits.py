@@ -1,4 +1,4 @@
-"""What a compute node may not do with its token: forge the platform's events, choose times, overflow a column."""
+"""What the agent API refuses: events of the platform, times out of range, numbers that do not fit a column."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ from django.utils import timezone
 from athanor.artifacts import storage
 from athanor.backends.fake.backend import World
 from athanor.dispatch import tokens
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import AttemptStatus
 from athanor.telemetry import codec, compaction
@@ -52,7 +52,7 @@ def test_an_agent_cannot_forge_the_status_of_its_job(agent: AgentClient, attempt
     webhook, _ = webhooks.create(
         attempt.job.team, url="https://example.org/", name="", types=[], actor=attempt.job.created_by
     )
-    feed.number()
+    event_feed.assign_numbers()
     before = JobEvent.objects.filter(job=attempt.job, type="job.status").count()
     body = events_batch("job.status", "checkpoint.saved", to="succeeded")
     assert agent("POST", "progress", body).json() == {"next_sequence": 1}
@@ -169,7 +169,7 @@ def _bodies(attempt: Attempt) -> dict[str, dict[str, Any]]:
 
 
 def _integers(body: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of all whole numbers of a JSON document."""
+    """Return the paths of all integers of a JSON document."""
     items = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
     for name, value in items:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -191,7 +191,7 @@ def _planted(body: dict[str, Any], path: tuple[Any, ...], value: int) -> str:
     + ["profiles", "end"],
 )  # fmt: skip
 def test_no_whole_number_of_an_agent_overflows_anything(agent: AgentClient, attempt: Attempt, endpoint: str) -> None:
-    """Each is refused by name, or fits: then what the platform does with it later works too."""
+    """Each number is refused by name, or accepted, and then later processing works too."""
     body = _bodies(attempt)[endpoint]
     found = list(_integers(body))
     assert found

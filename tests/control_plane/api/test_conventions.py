@@ -1,4 +1,4 @@
-"""What every client may rely on: sparse fields, tags, bulk actions with an answer for each, retry."""
+"""Conventions of the API: sparse fields, entity tags, bulk actions with a result per item, retries."""
 
 import json
 from collections.abc import Callable

@@ -86,7 +86,7 @@ def test_a_document_is_taken_as_it_stands(
         for name in ("slurm_key", "slurm_hosts", "training.kubeconfig"):
             (tmp_path / name).write_text("")
         (tmp_path / "hpc.cluster.json").write_text(json.dumps(SERVER_PART))
-        clusters.checked(data["kind"], data["config"], data["name"])
+        clusters.build_backend(data["kind"], data["config"], data["name"])
     elif "organisation" in data:
         for name in re.findall(r"teams:\n\s+([a-z]+):", example.text):
             Team.objects.get_or_create(name=name)

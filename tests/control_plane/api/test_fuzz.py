@@ -1,4 +1,4 @@
-"""Whatever is sent, no answer is a 500 and each is as the OpenAPI document says (schemathesis).
+"""No request causes a 500, and every response conforms to the OpenAPI document (schemathesis).
 
 Bodies, as JSON and as YAML, and query parameters are held against the document both ways: what it does not allow is
 refused, and what it allows is not called malformed.
@@ -147,7 +147,7 @@ def test_every_answer_is_as_documented(
 
 @pytest.fixture
 def fuzz(foreign: dict[str, str], headers: dict[str, str], server: Any) -> Callable[..., None]:
-    """Send bodies of one mode to an operation, to things that exist, and pass each answer to `check`."""
+    """Send bodies of one mode to an operation on existing objects, and pass each response to `check`."""
 
     def send(name: str, mode: GenerationMode, check: Callable[[schemathesis.Case, Any], None]) -> None:
         operation = OPERATIONS[name]

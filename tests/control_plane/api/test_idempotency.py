@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: whatever a POST makes, it makes once, and the answer is given again to nobody else."""
+"""`Idempotency-Key`: a repeated POST creates nothing, and only the same credential gets the stored response."""
 
 import json
 import threading
@@ -275,7 +275,7 @@ def test_two_uploads_at_once_make_one_data_set(admin_user: User, team: Team, buc
 def test_a_request_in_progress_is_answered_409_with_retry_after(
     admin_user: User, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "LONGEST_WAIT_MILLISECONDS", 50)
+    monkeypatch.setattr(idempotency, "MAX_WAIT_MILLISECONDS", 50)
     row, token = issue_token(admin_user, team, "test", scopes=list(Scope))
     request = idempotency.KeyedRequest(f"token:{row.id}", "k", "/api/v1/tokens", "")
     locked, done = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""/admin: sweepers and orphans, for platform administrators alone."""
+"""/admin: reconcilers and orphans, for platform administrators only."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""POST /jobs:plan: when it would start, why not now, what it would reserve, and what would start sooner."""
+"""POST /jobs:plan: estimated start, why not now, what it would reserve, and variants that start sooner."""
 
 from collections.abc import Callable
 from typing import Any

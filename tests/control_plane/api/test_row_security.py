@@ -1,4 +1,4 @@
-"""The second wall: what a query that forgot its team finds and may write."""
+"""Row-level security: what a query without a team filter can read and write."""
 
 from collections.abc import Callable
 from typing import Any

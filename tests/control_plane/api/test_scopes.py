@@ -1,4 +1,4 @@
-"""A token has the parts of its user's role on the platform that it was given, and no others."""
+"""A token has only those scopes of its user's platform role that it was given."""
 
 from collections.abc import Callable
 from typing import Any

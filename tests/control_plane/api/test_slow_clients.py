@@ -1,4 +1,4 @@
-"""Clients that are slow on purpose, on a real server: they hold up themselves and nobody else."""
+"""Deliberately slow clients on a real server do not delay other clients."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ def test_slow_uploads_of_one_user_do_not_hold_up_those_of_others(
 
 def test_downloads_that_are_not_read_count_until_their_clients_are_gone(make_user: Any, team: Team) -> None:
     user = make_user("grace", team)
-    running = [transfers.Download(user, iter([b""])) for _ in range(transfers.MOST_OF_ONE_USER)]
+    running = [transfers.Download(user, iter([b""])) for _ in range(transfers.MAX_TRANSFERS_PER_USER)]
     with pytest.raises(TooManyRequests):
         transfers.Download(user, iter([b""]))
     response = StreamingHttpResponse(running[0])
@@ -171,7 +171,7 @@ def test_a_slow_body_is_given_up(live: LiveServer, monkeypatch: pytest.MonkeyPat
 
 def test_the_oldest_unfinished_body_makes_room_for_others() -> None:
     async def scenario() -> list[str]:
-        reader = BodyReader(budget_bytes=100)
+        reader = BodyReader(max_total_bytes=100)
         outcomes: list[str] = []
 
         async def read(name: str, pieces: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Streams and long polls on a real server: what is committed arrives once, in order, and ends with the right to it."""
+"""Streams and long polls on a real server: each event arrives once, in order, and access ends with the right to it."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from athanor.accounts.services import issue_token
 from athanor.accounts.stream_sessions import StreamSession
 from athanor.api.streams import asgi, hub, reads
 from athanor.api.streams.subscription import STREAMING, Subscription
-from athanor.jobs import events, feed, services
+from athanor.jobs import event_feed, events, services
 from athanor.jobs.models import Job, JobEvent
 from athanor.telemetry import ingest
 from tests.control_plane import drive
@@ -165,7 +165,7 @@ def test_what_happens_after_a_removal_is_not_delivered(
     path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However seldom sessions are checked without news, and with news in the same round."""
+    """A revoked session is noticed at any check interval, with and without new events in the same cycle."""
     monkeypatch.setattr(hub, "TICKET_TICKS", 10**9)
     leaver = make_user("leaver", team)
     token = issue_token(leaver, team, "t")[1]
@@ -321,7 +321,7 @@ def test_the_hubs_reads_are_let_in_to_the_followed_teams_only(
     submit: Callable[..., Job], team: Team, other_team: Team
 ) -> None:
     submit()
-    feed.number()
+    event_feed.assign_numbers()
     with ThreadPoolExecutor(1) as threads:
         seen = [
             threads.submit(reads.in_thread, [each.id], JobEvent.objects.count).result() for each in (team, other_team)

@@ -81,7 +81,7 @@ def test_a_preparation_is_registered_only_for_a_data_set_of_the_job(
 
 
 def manifest_of(attempt: Attempt, dataset_id: str, recipe: str) -> dict[str, Any]:
-    """Of one stored part, sealed with the data set's key as an agent would."""
+    """Store a prepared form of one part, encrypted with the data set's key as an agent does."""
     encryptor = keys.encryptor(dataset_id, attempt.job.team)
     ciphertext, part = encryptor.encrypt(b"tokens", f"jobs/{attempt.job_id}/dataset/{recipe[:8]}")
     storage.put(part.key, ciphertext)
@@ -136,7 +136,7 @@ def test_a_job_that_prepares_succeeds_when_its_data_is_registered_and_later_jobs
 def test_what_was_prepared_is_forgotten_and_made_anew_while_who_reads_it_reads_on(
     api: Any, spec: dict, world: Any, bucket: str
 ) -> None:
-    """As after damage in the store."""
+    """A stored form may have been damaged in the object store."""
     dataset_id = upload(api, b"text", name="one").json()["id"]
 
     def prepared_by_a_job() -> Any:

@@ -1,4 +1,4 @@
-"""Uploads are checked as they come in, sealed, and found again by name."""
+"""Uploads are checked while they are received, encrypted, and found by name."""
 
 import io
 import json

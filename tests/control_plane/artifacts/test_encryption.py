@@ -1,4 +1,4 @@
-"""Nothing in the bucket can be read, and nothing damaged is ever opened."""
+"""Objects in the bucket are encrypted, and damaged ones are refused."""
 
 import io
 import tarfile
@@ -84,7 +84,7 @@ def test_a_damaged_object_is_refused_before_a_byte_is_used(api: Any, artifact: A
 
 
 def test_even_with_a_matching_manifest_a_swapped_part_does_not_open(artifact: Artifact) -> None:
-    """Somebody who can write objects and rows, but has no key, cannot pass one part off as another."""
+    """Parts cannot be exchanged by a person who can write objects and rows but has no key."""
     encryptor = keys.encryptor(artifact.job_id, artifact.job.team)
     first, second = parts_of(artifact)
     ciphertext = storage.get(second["key"])

@@ -1,4 +1,4 @@
-"""Deleting a team: access ends, it can be undone, then it is erased and a certificate says so."""
+"""Deletion of a team: access ends, it can be undone, then the team is erased and a certificate is written."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -166,9 +166,9 @@ def test_it_waits_for_urls_that_still_write_and_continues_where_it_was_killed(
     assert deletion["state"] == "purging"
     assert operator.send("POST", f"deletions/{deletion['id']}:restore").status_code == 409
     Attempt.objects.update(ended_at=timezone.now() - timedelta(hours=2))
-    assert erasure.run_due(most_pages=1) == 0
+    assert erasure.run_due(max_pages=1) == 0
     assert Erasure.objects.get().certificate is None
-    while not erasure.run_due(most_pages=2):
+    while not erasure.run_due(max_pages=2):
         assert Deletion.objects.get(kind="team").purged_at is None
     assert objects_of(job) == []
 

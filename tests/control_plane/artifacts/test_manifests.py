@@ -1,4 +1,4 @@
-"""Manifests are authenticated: what somebody who can change rows, but has no keys, cannot make of stored files."""
+"""Manifests are authenticated: without keys, changed rows cannot alter which files are read."""
 
 import copy
 import io
@@ -85,7 +85,7 @@ FORGERIES = [
 
 
 def rewrite(table: str, row_id: str, manifest: dict[str, Any]) -> None:
-    """As the role of web and workers, which may update these rows."""
+    """Act as the database role of web and workers, which may update these rows."""
     with connection.cursor() as cursor:
         cursor.execute(f"UPDATE {table} SET manifest = %s WHERE id = %s", [json.dumps(manifest), row_id])
 

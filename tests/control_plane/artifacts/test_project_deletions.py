@@ -1,4 +1,4 @@
-"""Deleting a project: all that its jobs stored goes with it, its name is free, and it can be undone."""
+"""Deletion of a project deletes what its jobs stored, frees its name, and can be undone."""
 
 import threading
 from collections.abc import Callable

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def running(submit: Callable[..., Job], team: Team, user: User) -> Callable[[], dict[str, Any]]:
-    """Asks for the keys of an attempt that runs, as its agent does when it restarts in place."""
+    """Request the keys of a running attempt, as its agent does when it restarts in place."""
     team_secrets.put(team, "hf-token", "hf_abcdef", user)
     for _ in range(3):
         keys.data_key(submit().id, team)
@@ -141,7 +141,7 @@ def test_a_team_rotation_that_was_broken_off_goes_on(
 
 
 def test_a_key_that_is_made_at_the_last_moment_is_taken_along(running: Callable, team: Team, monkeypatch: Any) -> None:
-    """Wrapped by the old key after the rows were gone through, before the old key is dropped."""
+    """A key is wrapped by the old key after rotation has passed its row and before the old key is deleted."""
     old, owner = keys.locked_team_keyset(team), "job_late"
     end = rotation._end
 

@@ -33,7 +33,7 @@ def put(admin: Api, team: Team, name: str = "hf-token", value: str = CANARY) -> 
 
 
 def whole_database() -> str:
-    """Every row of every table as text, and what is in its binary columns."""
+    """Return every row of every table as text, with the content of its binary columns."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'")
         tables = [name for (name,) in cursor.fetchall()]

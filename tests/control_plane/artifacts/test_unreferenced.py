@@ -1,4 +1,4 @@
-"""Objects under a job's prefix that no manifest names: what an attempt stores on the quiet is counted, then deleted."""
+"""Objects under a job's prefix that no manifest names are counted as storage, then deleted."""
 
 import urllib.request
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def attempt(submit: Callable[..., Job], world: World, bucket: str) -> Attempt:
 
 
 def put(attempt: Attempt, name: str, content: bytes = JUNK) -> str:
-    """As a compromised node: by the URL that its token gets."""
+    """Store an object as a compromised node can, by the URL that its token gets."""
     key = f"jobs/{attempt.job_id}/{name}"
     asked = {"operation": "put", "keys": [key]}
     answer = AgentClient(tokens.issue(attempt.id))("POST", "storage:presign", asked)
@@ -113,7 +113,7 @@ def test_an_object_larger_than_its_manifest_says_counts(attempt: Attempt, team: 
 
 
 def test_a_save_in_flight_of_the_next_attempt_is_not_touched(attempt: Attempt, world: World) -> None:
-    """It registers long after its parts were written."""
+    """Register a checkpoint long after its parts were written."""
     end(world, attempt)
     job = Job.objects.get(pk=attempt.job_id)
     Job.objects.filter(pk=job.pk).update(status="queued", desired="run", act_after=None)
@@ -133,11 +133,11 @@ def test_a_large_prefix_is_looked_at_page_by_page_over_several_sweeps(
     names = {put(attempt, f"junk-{number}", b"12345") for number in range(7)}
     end(world, attempt)
     later = timezone.now() + DAY
-    assert unreferenced.sweep(later, most_pages=1) == 2
+    assert unreferenced.sweep(later, max_pages=1) == 2
     JobStorage.objects.update(next_scan_at=later)  # as when the worker was killed and its lease ran out
     removed = 2
     for _ in range(8):
-        removed += unreferenced.sweep(later, most_pages=1)
+        removed += unreferenced.sweep(later, max_pages=1)
         JobStorage.objects.exclude(next_scan_at=None).update(next_scan_at=later)
     assert removed == len(names)
     assert not names & keys(attempt.job_id)

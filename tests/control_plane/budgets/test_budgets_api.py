@@ -1,4 +1,4 @@
-"""Budgets, prices, series and costs as they are read and changed over HTTP."""
+"""Budgets, prices, series and costs over HTTP."""
 
 import csv
 import io
@@ -48,7 +48,7 @@ def make(admin: Api, team: Team) -> Callable[..., dict[str, Any]]:
 
 
 def run_for(job: Job, seconds: float) -> Attempt:
-    """Runs through real admission, as if it had been launched that long ago."""
+    """Admit a job, and date its launch back by this long."""
     attempt = drive.run(job)
     Attempt.objects.filter(pk=attempt.pk).update(launched_at=timezone.now() - timedelta(seconds=seconds))
     return attempt

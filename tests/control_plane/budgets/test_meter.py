@@ -1,4 +1,4 @@
-"""Budgets from admission to the end of a run: what is reserved, counted, released, paid back, and when a run stops."""
+"""Budgets from admission to the end of a run: reservation, metering, release, refunds, and preemption."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,7 @@ def budget(team: Team) -> Callable[..., Budget]:
 
 
 def state(budget: Budget, at: datetime = NOON) -> tuple[int, int, int]:
-    """What is left, reserved and spent in the period of that moment."""
+    """Return what is available, reserved and spent in the period of that time."""
     row = ledger.balances(budget, at)
     assert row is not None
     return row.allowance, row.reserved, row.spent
@@ -51,7 +51,7 @@ def admit(job: Job, at: datetime) -> None:
 
 
 def launch(job: Job, at: datetime) -> Attempt:
-    """The job runs since then."""
+    """Return an attempt of the job that was launched at that time."""
     with transaction.atomic():
         for to in (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING):
             transitions.move(job, to, actor="test")
@@ -149,9 +149,9 @@ def test_a_hard_budget_stops_a_run_in_time_for_its_checkpoint(submit: Callable, 
     assert meter.roll_over(NOON + timedelta(seconds=110))
     assert state(held) == (0, 500, 100)
     assert meter.count_due(NOON + timedelta(seconds=110)) == []
-    assert Meter.objects.get().due_at <= NOON + timedelta(seconds=600 - meter.SAVING_SECONDS)
+    assert Meter.objects.get().due_at <= NOON + timedelta(seconds=600 - meter.PREEMPT_LEAD_SECONDS)
     stops = meter.count_due(NOON + timedelta(seconds=540))
-    assert [(stop.job_id, stop.until) for stop in stops] == [(job.id, NOON + timedelta(seconds=600))]
+    assert [(stop.job_id, stop.funded_until) for stop in stops] == [(job.id, NOON + timedelta(seconds=600))]
     sound()
 
 
@@ -238,7 +238,7 @@ def test_the_ledger_cannot_be_changed(budget: Callable) -> None:
 
 
 def test_through_the_real_sweepers(submit: Callable, budget: Callable, world: World) -> None:
-    """From admission, which reserves, to an end, which releases."""
+    """Follow a job from admission, which reserves, to its end, which releases."""
     held = budget(1000 * HOUR, created_at=timezone.now() - timedelta(minutes=1), period="month")
     job = submit(time_limit_seconds=60)
     attempt = drive.run(job)

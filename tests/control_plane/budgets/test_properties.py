@@ -1,4 +1,4 @@
-"""Whatever happens to jobs and budgets, in whatever order: the books balance and every second is counted once."""
+"""For any sequence of events on jobs and budgets, the ledger balances and every second is counted once."""
 
 import threading
 from collections.abc import Callable
@@ -161,7 +161,7 @@ def test_the_books_balance_whatever_happens(steps: list, submit: Callable[..., J
 def test_a_meter_that_dies_between_its_steps_counts_nothing_twice(
     submit: Callable[..., Job], team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after each of its writes in turn, it has written nothing; the round after it counts everything once."""
+    """A cycle that is killed after any of its writes has written nothing; the next cycle counts everything once."""
     world = World([submit(time_limit_seconds=HOUR)], team)
     for what, facts in (("admit", 0), ("launch", 0), ("round", None), ("wait", 50)):
         world.do(what, facts)
@@ -186,7 +186,7 @@ def test_a_meter_that_dies_between_its_steps_counts_nothing_twice(
 
 @pytest.mark.django_db(transaction=True)
 def test_many_at_once_lose_and_double_nothing(submit: Callable[..., Job], team: Team) -> None:
-    """Meters, ends, admissions and changes of the amount side by side, on real rows."""
+    """Run metering, ends, admissions and changes of the amount concurrently, on real rows."""
     jobs = [submit(time_limit_seconds=HOUR) for _ in range(12)]
     world = World(jobs, team)
     for index in range(8):

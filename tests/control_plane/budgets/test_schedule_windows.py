@@ -1,4 +1,4 @@
-"""When jobs may run by price and carbon; series fetched from a real server; what waiting saved."""
+"""Schedule windows by price and carbon, series fetched from a real server, and savings from deferring."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, User
 from athanor.budgets import meter, metering_cycle, schedule_windows, series, series_fetch
-from athanor.budgets.models import Meter, PoolTerms, Series, SeriesPoint, UsageHour
+from athanor.budgets.models import Meter, PoolPricing, Series, SeriesPoint, UsageHour
 from athanor.clusters.models import Pool
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -92,7 +92,7 @@ def test_what_waiting_for_the_window_saved_is_told(
     row = Series.objects.create(kind="price", pool=pool)
     for hours, value in ((2, 4), (1, 1)):
         SeriesPoint.objects.create(series=row, time=now - hours * HOUR, value=value * 10**6)
-    PoolTerms.objects.create(pool=pool, watts_per_slot=500)
+    PoolPricing.objects.create(pool=pool, watts_per_slot=500)
     job = submit(schedule={"max_grams_per_kwh": 200})
     Job.objects.filter(pk=job.pk).update(created_at=now - 2 * HOUR)
     job.refresh_from_db()

@@ -1,4 +1,4 @@
-"""/clusters: registering, examining, nodes, pools; for whom what is shown."""
+"""/clusters: registration, health checks, nodes, pools, and who may see what."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import PlatformRole
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import WORLDS, World
-from athanor.clusters.models import Cluster, ClusterProbe, Node, Pool
+from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, Pool
 from athanor.clusters.services import quarantined_names, record_incidents
 from athanor.fleet import inventory_sync
 from athanor.jobs.models import Job
@@ -47,11 +47,11 @@ def iron() -> Iterator[World]:
 
 @pytest.fixture
 def path(operator: Api, iron: World) -> str:
-    """The address of the registered cluster, its nodes known."""
+    """Return the path of the registered cluster, whose inventory was synced."""
     body = {"name": "iron", "kind": "fake_cluster", "config": {"world": iron.written["name"]}}
     made = operator.send("POST", "clusters", body)
     assert made.status_code == 201, made.content
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     return f"clusters/{made.json()['id']}"
 
 
@@ -119,7 +119,7 @@ def test_a_dry_run_examines_and_stores_nothing(operator: Api, iron: World) -> No
     assert all(finding["remedy"] for finding in away["findings"] if finding["level"] != "ok")
     assert operator.send("POST", "clusters:check", {"kind": "fake"}).json()["usable"] is None
     assert not Cluster.objects.exists()
-    assert not ClusterProbe.objects.exists()
+    assert not ClusterHealthCheck.objects.exists()
 
 
 def test_a_name_is_taken_once_and_registering_is_in_the_trail(operator: Api, path: str, iron: World) -> None:

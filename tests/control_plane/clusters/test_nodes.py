@@ -1,4 +1,4 @@
-"""Nodes, what happens to them, and what is kept off them."""
+"""Nodes, their incidents, and which attempts avoid them."""
 
 import pytest
 from django.utils import timezone

@@ -33,7 +33,7 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     made = operator.send("POST", "clusters", {"name": "iron", "kind": "slurm", "config": open_part})
     assert made.status_code == 201, made.content
     path = f"clusters/{made.json()['id']}"
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     shown = operator.send("GET", path).json()
     assert (shown["nodes"]["total"], shown["nodes"]["ready"]) == (4, 4)
     assert shown["setup"]["proposed_pools"]

@@ -1,4 +1,4 @@
-"""Who may set up clusters over HTTP runs no program, reads no file and reaches no address of the server's own."""
+"""A user who registers clusters over HTTP cannot make the server run programs, read files or reach its own network."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def directory(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """An address inside, and the headers of what reaches it."""
+    """Return the URL of a server on loopback and the headers of requests that reach it."""
     seen: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -57,7 +57,7 @@ def listener() -> Iterator[tuple[str, list[dict[str, str]]]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Requests are no news in a test's output."""
+            """Do not log requests."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Attempts on a cluster that has a queue, nodes and an opinion of its own."""
+"""Attempts on a cluster with its own queue, nodes and states."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def pending(submit: Submit, world: World) -> Attempt:
-    """It was submitted while its cluster was full."""
+    """Return an attempt that was submitted while its cluster was full."""
     world.full = True
     job = submit(time_limit_seconds=60)
     drive.start(job)
@@ -33,7 +33,7 @@ def pending(submit: Submit, world: World) -> Attempt:
 
 
 def age(job: Job, seconds: float) -> None:
-    """As if everything had begun so much earlier."""
+    """Move all stored times back by this much."""
     ago = timedelta(seconds=seconds)
     for name in ("launched_at", "submitted_at", "created_at"):
         for attempt in Attempt.objects.filter(job=job):
@@ -107,13 +107,13 @@ def test_why_it_ended_there_decides_what_follows(
     assert drive.status_of(job) == (status, reason)
 
 
-@pytest.mark.parametrize("told", [EndClass.STOPPED, EndClass.COLLECTIVE_TIMEOUT, EndClass.PROCESS_KILLED])
+@pytest.mark.parametrize("reported", [EndClass.STOPPED, EndClass.COLLECTIVE_TIMEOUT, EndClass.PROCESS_KILLED])
 def test_the_cluster_knows_better_than_an_agent_to_whom_something_was_done(
-    submit: Submit, world: World, told: EndClass
+    submit: Submit, world: World, reported: EndClass
 ) -> None:
     job = submit()
     attempt = drive.run(job)
-    drive.report(attempt, told)
+    drive.report(attempt, reported)
     world.end(attempt.backend_name, Cause.NODE_LOST)
     drive.settle()
     assert drive.status_of(job) == ("queued", "node_lost")

@@ -1,4 +1,4 @@
-"""A job's way through the record, with the faults that a backend and a network have."""
+"""The life cycle of a job, with faults of its backend and the network."""
 
 import json
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def test_listings_that_follow_each_other_at_once_are_no_two_witnesses(submit: Su
 
 
 def test_an_agent_that_was_heard_a_moment_ago_is_alive_whatever_a_listing_says(submit: Submit, world: World) -> None:
-    """Found by `make chaos` (seed 2): four living attempts were given up after two listings that missed them."""
+    """Found by `make chaos` (seed 2): four live attempts were ended after two listings without them."""
     job, other = submit(name="one"), submit(name="other")
     attempt = drive.run(job)
     drive.run(other)

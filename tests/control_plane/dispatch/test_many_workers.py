@@ -1,4 +1,4 @@
-"""Many workers over many jobs, with a backend that loses answers: each attempt starts once, every job ends right."""
+"""Many workers and jobs on a backend that loses responses: each attempt starts once, every job ends correctly."""
 
 import random
 import threading
@@ -77,7 +77,7 @@ def test_no_attempt_starts_twice_and_every_job_ends_as_it_should(
 
 
 def _play_agents(world: World, numbers: dict[str, int]) -> None:
-    """What the agents of the submitted attempts do next."""
+    """Let the agents of the submitted attempts take their next step."""
     for attempt in Attempt.objects.filter(status__in=["submitted", "running"]).select_related("job"):
         name = attempt.backend_name
         if name not in world.running:

@@ -1,4 +1,4 @@
-"""A sweep over a cluster: in batches, by one worker at a time, writing only what changed."""
+"""Observation of a cluster: in batches, by one worker at a time, writing only changes."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def six_running(submit: Submit, world: World, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """Six running jobs that are swept in three batches."""
+    """Six running jobs, observed in three batches."""
     monkeypatch.setattr(observe, "BATCH", 2)
     jobs = [submit(name=f"job-{number}") for number in range(6)]
     for job in jobs:
@@ -30,7 +30,7 @@ def six_running(submit: Submit, world: World, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_guard_against_a_bulk_drop_looks_at_the_whole_cluster(six_running: list[Job], world: World) -> None:
-    """Of the first two batches everything is gone; that the third is there makes it believable."""
+    """All attempts of the first two batches are absent; the third one is present, which makes the absence credible."""
     for job in six_running[:4]:
         world.forget(drive.attempt_of(job).backend_name)
     for _ in range(absence.ABSENCES_TO_BELIEVE):
@@ -96,7 +96,7 @@ def test_an_attempt_that_is_being_submitted_is_not_judged_by_an_older_listing(su
 
 
 def test_a_worker_that_is_killed_holds_up_one_row(submit: Submit, world: World) -> None:
-    """Found by `make chaos` (seed 2): a killed worker's batch of leases held its jobs up for a minute."""
+    """Found by `make chaos` (seed 2): the leases of a killed worker delayed its jobs by a minute."""
     jobs = [submit(name=f"job-{number}") for number in range(3)]
     claimed = leases.claim_each(Job.objects.order_by("id"), seconds=60, limit=10)
     assert next(claimed).pk == jobs[0].id

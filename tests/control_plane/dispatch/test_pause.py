@@ -1,4 +1,4 @@
-"""Pause, resume, dependencies and expiry: what a user wants, and what follows from it."""
+"""Pause, resume, dependencies and expiry: the desired state and the transitions that follow."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Every way in which an attempt can end is mapped to a reason, so that no end is without one."""
+"""Every end of an attempt maps to a reason."""
 
 from enum import StrEnum
 

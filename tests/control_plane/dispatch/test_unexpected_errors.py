@@ -9,7 +9,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from athanor.accounts import failures
-from athanor.accounts.failures import LONGEST_PAUSE, TRIES, TRIES_BEFORE_RECORD
+from athanor.accounts.failures import MAX_PAUSE, TRIES, TRIES_BEFORE_RECORD
 from athanor.accounts.models import AuditEvent, WorkFailure
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Pool
@@ -31,7 +31,7 @@ def fail(*_: Any, **__: Any) -> None:
 
 
 def pass_pause() -> None:
-    """As if every pause after an error were over."""
+    """End the pause of every failed row."""
     WorkFailure.objects.update(next_try_at=timezone.now() - timedelta(seconds=1))
     for model in (Job, Attempt):
         model.objects.update(lease_token=None, lease_until=None)
@@ -145,7 +145,7 @@ def test_a_success_ends_the_count_and_pauses_grow_up_to_a_limit(db: None) -> Non
     assert row.given_up_at is None, "giving it up failed too"
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[1]) == (timedelta(seconds=15), timedelta(seconds=30))
-    assert pauses[-1] == LONGEST_PAUSE
+    assert pauses[-1] == MAX_PAUSE
     pass_pause()
     failures.run_isolated(task_triggers.FINALISE, "work", lambda: None)
     assert not WorkFailure.objects.exists()
@@ -154,7 +154,7 @@ def test_a_success_ends_the_count_and_pauses_grow_up_to_a_limit(db: None) -> Non
 def test_a_claimed_row_stays_claimed_for_the_pause(
     world: World, bucket: str, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise rows that pause would take the places of others in each batch."""
+    """Paused rows do not take the places of others in a batch."""
     attempt = drive.run(submit())
     monkeypatch.setattr(finalise, "_finalise", fail)
     drive.end(world, attempt, EndClass.COMPLETED)
@@ -162,4 +162,4 @@ def test_a_claimed_row_stays_claimed_for_the_pause(
         pass_pause()
         finalise.finalise_due()
     until = Job.objects.values_list("lease_until", flat=True).get()
-    assert until > timezone.now() + LONGEST_PAUSE - timedelta(seconds=30)
+    assert until > timezone.now() + MAX_PAUSE - timedelta(seconds=30)

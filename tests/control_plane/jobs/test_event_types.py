@@ -1,4 +1,4 @@
-"""The table of the platform's event types is what the code writes: every type, and every field of its data."""
+"""The table of the platform's event types equals what the code writes: every type, and every field of its data."""
 
 import ast
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def written() -> Iterator[Written]:
 
 
 def passing_on(tree: ast.Module) -> dict[str, tuple[int, int]]:
-    """Functions of a file that write an event of a type they are given: the positions of their type and data."""
+    """Return the functions of a file that write an event of a given type, with the positions of their type and data."""
     found = {}
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         names = [each.arg for each in function.args.args]
@@ -75,7 +75,7 @@ def type_and_data(call: ast.Call, own: dict[str, tuple[int, int]]) -> tuple[ast.
 
 
 def keys_of(data: ast.expr | None, function: ast.FunctionDef) -> set[str]:
-    """Keys of a dictionary that is written out, or was last assigned to a name in the same function."""
+    """Return the keys of a literal dictionary, or of the one last assigned to the name in the same function."""
     if isinstance(data, ast.Name):
         before = [each for each in ast.walk(function) if isinstance(each, ast.Assign)
                   and ast.unparse(each.targets[0]) == data.id and each.lineno < data.lineno]  # fmt: skip

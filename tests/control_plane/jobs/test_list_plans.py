@@ -1,4 +1,4 @@
-"""Lists among many jobs are answered by indexes, with row security on, whatever the filter and the page."""
+"""Lists of jobs use an index for every filter and page, with row-level security enabled."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Projects: made by the first job that names one, described, archived."""
+"""Projects: created by the first job that names one, described, archived."""
 
 from collections.abc import Callable
 from typing import Any

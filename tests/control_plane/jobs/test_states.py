@@ -1,4 +1,4 @@
-"""The tables of states and reasons hold what ARCHITECTURE.md promises."""
+"""The tables of states and reasons agree with ARCHITECTURE.md."""
 
 import pytest
 from hypothesis import given

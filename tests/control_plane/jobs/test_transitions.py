@@ -1,4 +1,4 @@
-"""Only the table's moves are made, each with its event, and the tables are enforced by the database where it can."""
+"""Only transitions of the table are possible, each with its event; the database enforces what it can."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -88,7 +88,7 @@ def test_every_transition_sends_its_signal_once(world: World, submit: Callable[.
 )
 @given(choices=st.lists(st.integers(min_value=0, max_value=11), max_size=14))
 def test_events_are_gapless_whatever_way_a_job_takes(submit: Callable[..., Job], choices: list[int]) -> None:
-    """Users' wishes and the platform's moves in any order that the table allows."""
+    """User requests and platform transitions in any order that the table allows."""
     job = submit()
     with transaction.atomic():
         for choice in choices:

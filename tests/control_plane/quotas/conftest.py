@@ -26,7 +26,7 @@ def admin(boss: User) -> Api:
 
 @pytest.fixture
 def change(admin: Api) -> Callable[..., Any]:
-    """Changes of the tree by the API; the nodes by path."""
+    """Change the tree over the API and return its nodes by path."""
 
     def make(*wishes: dict[str, Any]) -> dict[str, Any]:
         answer = admin.send("PATCH", "quotas", {"changes": list(wishes)})

@@ -1,4 +1,4 @@
-"""The tree by the API: who sees and changes what of it, what is on record, what of it is used."""
+"""The quota tree over the API: rights to read and change it, audit records, usage."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,9 +45,9 @@ def test_nothing_is_changed_by_changes_of_which_one_is_wrong(admin: Api, team: T
     wishes = [{"node": "red", "max_slots": 1}, {"node": "rde", "max_slots": 1}]
     answer = admin.send("PATCH", "quotas", {"changes": wishes})
     assert answer.status_code == 422
-    told = answer.json()
-    assert [error["pointer"] for error in told["errors"]] == ["/changes/1/node"]
-    assert "did you mean red?" in told["errors"][0]["detail"]
+    body = answer.json()
+    assert [error["pointer"] for error in body["errors"]] == ["/changes/1/node"]
+    assert "did you mean red?" in body["errors"][0]["detail"]
     assert not QuotaNode.objects.filter(max_slots=1).exists()
     assert not AuditEvent.objects.filter(action__startswith="quota.").exists()
 
@@ -56,9 +56,9 @@ def test_unknown_fields_are_named(admin: Api, team: Team) -> None:
     answer = admin.send(
         "PATCH", "quotas", {"changes": [{"node": "red", "max_slot": 1, "grants": {"cpu": {"nomnal": 1}}}]}
     )
-    told = {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
-    assert "did you mean 'max_slots'" in told["/changes/0/max_slot"]
-    assert "did you mean 'nominal'" in told["/changes/0/grants/cpu/nomnal"]
+    body = {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
+    assert "did you mean 'max_slots'" in body["/changes/0/max_slot"]
+    assert "did you mean 'nominal'" in body["/changes/0/grants/cpu/nomnal"]
 
 
 def test_who_read_an_old_tree_changes_none(admin: Api, change: Callable, team: Team, other_team: Team) -> None:
@@ -135,10 +135,10 @@ def test_members_see_their_path_and_of_others_only_sums(
     job = submit()
     drive.start(job)
     seen = api_of(make_user("bo", other_team), other_team).send("GET", "quotas")
-    told = seen.json()
-    assert [node["path"] for node in told["nodes"]] == ["organisation", "research", "research/blue"]
-    assert (told["whole"], told["may_change"]) == (False, False)
-    research = told["nodes"][1]
+    body = seen.json()
+    assert [node["path"] for node in body["nodes"]] == ["organisation", "research", "research/blue"]
+    assert (body["whole"], body["may_change"]) == (False, False)
+    research = body["nodes"][1]
     assert (share(research)["used"], share(research)["teams"]) == (1, 1), "of another team: the sum"
     text = seen.content.decode()
     assert job.id not in text and team.id not in text and third.id not in text and "green" not in text

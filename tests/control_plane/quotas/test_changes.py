@@ -1,4 +1,4 @@
-"""From what is wished of the tree to the tree, or to every mistake in the wish. Pure."""
+"""Changes of the quota tree: the resulting tree, or every mistake in the change. Pure."""
 
 from typing import Any
 
@@ -145,8 +145,8 @@ def test_a_group_that_is_left_out_must_be_empty() -> None:
 def test_teams_of_a_document_exist_and_stand_once() -> None:
     with pytest.raises(Invalid) as caught:
         declared({"teams": {"reds": {}, "blue": {}}, "groups": {"lab": {"teams": {"red": {}, "blue": {}}}}})
-    told = {(problem.pointer, problem.code) for problem in caught.value.problems}
-    assert told == {("/organisation/teams/reds", "unknown_team"), ("/organisation/teams/blue", "team_twice")}
+    found = {(problem.pointer, problem.code) for problem in caught.value.problems}
+    assert found == {("/organisation/teams/reds", "unknown_team"), ("/organisation/teams/blue", "team_twice")}
 
 
 def test_differences_are_lines_for_people() -> None:

@@ -1,4 +1,4 @@
-"""Submissions, changes of the tree and admission at once: no deadlock, no limit passed, no change lost."""
+"""Concurrent submissions, quota changes and admission: no deadlock, no limit exceeded, no lost update."""
 
 import threading
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def test_everybody_at_once(user: User, team: Team, other_team: Team, pool: Pool,
 
     def submitter(of: Team, number: int) -> None:
         spec = parse_spec({**SPEC, "name": f"n{number}"})
-        request = jobs.Request(user=user, team=of, pool=pool, dataset_ids=["dset_0"], written=SPEC, spec=spec)
-        jobs.submit(request, None, quota_checks.check)
+        submission = jobs.Submission(user=user, team=of, pool=pool, dataset_ids=["dset_0"], written=SPEC, spec=spec)
+        jobs.submit(submission, None, quota_checks.check)
 
     def mover(number: int) -> None:
         services.change_tree(wish(node="red", parent="ab"[number % 2], max_running_jobs=number + 1), user)

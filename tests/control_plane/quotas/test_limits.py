@@ -1,4 +1,4 @@
-"""What a submission and an upload are refused for: names the field, the value, the limit, whose it is, the remedy."""
+"""Limits at submission and upload: the error names the field, the value, the limit, its node and the remedy."""
 
 import threading
 from collections.abc import Callable
@@ -53,9 +53,9 @@ def test_what_can_never_run_is_refused(
 ) -> None:
     limit(whose, **{name: most})
     refused = api.send("POST", "jobs", {**SPEC, **field})
-    told = refused.json()
-    assert (refused.status_code, told["code"], told["errors"][0]["pointer"]) == (422, "over_limit", pointer)
-    detail = told["errors"][0]["detail"]
+    body = refused.json()
+    assert (refused.status_code, body["code"], body["errors"][0]["pointer"]) == (422, "over_limit", pointer)
+    detail = body["errors"][0]["detail"]
     assert all(str(part) in detail for part in (name, most, whose)), detail
     within = {"time_limit_seconds": most} if name == "max_run_seconds" else {"time_limit_seconds": 61}
     assert api.send("POST", "jobs", {**SPEC, **within}).status_code == 201
@@ -81,15 +81,15 @@ def test_a_job_larger_than_its_pool_counts_as_the_pool(api: Api, pool: Pool) -> 
 def test_a_full_queue_takes_no_more_until_one_starts(
     api: Api, pool: Pool, group: QuotaNode, api_of: Callable, make_user: Callable, other_team: Team
 ) -> None:
-    """Of the whole group, whosoever jobs they are."""
+    """The limit counts the jobs of all teams of the group."""
     limit("research", max_queued_jobs=2)
     blue = api_of(make_user("bo", other_team), other_team)
     first = api.send("POST", "jobs", SPEC, idempotency_key="k1")
     assert blue.send("POST", "jobs", {**SPEC, "name": "second"}).status_code == 201
     full = api.send("POST", "jobs", {**SPEC, "name": "third"})
-    told = full.json()
-    assert (full.status_code, told["code"], told["limit"], told["waiting"]) == (409, "queue_full", 2, 2)
-    assert "group research" in told["detail"] and told["remedy"]
+    body = full.json()
+    assert (full.status_code, body["code"], body["limit"], body["waiting"]) == (409, "queue_full", 2, 2)
+    assert "group research" in body["detail"] and body["remedy"]
     again = api.send("POST", "jobs", SPEC, idempotency_key="k1")
     assert (again.status_code, again["Idempotency-Replayed"]) == (201, "true"), "what was taken is answered again"
     drive.start(Job.objects.get(pk=first.json()["id"]))
@@ -112,13 +112,13 @@ def test_eight_at_once_never_fill_a_queue_above_its_limit(
     barrier, outcomes = threading.Barrier(8), []
 
     def submitter(number: int) -> None:
-        request = services.Request(
+        submission = services.Submission(
             user=user, team=team, pool=pool, dataset_ids=["dset_0"], written={**SPEC, "name": f"n{number}"},
             spec=parse_spec({**SPEC, "name": f"n{number}"}),
         )  # fmt: skip
         barrier.wait()
         try:
-            services.submit(request, None, quota_checks.check)
+            services.submit(submission, None, quota_checks.check)
             outcomes.append("taken")
         except Conflict as error:
             outcomes.append(error.code)
@@ -164,9 +164,9 @@ def test_above_the_storage_limit_data_and_jobs_are_refused_and_checkpoints_are_n
     limit("research", max_storage_bytes=100)
     stored(job, 90)
     refused = api.generic("POST", "/api/v1/datasets?name=books", "word " * 4, content_type="text/plain")
-    told = refused.json()
-    assert (refused.status_code, told["code"], told["limit"], told["used"]) == (409, "storage_full", 100, 90)
-    assert "20 more would come" in told["detail"] and "group research" in told["detail"]
+    body = refused.json()
+    assert (refused.status_code, body["code"], body["limit"], body["used"]) == (409, "storage_full", 100, 90)
+    assert "20 more would come" in body["detail"] and "group research" in body["detail"]
     fits = api.generic("POST", "/api/v1/datasets?name=note", "word word", content_type="text/plain")
     assert fits.status_code == 201, fits.content
     stored(job, 50)

@@ -1,4 +1,4 @@
-"""What a change of the tree would do to the jobs of this moment."""
+"""Preview of the effect of a quota change on current jobs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Who waits for what, and what was used day by day; of other teams only sums."""
+"""Queues of pools and usage by day; of other teams only totals."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,16 +20,18 @@ from tests.control_plane.conftest import SPEC, Api
 pytestmark = pytest.mark.django_db
 
 
-def told(position: int, **more: Any) -> dict[str, Any]:
+def wait_facts(position: int, **more: Any) -> dict[str, Any]:
     return {"position": position, "of": 2, "unblocks": "Soon.", "starts_in_seconds": 60, "at": 1_800_000_000, **more}
 
 
 def test_the_queue_of_a_pool_is_in_the_order_of_admission(api: Api, submit: Callable[..., Job]) -> None:
     drive.start(submit(name="runs", resources={"cluster": "fake", "processes_per_node": 8}))
     first, second, third = (submit(name=name) for name in ("first", "second", "third"))
-    Job.objects.filter(pk=first.pk).update(waiting=told(2), reason="waiting_for_capacity", reason_detail="0 are free.")
+    Job.objects.filter(pk=first.pk).update(
+        waiting=wait_facts(2), reason="waiting_for_capacity", reason_detail="0 are free."
+    )
     blocker = {"kind": "quota", "name": "research", "lacking": 3}
-    Job.objects.filter(pk=second.pk).update(waiting=told(1, blocker=blocker, p50_seconds=5, p90_seconds=9))
+    Job.objects.filter(pk=second.pk).update(waiting=wait_facts(1, blocker=blocker, p50_seconds=5, p90_seconds=9))
     queue = api.send("GET", "queue").json()["items"][0]
     assert (queue["pool"], queue["slots"], queue["slots_used"]) == ("fake/cpu", 8, 8)
     assert (queue["waiting_jobs"], queue["waiting_slots"], queue["waiting_teams"]) == (3, 3, 1)
@@ -45,7 +47,7 @@ def test_the_queue_of_a_pool_is_in_the_order_of_admission(api: Api, submit: Call
     shown = api.send("GET", f"jobs/{second.id}").json()
     assert shown["wait"]["unblocks"] == "Soon."
     running = Job.objects.get(name="runs")
-    Job.objects.filter(pk=running.pk).update(waiting=told(1))
+    Job.objects.filter(pk=running.pk).update(waiting=wait_facts(1))
     assert api.send("GET", f"jobs/{running.id}").json()["wait"] is None, "it waits no longer"
 
 
@@ -95,7 +97,7 @@ def test_days_are_averages_over_subtrees_and_today_until_now(
 
 
 def test_the_past_of_a_quota_is_what_it_was(change: Callable, team: Team, other_team: Team) -> None:
-    """Moves count too: what a group had is what was below it then."""
+    """Usage of a group is that of the nodes below it at that time, also after nodes have moved."""
     now = datetime(2020, 5, 10, 6, 0, tzinfo=UTC)
 
     def changed(days_ago: float, *wishes: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ def quota_node(draw: Draw, name: str, parent: str | None) -> CapacityNode:
 
 
 def tree(draw: Draw) -> list[CapacityNode]:
-    """A root, up to three levels below it, and up to a dozen nodes."""
+    """Return a random tree: a root, up to three levels below it, up to a dozen nodes."""
     nodes = [quota_node(draw, "organisation", None)]
     depths = {"organisation": 1}
     for number in range(draw.randint(1, 11)):
@@ -124,7 +124,7 @@ class History:
         return job
 
     def step(self) -> None:
-        """Time passes, jobs end or have left, new ones come, an administrator edits."""
+        """Advance the time; let jobs end, leave and arrive, and an administrator edit quotas."""
         draw = self.draw
         self.pass_time(draw.choice([0, 1, 10, 10, 30, 100]))
         for _ in range(draw.choice([0, 0, 1, 2, 4])):

@@ -1,4 +1,4 @@
-"""What must hold of decisions, said in the plainest way and with nothing of the policy's own arithmetic."""
+"""An oracle of admission decisions: simple checks that share no code with the policy."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A job that holds slots, or would."""
+    """A job that holds slots, or would hold them if it were admitted."""
 
     job_id: str
     node: str
@@ -51,7 +51,7 @@ class World:
         return self.pools[part.pool].accelerator
 
     def own(self, node: CapacityNode, accelerator: str) -> int:
-        """Slots of its subtree."""
+        """Return the nominal slots of a node and those that its children lend it."""
         lent = [(self.own(child, accelerator), grant_of(child, accelerator).lend_limit)
                 for child in self.children[node.id]]  # fmt: skip
         return grant_of(node, accelerator).nominal + sum(own if most is None else min(own, most) for own, most in lent)
@@ -61,7 +61,7 @@ class World:
         return 0 if most is None else max(0, self.own(node, accelerator) - most)
 
     def used(self, node: CapacityNode, accelerator: str, leaves: Counter[tuple[str, str]]) -> int:
-        """What its subtree uses of more than its nodes keep to themselves, and its own."""
+        """Return the slots that a node uses: its own, and those of its children beyond what they do not lend."""
         below = sum(self.asked_above(child, accelerator, leaves) for child in self.children[node.id])
         return leaves[node.id, accelerator] + below
 
@@ -69,7 +69,7 @@ class World:
         return max(0, self.used(node, accelerator, leaves) - self.kept(node, accelerator))
 
     def loads(self, parts: Iterable[Part]) -> dict[Key, tuple[int, int]]:
-        """Everything that has a limit: how much of it is used, and the limit."""
+        """Return usage and limit of everything that has a limit."""
         parts = list(parts)
         leaves: Counter[tuple[str, str]] = Counter()
         for part in parts:
@@ -106,19 +106,19 @@ class World:
         found["lent", node.id, accelerator] = (taken - from_above, most)
 
     def fits(self, parts: Sequence[Part], part: Part, keys: set[Key] | None = None) -> bool:
-        """Whether nothing that `part` adds to is above its limit (of `keys`, if given)."""
+        """Return whether `part` exceeds no limit that it adds to, or none of `keys` if they are given."""
         before, after = self.loads(parts), self.loads([*parts, part])
         return all(after[key][0] <= max(after[key][1], before[key][0]) for key in after if keys is None or key in keys)
 
     def earliest(self, parts: Sequence[Part], part: Part, keys: set[Key] | None = None) -> int | None:
-        """From when on, if all end as late as they can, it fits; None for never."""
+        """Return from when on `part` fits if all others end as late as they can, None for never."""
         for moment in sorted({0, *(other.ends for other in parts if other.ends is not None)}):
             if self.fits([one for one in parts if one.ends is None or one.ends > moment], part, keys):
                 return moment
         return None
 
     def keys_below(self, top: str, part: Part) -> set[Key]:
-        """Limits and quotas of the part's path up to and with `top`."""
+        """Return limits and quotas of the part's path up to `top`, inclusive."""
         path = [node.id for node in self.path(part.node)]
         inside = set(path[: path.index(top) + 1]) if top in path else set()
         return {key for key in self.loads([]) if key[0] != "pool" and key[1] in inside}
@@ -135,7 +135,7 @@ def grant_of(node: CapacityNode, accelerator: str) -> CapacityGrant:
 
 
 def check(snapshot: Snapshot, decisions: Sequence[Decision]) -> None:
-    """Raises AssertionError, with the rule, where decisions break one."""
+    """Raise AssertionError with the rule that the decisions break."""
     world = World(snapshot)
     jobs = {job.job_id: job for job in snapshot.waiting}
     assert sorted(decision.job_id for decision in decisions) == sorted(jobs), "each waiting job gets one answer"
@@ -187,7 +187,7 @@ def _check_answers(world: World, decisions: Sequence[Decision], jobs: dict[str, 
 
 
 def check_preemptions(world: World, snapshot: Snapshot, decisions: Sequence[Decision]) -> None:
-    """Each against what is so after those before it: who was asked for another leaves too."""
+    """Check each preemption in the state after the preceding ones, whose victims leave too."""
     jobs = {job.job_id: job for job in snapshot.waiting}
     started = [world.part(jobs[decision.job_id]) for decision in decisions if decision.admitted]
     before: list[Part] = []
@@ -205,7 +205,7 @@ def check_preemptions(world: World, snapshot: Snapshot, decisions: Sequence[Deci
 
 
 def _check_victims(world: World, snapshot: Snapshot, decision: Decision, job: Waiting, stay: Sequence[Part]) -> None:
-    """All or nothing, nobody that could be spared, nobody protected, and only who has no right to what they hold."""
+    """Check that victims are necessary, stoppable, not protected, and of lower priority or above their quota."""
     holdings = {holding.job_id: holding for holding in snapshot.holdings}
     settings = snapshot.settings
     assert settings.preempt
@@ -229,7 +229,7 @@ def _check_victims(world: World, snapshot: Snapshot, decision: Decision, job: Wa
 
 
 def falls(world: World, stay: Sequence[Part], victims: Sequence[Holding], part: Part) -> bool:
-    """Borrowed slots of leaves fall; or stay, and only jobs of lower priority give way."""
+    """Return whether preemption reduces borrowed slots, or leaves them equal and takes only lower priorities."""
     gone = {holding.job_id for holding in victims}
     after = [one for one in stay if one.job_id not in gone] + [part]
 
@@ -250,7 +250,7 @@ def falls(world: World, stay: Sequence[Part], victims: Sequence[Holding], part: 
 def _check_nothing_idles(
     world: World, snapshot: Snapshot, decisions: Sequence[Decision], parts: Sequence[Part]
 ) -> None:
-    """Whoever waits would break a rule or delay somebody before it."""
+    """Check that admitting any waiting job would break a rule or delay a job before it."""
     jobs = {job.job_id: job for job in snapshot.waiting}
     asked = {victim for decision in decisions for victim in decision.victims}
     parts = [Part(**{**vars(one), "ends": 0}) if one.job_id in asked else one for one in parts]
@@ -269,7 +269,7 @@ def _check_nothing_idles(
 
 
 def _delayed(world: World, parts: Sequence[Part], head: Part, part: Part, decision: Decision) -> bool:
-    """Whether `head` comes later with `part` there: by all that it waits for, or by its node's limits alone."""
+    """Return whether `part` delays `head`: by all that it waits for, or by the limits of its node alone."""
     blocker = decision.blocker
     keys = world.keys_below(blocker.id, head) if blocker and blocker.kind in ("quota", "limit") else None
     for only in (None, keys):

@@ -1,4 +1,4 @@
-"""What always holds of admission, each as a function of one source of chance that raises AssertionError."""
+"""Properties of admission: functions of one random source that raise AssertionError."""
 
 import json
 import random
@@ -19,14 +19,14 @@ CYCLES_TO_REST = 400
 
 
 def nothing_is_exceeded_and_nothing_idles(draw: Draw) -> None:
-    """Quotas, borrow and lend limits, limits, pools, budgets; gangs whole; victims by right; no idle room."""
+    """Check quotas, limits, pools, budgets, victims, and that no job waits for nothing, by the oracle."""
     history = History.random(draw)
     for snapshot, decisions in steps(history, draw.randint(1, 8)):
         oracle.check(snapshot, decisions)
 
 
 def each_preemption_lowers_the_potential(draw: Draw) -> None:
-    """With the job that it is for in its victims' place: what a chain of them lowers each time, none can go round."""
+    """Check that each preemption lowers the potential with the new job in its victims' place, so none can cycle."""
     history = History.random(draw)
     history.settings = replace(history.settings, preempt=True, protected_seconds=0)
     for snapshot, decisions in steps(history, draw.randint(2, 8)):
@@ -49,7 +49,7 @@ def _potential(world: oracle.World, tree: CapacityTree, parts: Iterable[oracle.P
 
 
 def the_same_snapshot_gives_the_same_decisions(draw: Draw) -> None:
-    """In whatever order it lists things, and after a way through JSON."""
+    """Check that decisions depend neither on the order of the snapshot's lists nor on a round trip through JSON."""
     history = History.random(draw)
     for snapshot, decisions in steps(history, 3):
         stored = json.loads(SNAPSHOT.dump_json(snapshot))
@@ -65,7 +65,7 @@ def the_same_snapshot_gives_the_same_decisions(draw: Draw) -> None:
 
 
 def jobs_at_rest_stay_at_rest(draw: Draw) -> None:
-    """With jobs that neither come nor end, preemptions end too, and the potential falls with each."""
+    """Check that preemptions stop when no job arrives or ends, and that each reduces the potential."""
     history = History.random(draw)
     history.settings = replace(history.settings, preempt=True, protected_seconds=0, age_step_seconds=0)
     history.budgets = []
@@ -88,7 +88,7 @@ def jobs_at_rest_stay_at_rest(draw: Draw) -> None:
 
 
 def a_promised_start_is_kept(draw: Draw) -> None:
-    """Whatever passes the head, it starts no later than was said, unless others have come before it since."""
+    """Check that backfilled jobs do not delay the head of the queue, unless jobs were inserted before it."""
     history = History.random(draw)
     history.settings = replace(history.settings, preempt=False, age_step_seconds=0, backfill=True)
     promised: dict[str, tuple[int, frozenset[str]]] = {}
@@ -117,7 +117,7 @@ def a_promised_start_is_kept(draw: Draw) -> None:
 
 
 def nobody_starves(draw: Draw) -> None:
-    """A job that needs its whole pool starts, however many of higher priority keep coming."""
+    """Check that a job that needs its entire pool starts although jobs of higher priority continue to arrive."""
     size, longest, step = draw.randint(2, 8), draw.choice([20, 60]), draw.choice([100, 300])
     settings = Settings(fair_share=draw.random() < 0.5, age_step_seconds=step, backfill=draw.random() < 0.7)
     nodes = [
@@ -140,7 +140,7 @@ def nobody_starves(draw: Draw) -> None:
 
 
 def protected_time_is_kept(draw: Draw) -> None:
-    """Between two times that a job is asked to leave, it ran for at least its protected seconds, doubled each time."""
+    """Check that a job runs for at least its protected seconds, doubled each time, between two preemptions."""
     history = History.random(draw)
     history.settings = replace(history.settings, preempt=True, protected_seconds=20)
     for snapshot, decisions in steps(history, 8):

@@ -1,4 +1,4 @@
-"""Start times: told to who waits, noted once a wait, judged when it starts."""
+"""Start estimates: reported for queued jobs, stored once per wait, judged when the job starts."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -73,7 +73,7 @@ def test_who_waits_is_told_and_the_first_estimate_is_judged_at_its_start(submit:
 
 
 def test_forecasts_are_stretched_by_how_earlier_ones_were_met() -> None:
-    """They came twice as late as half of them should have, and three times as late as nine of ten."""
+    """The waits are twice the estimated median and three times the estimated 90th percentile."""
     judged = [(100, 200, 200)] * 17 + [(100, 200, 600)] * 3
     stretch = calibration_factors(judged)
     assert (stretch.p50, stretch.p90) == (2.0, 3.0)

@@ -1,4 +1,4 @@
-"""Admission as a pure function, by example: who starts, who waits and why, who makes room."""
+"""Examples of the admission policy: which jobs start, which wait and why, which are preempted."""
 
 from collections.abc import Sequence
 from dataclasses import replace

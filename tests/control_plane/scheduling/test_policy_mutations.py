@@ -1,4 +1,4 @@
-"""The properties notice what they are there for: with a rule of the policy planted away, one of them fails."""
+"""Mutation test of the policy's properties: with any rule of the policy removed, one of them fails."""
 
 from collections.abc import Callable
 from dataclasses import replace

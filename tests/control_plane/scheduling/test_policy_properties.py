@@ -1,4 +1,4 @@
-"""What always holds of admission, over random trees and histories; `make chaos` runs a thousand seeds of each.
+"""Properties of admission over random trees and histories; `make chaos` runs a thousand seeds of each.
 
 ATHANOR_TEST_EXAMPLES: how many histories of each property are tried here.
 """

@@ -1,4 +1,4 @@
-"""Borrowed slots go back to whom they belong, at a checkpoint; what waits knows why; decisions can be made again."""
+"""Reclaiming borrowed slots at a checkpoint, the reasons of waiting jobs, and the replay of decisions."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,7 @@ def of_blue(submit: Callable[..., Job], other_team: Team) -> Callable[..., Job]:
 
 @pytest.fixture
 def halves(team: Team, other_team: Team, pool: Pool) -> None:
-    """Each team has half of the eight slots, and may borrow the other's."""
+    """Give each team half of the eight slots, and let it borrow the other half."""
     AdmissionSettings.objects.create(protected_seconds=0)
     for each in (team, other_team):
         QuotaGrant.objects.create(node=leaf_of(each), accelerator="cpu", nominal=4)

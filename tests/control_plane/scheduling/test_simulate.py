@@ -1,4 +1,4 @@
-"""The simulator: what its figures say, and that it decides as admission does."""
+"""The simulator: its figures, and that it makes the decisions that admission makes."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from athanor.cli.main import app
 from athanor.quotas.capacity import CapacityGrant, CapacityNode
 from athanor.scheduling.policy.snapshot import Pool, Settings
 from athanor.scheduling.simulator.engine import PastJob, Plan, simulate
-from athanor.scheduling.simulator.report import jain, quantile, report
+from athanor.scheduling.simulator.report import build_report, jain, quantile
 from athanor.scheduling.simulator.scenario import Scenario
 from athanor.scheduling.simulator.workload import DAY, Submitter, generate
 
@@ -40,7 +40,7 @@ def test_waits_use_and_queue_are_those_of_a_timeline_done_by_hand() -> None:
     assert outcome.seconds == 160
     assert outcome.used == {"gpu": 8 * 100 + 4 * 50 + 8 * 10 + 4 * 40}
     assert outcome.longest_queue == {"": 3, "red": 2, "blue": 1}
-    found = report(outcome)
+    found = build_report(outcome)
     assert found.utilisation == round(1240 / (8 * 160), 4)
     assert found.teams["blue"].waits_seconds.p50 == 70
     assert found.all.ended == 4
@@ -61,7 +61,7 @@ def test_reclaiming_ones_own_costs_others_their_work_since_the_last_checkpoint()
 
 def test_a_job_that_can_never_start_is_counted_and_stops_nobody() -> None:
     nodes = [CapacityNode("red", "red", "organisation", grants={"h100": CapacityGrant(4, borrow_limit=0)})]
-    found = report(simulate(plan(*nodes), [job("never", 0, 6, 10), job("small", 1, 2, 10)]))
+    found = build_report(simulate(plan(*nodes), [job("never", 0, 6, 10), job("small", 1, 2, 10)]))
     assert (found.all.jobs, found.all.started, found.all.ended) == (2, 1, 1)
 
 
@@ -69,9 +69,9 @@ def test_the_same_history_gives_the_same_outcome_and_fair_shares_are_fairer() ->
     teams = [Submitter("red", ("gpu",), weight=5.0), Submitter("blue", ("gpu",))]
     jobs = generate(teams, days=6, jobs_per_day=150, largest=8, seed=3)
     assert generate(teams, days=6, jobs_per_day=150, largest=8, seed=3) == jobs
-    fair = report(simulate(plan(slots=32), jobs))
-    assert report(simulate(plan(slots=32), jobs)) == fair
-    plain = report(simulate(plan(slots=32, settings=Settings(fair_share=False)), jobs))
+    fair = build_report(simulate(plan(slots=32), jobs))
+    assert build_report(simulate(plan(slots=32), jobs)) == fair
+    plain = build_report(simulate(plan(slots=32, settings=Settings(fair_share=False)), jobs))
     assert fair.all.ended == plain.all.ended == len(jobs)
     assert fair.teams["blue"].waits_seconds.mean < plain.teams["blue"].waits_seconds.mean
 

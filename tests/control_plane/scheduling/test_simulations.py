@@ -1,4 +1,4 @@
-"""Simulations by the API: who may ask, what a worker makes of them, what is said when it cannot be done."""
+"""Simulations over the API: who may request one, how a worker runs it, and the errors of those that cannot run."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -74,7 +74,7 @@ def test_without_jobs_it_says_so(overseer: Api, team: Team) -> None:
 def test_one_that_workers_die_of_is_given_up(overseer: Api, submit: Callable[..., Job]) -> None:
     submit()
     row = Simulation.objects.create(
-        created_by=User.objects.get(username="ada"), request={"generate": MADE_UP}, tries=simulations.MOST_TRIES
+        created_by=User.objects.get(username="ada"), request={"generate": MADE_UP}, tries=simulations.MAX_TRIES
     )
     simulations.run_due()
     row.refresh_from_db()

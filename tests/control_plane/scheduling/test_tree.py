@@ -1,4 +1,4 @@
-"""The arithmetic of hierarchical quotas, on small trees that can be followed by hand."""
+"""Arithmetic of hierarchical quotas, on trees small enough to verify by hand."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def node(name: str, parent: str | None = "organisation", **fields: object) -> Ca
 
 
 class Organisation:
-    """A tree with names in place of numbers."""
+    """A tree whose nodes are addressed by name."""
 
     def __init__(self, *nodes: CapacityNode) -> None:
         self.tree = CapacityTree([CapacityNode("organisation", "organisation"), *nodes])
@@ -22,7 +22,7 @@ class Organisation:
     def use(self, name: str, slots: int) -> None:
         self.usage.add(self.tree.index[name], GPU, slots)
 
-    def give_back(self, name: str, slots: int) -> None:
+    def release(self, name: str, slots: int) -> None:
         self.usage.remove(self.tree.index[name], GPU, slots)
 
     def available(self, name: str) -> int:
@@ -71,7 +71,7 @@ def test_own_slots_that_are_not_lent_are_used_first_and_unseen_above() -> None:
     assert org.available("blue") == 7
     org.use("red", 1)
     assert org.used("organisation") == 1
-    org.give_back("red", 5)
+    org.release("red", 5)
     assert (org.used("red"), org.used("organisation")) == (3, 0)
 
 
@@ -112,7 +112,7 @@ def test_after_an_edit_that_lowered_it_nothing_is_available_and_what_is_kept_sti
     assert org.available("red") == 4, "what is never lent is not lost to who uses too much"
     org.use("red", 4)
     assert org.available("red") == 0
-    org.give_back("blue", 9)
+    org.release("blue", 9)
     assert org.available("blue") == 2
 
 

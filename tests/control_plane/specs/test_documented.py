@@ -42,7 +42,7 @@ def needs_example(field: FieldInfo) -> bool:
 
 
 def is_plain(annotation: Any) -> bool:
-    """A boolean, an enumeration or one object: its schema says all that an example would."""
+    """Return whether an example adds nothing to the schema: booleans, enumerations and single objects."""
     if get_origin(annotation) is Literal or annotation in (bool, NoneType):
         return True
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

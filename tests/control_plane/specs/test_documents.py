@@ -1,4 +1,4 @@
-"""Documents that strangers wrote: plain data, or an error that says where; never a crash, never unbounded work."""
+"""Parsing of untrusted documents: plain data or an error with its position; no crash, no unbounded work."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from athanor.core.documents import MOST_LEVELS, check_levels, load_json, load_yaml
+from athanor.core.documents import MAX_LEVELS, check_levels, load_json, load_yaml
 from athanor.core.errors import Invalid
 from athanor.specs.validation import parse_yaml
 
@@ -61,10 +61,10 @@ def test_deep_yaml_is_refused(text: str) -> None:
 
 
 def test_as_deep_as_the_limit_is_taken() -> None:
-    assert load_yaml("[" * MOST_LEVELS + "]" * MOST_LEVELS)
-    assert load_json(b"[" * MOST_LEVELS + b"]" * MOST_LEVELS)
+    assert load_yaml("[" * MAX_LEVELS + "]" * MAX_LEVELS)
+    assert load_json(b"[" * MAX_LEVELS + b"]" * MAX_LEVELS)
     for load in (load_yaml, load_json):
-        text: Any = "[" * (MOST_LEVELS + 1) + "1" + "]" * (MOST_LEVELS + 1)
+        text: Any = "[" * (MAX_LEVELS + 1) + "1" + "]" * (MAX_LEVELS + 1)
         with pytest.raises(Invalid, match="64 levels"):
             load(text if load is load_yaml else text.encode())
 

@@ -1,4 +1,4 @@
-"""Every mistake in a spec is named at once, by pointer, with the nearest right name."""
+"""All mistakes of a spec are reported together, by pointer, with the nearest valid name."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Curves of any range read few rows, whatever was compacted, spliced and thinned out."""
+"""Reading a curve of any range takes few rows, with compacted, spliced and downsampled data."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def point(step: int, generation: int = 0, **values: float | None) -> MetricPoint
 
 
 def send(attempt: Attempt, points: list[MetricPoint], batch: int = 500) -> None:
-    """In batches, as the writer of their generation."""
+    """Send points in batches, as the writer of their worker group."""
     attempt.created_at = LAUNCH  # as if it had run then: times before an attempt are not believed
     writer = f"rank0-g{points[0].generation}"
     known = Writer.objects.filter(attempt=attempt, kind="metrics", name=writer).first()

@@ -1,4 +1,4 @@
-"""Batches are stored once and in order, and a resumed run rewinds its curves."""
+"""Batches are stored once and in order; a resumed run rewinds its curves."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

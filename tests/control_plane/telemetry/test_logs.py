@@ -47,7 +47,7 @@ def backwards(job: Job, limit: int, after: int = -1, **sought: object) -> logs.P
 
 
 def all_pages(job: Job, limit: int, **sought: object) -> list[int]:
-    """Cursors of all lines found, page after page, until a page adds nothing."""
+    """Return the cursors of all matching lines, page by page, until a page adds nothing."""
     found, after = [], -1
     while (page := forwards(job, after, limit, **sought)).next_after != after:
         found += [line.cursor for line in page.lines]
@@ -108,7 +108,7 @@ codec_unpack_rows = codec.unpack_rows
 
 
 def test_a_search_that_takes_long_says_how_far_it_came(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "MOST_CHUNKS", 4)
+    monkeypatch.setattr(logs, "MAX_OPENED_CHUNKS", 4)
     monkeypatch.setattr(logs, "PAGE_CHUNKS", 2)
     for sequence in range(10):
         send(attempt, sequence, ["zz"] * 500)

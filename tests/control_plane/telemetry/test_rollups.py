@@ -1,4 +1,4 @@
-"""Resolutions and drawing keep the shape: ends, order and extremes; what is packed comes back bit by bit."""
+"""Rollups and downsampling preserve ends, order and extremes; packed values unpack bit for bit."""
 
 import numpy as np
 import pytest

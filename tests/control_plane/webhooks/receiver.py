@@ -23,7 +23,7 @@ class Received:
         return json.loads(self.body)
 
     def is_signed_with(self, secret: str) -> bool:
-        """Verify it as receivers do: with the library of Standard Webhooks, and from our documentation alone."""
+        """Verify a delivery as receivers do: by the Standard Webhooks library, and as our documentation describes."""
         try:
             Webhook(secret).verify(self.body, self.headers)
         except WebhookVerificationError:

@@ -1,4 +1,4 @@
-"""From an event to a receiver: signed, once for each webhook that wants it, tried again, given up, and reported."""
+"""Deliveries: signed, one per subscribed webhook, retried, given up, and reported."""
 
 import base64
 import logging
@@ -54,7 +54,7 @@ def made(admin: Api, receiver: Receiver) -> Callable[..., Any]:
 
 
 def run() -> None:
-    """One round of the sweepers."""
+    """Run each reconciler once."""
     publishing.publish_due()
     delivering.deliver_due()
 
@@ -161,7 +161,7 @@ def test_a_receiver_that_is_down_is_not_asked_for_each_event_that_waits_for_it(
     run()
     run()
     tried = len(receiver.received)
-    assert tried <= delivering.AT_ONCE, "those that were under way together, then a pause"
+    assert tried <= delivering.MAX_CONCURRENT_DELIVERIES, "those that were under way together, then a pause"
     make_due()
     run()
     assert len(receiver.received) == tried + 1, "one, to see whether it is back"

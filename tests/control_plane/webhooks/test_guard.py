@@ -1,4 +1,4 @@
-"""A webhook reaches no address that its team could not reach by itself."""
+"""Webhooks cannot reach addresses of the platform's internal network."""
 
 import socket
 import threading
@@ -95,7 +95,7 @@ def test_a_public_name_of_a_private_address_is_refused(addresses: list[str], mon
 
 
 def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the error reveals which names exist in the platform's network."""
+    """The error does not reveal which names exist in the platform's network."""
 
     def inside(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))]
@@ -126,7 +126,7 @@ def test_an_origin_has_one_form(url: str, origin: str) -> None:
 
 
 def test_the_connection_goes_to_the_address_that_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that answers otherwise the second time gains nothing: it is asked once."""
+    """DNS rebinding has no effect, because a name is resolved once."""
     receiver, asked = Receiver(), []
     port = int(receiver.url.split(":")[2].split("/")[0])
 

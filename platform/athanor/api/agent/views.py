@@ -14,7 +14,7 @@ from athanor.artifacts import base_models, keys, profiles, services, storage, te
 from athanor.core import tenancy
 from athanor.core.errors import Unauthenticated
 from athanor.core.logging import bound
-from athanor.dispatch import rendezvous, tokens
+from athanor.dispatch import rendezvous_rounds, tokens
 from athanor.dispatch.services import interrupted, record_end, run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
@@ -120,7 +120,7 @@ class HeartbeatView(AgentView):
         if heartbeat.interruption:
             interrupted(attempt.id, heartbeat.interruption)
         num_nodes = attempt.num_nodes  # type: ignore[attr-defined] # annotated where its token is checked
-        round_ = rendezvous.newest_round(attempt) if num_nodes > 1 else 0
+        round_ = rendezvous_rounds.newest_round(attempt) if num_nodes > 1 else 0
         reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_)
         return Response(reply.model_dump(mode="json"))
 
@@ -130,7 +130,7 @@ class RendezvousView(AgentView):
 
     def post(self, request: Request) -> Response:
         """Join the rendezvous of the attempt's nodes. Return the node's place in it."""
-        place = rendezvous.join(self.attempt(request), parse_message(request, Join))
+        place = rendezvous_rounds.join(self.attempt(request), parse_message(request, Join))
         return Response(place.model_dump(mode="json"))
 
 

@@ -11,12 +11,13 @@ Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
-# Of all bodies that are being read. Above it the oldest unfinished one is refused: healthy clients take milliseconds.
-BUDGET_BYTES = 256 * MIB
+# Of all unfinished bodies of the process together. When it is exceeded, the one that began first is refused as too
+# slow: healthy clients take milliseconds.
+MAX_TOTAL_BYTES = 256 * MIB
 
 
 class BodyTooSlow(RequestTimeout):
-    """A body that arrived more slowly than the least rate."""
+    """A body that arrived more slowly than the minimum rate."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -31,8 +32,8 @@ class ClientGone(ConnectionResetError):
 class BodyReader:
     """Reads bodies of one process. Use it on one event loop."""
 
-    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
-        self._budget = budget_bytes
+    def __init__(self, max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self._max_total = max_total_bytes
         self._total = 0
         self._sizes: dict[asyncio.Timeout, int] = {}  # of unfinished bodies, the oldest first
 
@@ -68,7 +69,7 @@ class BodyReader:
     def _account(self, timeout: asyncio.Timeout, size: int) -> None:
         self._total += size - self._sizes[timeout]
         self._sizes[timeout] = size
-        if self._total > self._budget:
+        if self._total > self._max_total:
             oldest = next(iter(self._sizes))
             oldest.reschedule(asyncio.get_running_loop().time())
 
@@ -84,13 +85,15 @@ def declared_length(scope: Scope) -> int | None:
 
 
 def at_least_rate(receive: Receive) -> Receive:
-    """Return a `receive` for a body that is streamed to a view: it raises ClientGone where the body breaks off, and
-    when it arrives more slowly than the least rate."""
+    """Return a `receive` for a body that is streamed to a view.
+
+    It raises ClientGone if the client disconnects within the body or sends it more slowly than the minimum rate.
+    """
     received = 0
     finished = False
     started = asyncio.get_running_loop().time()
 
-    async def receiving() -> Message:
+    async def receive_in_time() -> Message:
         nonlocal received, finished
         if finished:
             return await receive()
@@ -105,4 +108,4 @@ def at_least_rate(receive: Receive) -> Receive:
         finished = not message.get("more_body")
         return message
 
-    return receiving
+    return receive_in_time

@@ -10,7 +10,7 @@ MEDIA_TYPE = "text/event-stream"
 RETRY = b"retry: 2000\n\n"
 HEARTBEAT = b": still here\n\n"
 PROGRESS = "job.progress"
-LONGEST_NUMBER = 18  # digits that fit into a column
+MAX_DIGITS = 18  # digits that fit into a column
 
 
 def encode(data: Any) -> bytes:
@@ -45,12 +45,12 @@ def positions_of(cursor: str, heads: dict[str, int]) -> dict[str, int] | None:
 
     A team that the cursor does not name starts at its head.
     """
-    if cursor.isdecimal() and len(cursor) <= LONGEST_NUMBER and (len(heads) == 1 or int(cursor) == 0):
+    if cursor.isdecimal() and len(cursor) <= MAX_DIGITS and (len(heads) == 1 or int(cursor) == 0):
         return dict.fromkeys(heads, int(cursor))
     positions = dict(heads)
     for part in cursor.split(","):
         team_id, _, seq = part.partition(":")
-        if not team_id or not seq.isdecimal() or len(seq) > LONGEST_NUMBER:
+        if not team_id or not seq.isdecimal() or len(seq) > MAX_DIGITS:
             return None
         if team_id in positions:
             positions[team_id] = int(seq)

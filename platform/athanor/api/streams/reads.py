@@ -11,7 +11,7 @@ from athanor.api.streams.frames import cursor_of, event_data, event_frame, progr
 from athanor.api.streams.subscription import Subscription
 from athanor.api.v1.serializers.jobs import serialize_progress_values
 from athanor.core import tenancy
-from athanor.jobs import feed
+from athanor.jobs import event_feed
 from athanor.telemetry.selectors import LiveProgress, newest_progress
 
 PAGE = 500
@@ -53,23 +53,23 @@ class Page:
 
 def read_new_events(heads: dict[str, int]) -> list[NewEvent]:
     """Assign numbers to committed events, and return those after `heads`."""
-    feed.number()
-    current = feed.heads(heads)
+    event_feed.assign_numbers()
+    current = event_feed.newest_numbers(heads)
     behind = {team_id: seq for team_id, seq in heads.items() if current[team_id] > seq}
     return [
         NewEvent(event.team_id, event.team_seq or 0, event.job_id, event.seq, event_data(event))
-        for event in feed.after(behind, PAGE)
+        for event in event_feed.events_after(behind, PAGE)
     ]
 
 
 def read_page(subscription: Subscription, positions: dict[str, int], job_after: int) -> Page:
     """Return the next events of a subscription, at most PAGE."""
     if subscription.job_id:
-        rows = feed.after_in_job(subscription.job_id, job_after, PAGE)
+        rows = event_feed.job_events_after(subscription.job_id, job_after, PAGE)
         frames = [event_frame(str(event.seq), event_data(event)) for event in rows]
         return Page(b"".join(frames), positions, rows[-1].seq if rows else job_after, len(rows) == PAGE)
-    feed.number()
-    rows = feed.after(positions, PAGE)
+    event_feed.assign_numbers()
+    rows = event_feed.events_after(positions, PAGE)
     frames, now = [], dict(positions)
     for event in rows:
         now[event.team_id] = event.team_seq or 0

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check, principal
+from athanor.api.access import check, get_principal
 from athanor.api.pagination import paginated_response
 from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import Download
@@ -50,7 +50,7 @@ class CheckpointsView(APIView):
 
         Returns the checkpoints that can be resumed from or downloaded. Those that retention or a deletion removed
         are not listed."""
-        rows = selectors.checkpoints_of(job_of(principal(request), job_id))
+        rows = selectors.checkpoints_of(job_of(get_principal(request), job_id))
         return paginated_response(serialize(request, CheckpointSerializer, rows, many=True))
 
 
@@ -69,7 +69,7 @@ class ArtifactsView(APIView):
         """List the artifacts of a job.
 
         Returns the models, logs and profiles that the job stored and that were not deleted."""
-        rows = selectors.artifacts_of(job_of(principal(request), job_id))
+        rows = selectors.artifacts_of(job_of(get_principal(request), job_id))
         return paginated_response(serialize(request, ArtifactSerializer, rows, many=True))
 
 
@@ -82,7 +82,7 @@ class ArtifactView(APIView):
 
         Returns the artifact with its files. Its content is downloaded by `POST /artifacts/{artifact_id}:download` or
         as an archive."""
-        return Response(ArtifactSerializer(selectors.artifact_of(principal(request), artifact_id)).data)
+        return Response(ArtifactSerializer(selectors.artifact_of(get_principal(request), artifact_id)).data)
 
     @extend_schema(
         operation_id="artifacts_delete",
@@ -114,9 +114,9 @@ class ArtifactDownloadView(APIView):
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
         `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
-        who = principal(request)
-        row = selectors.artifact_of(who, artifact_id)
-        return Response({"artifact": ArtifactSerializer(row).data, **_download(who, row)})
+        principal = get_principal(request)
+        row = selectors.artifact_of(principal, artifact_id)
+        return Response({"artifact": ArtifactSerializer(row).data, **_download(principal, row)})
 
 
 class CheckpointDownloadView(APIView):
@@ -136,9 +136,9 @@ class CheckpointDownloadView(APIView):
         Returns presigned URLs of the encrypted parts and the key that decrypts them. Check `manifest` before you use
         `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
-        who = principal(request)
-        row = selectors.checkpoint_of(who, checkpoint_id)
-        return Response({"checkpoint": CheckpointSerializer(row).data, **_download(who, row)})
+        principal = get_principal(request)
+        row = selectors.checkpoint_of(principal, checkpoint_id)
+        return Response({"checkpoint": CheckpointSerializer(row).data, **_download(principal, row)})
 
 
 class ArchiveView(APIView):
@@ -157,23 +157,23 @@ class ArchiveView(APIView):
         Streams all files, decrypted and verified part by part. If a part cannot be verified the connection is
         closed, so an incomplete archive is never mistaken for a complete one. The request is recorded in the audit
         trail. A token needs the scope `artifacts`."""
-        who = principal(request)
-        row = selectors.artifact_of(who, artifact_id)
-        _hand_out(who, row)
+        principal = get_principal(request)
+        row = selectors.artifact_of(principal, artifact_id)
+        _hand_out(principal, row)
         files = manifests.of_stored(row).files
-        response = StreamingHttpResponse(Download(who.user, _tar(row, files)), content_type="application/x-tar")
+        response = StreamingHttpResponse(Download(principal.user, _tar(row, files)), content_type="application/x-tar")
         response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{row.kind}.tar"'
         response["Content-Length"] = str(sum(_tar_size(file.size) for file in files) + 2 * TAR_BLOCK)
         return response
 
 
-def _hand_out(who: Principal, row: Artifact | Checkpoint) -> None:
-    check(who, Permission.DOWNLOAD, row.job.team_id)
-    services.hand_out(row, who.user)
+def _hand_out(principal: Principal, row: Artifact | Checkpoint) -> None:
+    check(principal, Permission.DOWNLOAD, row.job.team_id)
+    services.hand_out(row, principal.user)
 
 
-def _download(who: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
-    _hand_out(who, row)
+def _download(principal: Principal, row: Artifact | Checkpoint) -> dict[str, Any]:
+    _hand_out(principal, row)
     expires_at = storage.presigned_until()  # of the first URL
     files = []
     manifest = manifests.of_stored(row)

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from athanor.accounts import audit, audit_export
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.pagination import LIMIT, NUMBERED_PAGE_PARAMETERS, paginated_response, read_position, serialize_many
 from athanor.api.parameters import time
 from athanor.api.transfers import Download
@@ -63,9 +63,11 @@ class AuditExportView(APIView):
 
         Returns the matching records as JSON lines, oldest first. The last line, `end`, contains the head of the
         trail, the number of lines and their digest, authenticated: check it with `manage.py verify_audit --file`."""
-        everything = Permission.READ_AUDIT in principal(request).platform and not _is_filtered(request)
+        everything = Permission.READ_AUDIT in get_principal(request).platform and not _is_filtered(request)
         lines = audit_export.lines(_asked(request), lambda row: AuditEventSerializer(row).data, is_complete=everything)
-        response = StreamingHttpResponse(Download(principal(request).user, lines), content_type="application/x-ndjson")
+        response = StreamingHttpResponse(
+            Download(get_principal(request).user, lines), content_type="application/x-ndjson"
+        )
         response["Content-Disposition"] = 'attachment; filename="athanor-audit.jsonl"'
         return response
 
@@ -73,7 +75,7 @@ class AuditExportView(APIView):
 def _asked(request: Request) -> QuerySet[AuditEvent]:
     asked = request.query_params
     return audit.filtered(
-        audit.visible_to(principal(request)),
+        audit.visible_to(get_principal(request)),
         action=asked.get("action", ""),
         actor=asked.get("actor", ""),
         team=asked.get("team", ""),

@@ -21,7 +21,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal, team_names
-from athanor.api.access import check_platform, principal
+from athanor.api.access import check_platform, get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
@@ -38,7 +38,7 @@ from athanor.budgets import services, statements
 from athanor.budgets.models import Budget, BudgetPeriod
 from athanor.core import tenancy
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 AT = OpenApiParameter("at", OpenApiTypes.DATETIME, description="A time within the period. Without it, now.")
 CSV = {(200, "text/csv"): OpenApiResponse(OpenApiTypes.STR, description="Rows as CSV, after a line of names.")}
 
@@ -63,7 +63,7 @@ class BudgetsView(APIView):
 
         Returns the budgets of your teams and of the groups above them; platform administrators and auditors see all."""
         active_only = request.query_params.get("active") != "all"
-        rows = services.visible_to(principal(request), active_only=active_only)
+        rows = services.visible_to(get_principal(request), active_only=active_only)
         return paginated_response(_serialize_budgets(rows))
 
     @extend_schema(
@@ -77,12 +77,12 @@ class BudgetsView(APIView):
 
         Creates a budget for a node of the quota tree. Usage from now on, of running jobs too, is charged to it. For
         platform administrators."""
-        who = _operator(request)
+        principal = _operator(request)
         asked = parse_body(request, NewBudgetSerializer)
 
         def make() -> Response:
-            row = services.create(**asked, actor=who.user)
-            return _budget_response(services.find(who, row.id), status=201)
+            row = services.create(**asked, actor=principal.user)
+            return _budget_response(services.find(principal, row.id), status=201)
 
         return run_idempotently(request, make)
 
@@ -95,7 +95,7 @@ class BudgetView(APIView):
         """Show a budget.
 
         Returns the budget with its current period and a forecast of the period's end. The response has an `ETag`."""
-        return _budget_response(services.find(principal(request), budget_id))
+        return _budget_response(services.find(get_principal(request), budget_id))
 
     @extend_schema(
         operation_id="budgets_change",
@@ -109,11 +109,11 @@ class BudgetView(APIView):
         Changes the fields that are sent; the others stay. A new amount takes effect immediately, including in the
         current period. If a hard budget falls below what is reserved, the newest runs checkpoint and return to the
         queue; what is spent stays spent. For platform administrators."""
-        row = services.find(principal(request), budget_id)
-        who = _operator(request)
+        row = services.find(get_principal(request), budget_id)
+        principal = _operator(request)
         unchanged: Callable[[Budget], None] = if_match_check(request, lambda row, tag: tag == _tag(row))
-        services.change(row.id, who.user, unchanged, **parse_body(request, BudgetChangeSerializer))
-        return _budget_response(services.find(who, row.id))
+        services.change(row.id, principal.user, unchanged, **parse_body(request, BudgetChangeSerializer))
+        return _budget_response(services.find(principal, row.id))
 
 
 class BudgetStatementView(APIView):
@@ -129,11 +129,11 @@ class BudgetStatementView(APIView):
 
         Returns what jobs of your teams spent and reserved in the period; jobs of other teams are one sum. Platform
         administrators and auditors see all jobs."""
-        who = principal(request)
-        budget = services.find(who, budget_id)
+        principal = get_principal(request)
+        budget = services.find(principal, budget_id)
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())
-        with _sight(who):
-            lines = statements.lines(period, request.query_params.get("team", ""))[:MOST_LINES]
+        with _sight(principal):
+            lines = statements.lines(period, request.query_params.get("team", ""))[:MAX_LINES]
             names = team_names({line.team_id for line in lines})
         shown = [
             {
@@ -167,12 +167,12 @@ class BudgetExportView(APIView):
 
         Returns the ledger of the period as CSV: the lines of your teams and those of the amount itself. Platform
         administrators and auditors get every line."""
-        who = principal(request)
-        budget = services.find(who, budget_id)
+        principal = get_principal(request)
+        budget = services.find(principal, budget_id)
         period = statements.period_or_refuse(budget, time(request, "at") or timezone.now())
 
         def rows() -> Iterator[list[Any]]:
-            with _sight(who):
+            with _sight(principal):
                 yield from statements.rows_of(statements.transfers(period))
 
         return csv_response(f"{budget.id}-{period.start:%Y-%m-%d}.csv", statements.COLUMNS, rows())
@@ -197,14 +197,14 @@ def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
-def _sight(who: Principal) -> AbstractContextManager[None]:
-    return tenancy.unrestricted() if services.sees_all(who) else nullcontext()
+def _sight(principal: Principal) -> AbstractContextManager[None]:
+    return tenancy.unrestricted() if services.sees_all(principal) else nullcontext()
 
 
 def _operator(request: Request) -> Principal:
-    who = principal(request)
-    check_platform(who, Permission.MANAGE_BUDGETS)
-    return who
+    principal = get_principal(request)
+    check_platform(principal, Permission.MANAGE_BUDGETS)
+    return principal
 
 
 def _tag(row: Budget) -> str:

@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check_may_write, principal
+from athanor.api.access import check_may_write, get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.errors import handle
 from athanor.api.v1.serializers.bulk import BulkResultSerializer, BulkSerializer
@@ -22,26 +22,26 @@ from athanor.jobs.states import FINAL, JobStatus
 class BulkView(APIView):
     """Base of the actions on several jobs; `service` is the action on one."""
 
-    service: ClassVar[services.Wish]
+    service: ClassVar[services.JobAction]
 
     def answer(self, request: Request) -> Response:
         """Act on each job of the body. Return the result of each."""
         ids = parse_body(request, BulkSerializer)["ids"]
-        who = principal(request)
-        items = [self._one(who, job_id) for job_id in dict.fromkeys(ids)]
+        principal = get_principal(request)
+        items = [self._one(principal, job_id) for job_id in dict.fromkeys(ids)]
         return Response({"items": items})
 
-    def _one(self, who: Principal, job_id: str) -> dict[str, Any]:
+    def _one(self, principal: Principal, job_id: str) -> dict[str, Any]:
         try:
-            job = selectors.job_of(who, job_id)
-            check_may_write(who, job.team_id)
+            job = selectors.job_of(principal, job_id)
+            check_may_write(principal, job.team_id)
             was_final = JobStatus(job.status) in FINAL
-            type(self).service(job_id, who.user.username)
+            type(self).service(job_id, principal.user.username)
         except AthanorError as error:
             refused = handle(error, {})
             assert refused is not None
             return {"id": job_id, "status": refused.status_code, "job": None, "problem": refused.data}
-        shown = JobSummarySerializer(selectors.job_of(who, job_id)).data
+        shown = JobSummarySerializer(selectors.job_of(principal, job_id)).data
         return {"id": job_id, "status": 200 if was_final else 202, "job": shown, "problem": None}
 
 

@@ -12,12 +12,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import CURSOR_HELP, PAGE_PARAMETERS, paginate, paginated_response, serialize_many
-from athanor.api.parameters import WholeNumber
+from athanor.api.parameters import IntegerParameter
 from athanor.api.v1.operations import operator
 from athanor.api.v1.serializers.clusters import (
     ActedNodeSerializer,
@@ -50,9 +50,9 @@ from athanor.core.errors import NotFound
 from athanor.core.keyset import read_page
 from athanor.fleet import clusters
 
-MOST_NODES = 2000
-MOST_INCIDENTS = 200
-MOST_QUEUED = 1000
+MAX_NODES = 2000
+MAX_INCIDENTS = 200
+MAX_QUEUED = 1000
 TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
 
@@ -83,10 +83,10 @@ class ClustersView(APIView):
         Registers a cluster without pools; `setup` proposes pools once its nodes are known. The configuration
         contains no secrets: it names files in the server's ATHANOR_CLUSTER_CONFIG_DIR, where commands are set too,
         in NAME.cluster.json. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         asked = parse_body(request, NewClusterSerializer)
         return run_idempotently(
-            request, lambda: _cluster_response(request, clusters.register(**asked, actor=who.user), status=201)
+            request, lambda: _cluster_response(request, clusters.register(**asked, actor=principal.user), status=201)
         )
 
 
@@ -104,8 +104,8 @@ class ClusterCheckView(APIView):
         Validates the configuration and runs a health check of the cluster that it describes. Nothing is stored
         except a record in the audit trail. With `name` the server's own settings for that cluster apply. Takes as
         long as the cluster needs to respond. For platform administrators."""
-        who = operator(request)
-        found = clusters.check(**parse_body(request, ConfigSerializer), actor=who.user)
+        principal = operator(request)
+        found = clusters.check(**parse_body(request, ConfigSerializer), actor=principal.user)
         if found is None:
             return Response({"usable": None, "version": "", "facts": {}, "findings": []})
         return Response(
@@ -170,11 +170,11 @@ class ClusterView(APIView):
 
         Changes the fields that are sent; the others stay. A disabled cluster is drained: running jobs continue, and
         no job is admitted. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         unchanged: Callable[[Cluster], None] = if_match_check(
             request, lambda row, tag: tag.startswith(_settings_tag(row))
         )
-        clusters.change(cluster_id, who.user, unchanged, **parse_body(request, ClusterChangeSerializer))
+        clusters.change(cluster_id, principal.user, unchanged, **parse_body(request, ClusterChangeSerializer))
         return _cluster_response(request, clusters.find(cluster_id))
 
     @extend_schema(
@@ -190,7 +190,7 @@ class ClusterView(APIView):
         return Response(status=204)
 
 
-class ClusterProbeView(APIView):
+class ClusterHealthCheckView(APIView):
     """Requests to `/clusters/{cluster_id}:probe`."""
 
     @extend_schema(
@@ -203,11 +203,11 @@ class ClusterProbeView(APIView):
 
         Checks the cluster now and refreshes the inventory of its nodes. Takes as long as the cluster needs to
         respond. For platform administrators."""
-        who = operator(request)
-        return Response(ProbeSerializer(clusters.probe(cluster_id, who.user)).data)
+        principal = operator(request)
+        return Response(ProbeSerializer(clusters.check_health(cluster_id, principal.user)).data)
 
 
-class ClusterProbesView(APIView):
+class ClusterHealthChecksView(APIView):
     """Requests to `/clusters/{cluster_id}/probes`."""
 
     @extend_schema(
@@ -221,7 +221,7 @@ class ClusterProbesView(APIView):
         Returns results, newest first. Consecutive checks with the same result are one entry. For platform
         administrators."""
         operator(request)
-        found, next_cursor = paginate(request, selectors.probes_of(clusters.find(cluster_id)))
+        found, next_cursor = paginate(request, selectors.health_checks_of(clusters.find(cluster_id)))
         return paginated_response(serialize_many(ProbeSerializer, found), next_cursor)
 
 
@@ -238,8 +238,8 @@ class ClusterTeamsView(APIView):
 
         Creates the cluster's counterpart of every team, such as an account or a namespace. Nothing is removed. For
         platform administrators."""
-        who = operator(request)
-        return Response({"changes": clusters.sync_teams(cluster_id, who.user)})
+        principal = operator(request)
+        return Response({"changes": clusters.sync_teams(cluster_id, principal.user)})
 
 
 class ClusterQueueView(APIView):
@@ -257,7 +257,7 @@ class ClusterQueueView(APIView):
         operator(request)
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
-            found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MOST_QUEUED])
+            found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MAX_QUEUED])
         return paginated_response(found)
 
 
@@ -278,8 +278,8 @@ class PoolView(APIView):
 
         Creates the pool (201), which needs `slots_per_node` and `memory_bytes`, or changes the fields that are sent
         of an existing one (200). For platform administrators."""
-        who = operator(request)
-        pool, made = clusters.put_pool(cluster_id, pool_name, who.user, parse_body(request, PoolChangeSerializer))
+        principal = operator(request)
+        pool, made = clusters.put_pool(cluster_id, pool_name, principal.user, parse_body(request, PoolChangeSerializer))
         return Response(serialize_pools([pool])[0], status=201 if made else 200)
 
     @extend_schema(operation_id="pools_remove", responses={204: None, **PROBLEMS})
@@ -292,7 +292,9 @@ class PoolView(APIView):
         return Response(status=204)
 
 
-NODE_LIMIT = WholeNumber("limit", "Most nodes of a page.", lowest=1, highest=MOST_NODES, default=500)
+NODE_LIMIT = IntegerParameter(
+    "limit", "Maximum number of nodes per page.", min_value=1, max_value=MAX_NODES, default=500
+)
 STATES = ["ready", "drained", "down", "unknown", "quarantined"]
 
 
@@ -304,7 +306,7 @@ class NodesView(APIView):
         parameters=[
             OpenApiParameter("q", str, description="Only nodes with this in their name, ignoring case."),
             OpenApiParameter("state", str, enum=STATES, description="Only nodes in this state, or in quarantine."),
-            NODE_LIMIT.documented,
+            NODE_LIMIT.openapi,
             OpenApiParameter("cursor", str, description=CURSOR_HELP),
         ],
         responses={200: page_serializer("NodePage", NodeSerializer), **PROBLEMS},
@@ -336,7 +338,7 @@ class NodeIncidentsView(APIView):
         Returns what happened to the node, newest first, at most 200 entries. For platform administrators."""
         operator(request)
         node = selectors.node_of(clusters.find(cluster_id), node_name)
-        rows = selectors.incidents_of(node, MOST_INCIDENTS)
+        rows = selectors.incidents_of(node, MAX_INCIDENTS)
         return paginated_response(serialize_many(IncidentSerializer, rows))
 
 
@@ -353,9 +355,9 @@ class NodeDrainView(APIView):
 
         Asks the cluster to start nothing new on the node. What runs there continues. A cluster that cannot drain a
         node refuses with 409. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         reason = parse_body(request, NodeReasonSerializer)["reason"]
-        return _node_response(clusters.set_drained(cluster_id, node_name, reason, who.user, drained=True))
+        return _node_response(clusters.set_drained(cluster_id, node_name, reason, principal.user, drained=True))
 
 
 class NodeUndrainView(APIView):
@@ -367,8 +369,8 @@ class NodeUndrainView(APIView):
 
         Asks the cluster to start work on the node again. A node in quarantine is refused with 409: release it
         instead. For platform administrators."""
-        who = operator(request)
-        return _node_response(clusters.set_drained(cluster_id, node_name, "", who.user, drained=False))
+        principal = operator(request)
+        return _node_response(clusters.set_drained(cluster_id, node_name, "", principal.user, drained=False))
 
 
 class NodeQuarantineView(APIView):
@@ -384,9 +386,9 @@ class NodeQuarantineView(APIView):
 
         Keeps new attempts off the node until it is released, whatever state its cluster reports. The cluster is
         asked to drain the node too, if it can. What runs there continues. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         reason = parse_body(request, NodeReasonSerializer)["reason"]
-        return _node_response(*clusters.quarantine(cluster_id, node_name, reason, who.user))
+        return _node_response(*clusters.quarantine(cluster_id, node_name, reason, principal.user))
 
 
 class NodeReleaseView(APIView):
@@ -402,13 +404,13 @@ class NodeReleaseView(APIView):
 
         Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform
         administrators."""
-        who = operator(request)
-        return _node_response(*clusters.release(cluster_id, node_name, who.user))
+        principal = operator(request)
+        return _node_response(*clusters.release(cluster_id, node_name, principal.user))
 
 
 def operates(request: Request) -> bool:
     """Return whether the caller may operate clusters."""
-    return Permission.OPERATE in principal(request).platform
+    return Permission.OPERATE in get_principal(request).platform
 
 
 def _cluster_response(request: Request, row: Cluster, *, status: int = 200) -> Response:

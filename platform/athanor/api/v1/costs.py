@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.serializers.common import PROBLEMS
@@ -24,7 +24,7 @@ from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs import selectors
 
 DAYS = 30
-LONGEST = timedelta(days=800)
+MAX_PERIOD = timedelta(days=800)
 ASKED = [
     OpenApiParameter(
         "after", OpenApiTypes.DATETIME, description="Begin of the range. Without it, 30 days before its end."
@@ -66,7 +66,7 @@ class JobCostView(APIView):
         """Show the cost of a job.
 
         Returns what the job's attempts used and cost, as last metered: at most five minutes ago while it runs."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         found = costs.of_job(job)
         return Response({**found, "currency": job.pool.currency, "has_ceiling": has_ceiling(job)})
 
@@ -88,8 +88,8 @@ class CostsExportView(APIView):
 def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
     before = time(request, "before") or timezone.now()
     after = time(request, "after") or before - timedelta(days=DAYS)
-    if not timedelta(0) < before - after <= LONGEST:
-        detail = f"after={after.isoformat()} is not before `before`, by at most {LONGEST.days} days"
+    if not timedelta(0) < before - after <= MAX_PERIOD:
+        detail = f"after={after.isoformat()} is not before `before`, by at most {MAX_PERIOD.days} days"
         raise _invalid("after", detail)
     by = separated(request.query_params.get("by") or "team")
     wrong = [name for name in by if name not in costs.GROUPS]
@@ -99,11 +99,11 @@ def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
 
 
 def _rows(request: Request, after: datetime, before: datetime, by: list[str]) -> list[dict[str, Any]]:
-    who = principal(request)
-    if services.sees_all(who):
+    principal = get_principal(request)
+    if services.sees_all(principal):
         with tenancy.unrestricted():
             return costs.report(after, before, by)
-    return costs.report(after, before, by, sorted(who.team_ids))
+    return costs.report(after, before, by, sorted(principal.team_ids))
 
 
 def _invalid(name: str, detail: str) -> Invalid:

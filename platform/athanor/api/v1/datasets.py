@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts import idempotency
 from athanor.accounts.models import Team, User
-from athanor.api.access import check_may_write, principal, team_to_write
+from athanor.api.access import check_may_write, get_principal, team_to_write
 from athanor.api.bodies import open_body, read_upload
 from athanor.api.idempotency import IDEMPOTENT, build_answer, build_keyed_request, build_replay, read_key
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
@@ -57,7 +57,7 @@ class DatasetsView(APIView):
         """List data sets.
 
         Returns the data sets of your teams that were not deleted, newest first."""
-        rows = datasets_of(principal(request), team=request.query_params.get("team", ""))
+        rows = datasets_of(get_principal(request), team=request.query_params.get("team", ""))
         found, next_cursor = paginate(request, rows)
         return paginated_response(serialize(request, DatasetSerializer, found, many=True), next_cursor)
 
@@ -96,17 +96,17 @@ class DatasetsView(APIView):
         Stores the body, which is streamed and may be of any size up to the team's storage limit: one file, a
         multipart form with the field `file`, or a tar archive of files. The content is encrypted before it is
         stored. Needs the role member in the team."""
-        who = principal(request)
-        team = team_to_write(who, request.query_params.get("team"))
+        principal = get_principal(request)
+        team = team_to_write(principal, request.query_params.get("team"))
         name = request.query_params.get("name", "")
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         files = _files(request, _format(request))
         key = read_key(request)
-        with transfer(who.user):
+        with transfer(principal.user):
             if key is None:
-                return _created(uploads.upload(team, who.user, name, files))
-            return _uploaded_once(request, key, team, who.user, name, files)
+                return _created(uploads.upload(team, principal.user, name, files))
+            return _uploaded_once(request, key, team, principal.user, name, files)
 
 
 class PreparationsView(APIView):
@@ -121,10 +121,10 @@ class PreparationsView(APIView):
 
         Discards every tokenised form of the data set, so that the next job that needs one tokenises it again. Jobs
         that use one already continue to use it. Needs the role member in the team."""
-        who = principal(request)
-        row = dataset_of(who, dataset_id)
-        check_may_write(who, row.team_id)
-        return Response({"forgotten": forget_preparations(row, who.user.username)})
+        principal = get_principal(request)
+        row = dataset_of(principal, dataset_id)
+        check_may_write(principal, row.team_id)
+        return Response({"forgotten": forget_preparations(row, principal.user.username)})
 
 
 class _Fingerprint:

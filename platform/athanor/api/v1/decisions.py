@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.pagination import LIMIT, NUMBERED_PAGE_PARAMETERS, paginated_response, read_position, serialize_many
 from athanor.api.v1.operations import operator
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -85,6 +85,6 @@ class CalibrationView(APIView):
         """Show how good start estimates were.
 
         Compares the estimated with the real start times of the newest 500 estimates whose jobs have started."""
-        principal(request)
+        get_principal(request)
         with tenancy.unrestricted():
             return Response(CalibrationSerializer(estimates.calibration()).data)

@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check, check_may_write, check_platform, principal, team_for
+from athanor.api.access import check, check_may_write, check_platform, get_principal, team_for
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.deletions import CertificateSerializer, DeletionPreviewSerializer, DeletionSerializer
@@ -27,8 +27,8 @@ PERMANENTLY = OpenApiParameter(
 )
 
 
-def _job(who: Principal, identifier: str) -> Target:
-    return job_of(who, identifier)
+def _job(principal: Principal, identifier: str) -> Target:
+    return job_of(principal, identifier)
 
 
 FIND = {
@@ -42,22 +42,24 @@ FIND = {
 
 def delete(request: Request, collection: str, identifier: str) -> Response:
     """Delete an object of a collection. Return the response."""
-    who = principal(request)
-    target = FIND[collection](who, identifier)
+    principal = get_principal(request)
+    target = FIND[collection](principal, identifier)
     team_id = target.team_id if hasattr(target, "team_id") else target.job.team_id
-    check_may_write(who, team_id)
+    check_may_write(principal, team_id)
     permanently = _is_permanent(request)
     if permanently or collection == "projects":
-        check(who, Permission.MANAGE, team_id)
-    return Response(DeletionSerializer(deletions.delete(target, who.user, permanently=permanently)).data)
+        check(principal, Permission.MANAGE, team_id)
+    return Response(DeletionSerializer(deletions.delete(target, principal.user, permanently=permanently)).data)
 
 
 def delete_team(request: Request, team_id: str) -> Response:
     """Delete a team. Return the response. Raises Forbidden unless a platform administrator asks."""
-    who = principal(request)
-    team = team_for(who, Permission.MANAGE, team_id)
-    check_platform(who, Permission.MANAGE_TEAMS)
-    return Response(DeletionSerializer(team_deletion.delete(team, who.user, permanently=_is_permanent(request))).data)
+    principal = get_principal(request)
+    team = team_for(principal, Permission.MANAGE, team_id)
+    check_platform(principal, Permission.MANAGE_TEAMS)
+    return Response(
+        DeletionSerializer(team_deletion.delete(team, principal.user, permanently=_is_permanent(request))).data
+    )
 
 
 def _is_permanent(request: Request) -> bool:
@@ -73,7 +75,7 @@ PREVIEW = {200: DeletionPreviewSerializer, **PROBLEMS}
 
 
 def _preview(request: Request, collection: str, identifier: str) -> Response:
-    target = FIND[collection](principal(request), identifier)
+    target = FIND[collection](get_principal(request), identifier)
     return Response(DeletionPreviewSerializer(deletions.preview(target)).data)
 
 
@@ -142,7 +144,7 @@ class TeamDeletionView(APIView):
 
         Returns what deleting and erasing the team would remove, and the unfinished jobs that prevent it. Nothing is
         deleted. For administrators of the team and of the platform."""
-        team = team_for(principal(request), Permission.MANAGE, team_id)
+        team = team_for(get_principal(request), Permission.MANAGE, team_id)
         return Response(DeletionPreviewSerializer(team_deletion.preview(team)).data)
 
 
@@ -187,7 +189,7 @@ class DeletionsView(APIView):
         """List deletions.
 
         Returns the deletions of your teams, newest first, including those that are complete or were undone."""
-        found, next_cursor = paginate(request, deletions.deletions_of(principal(request)))
+        found, next_cursor = paginate(request, deletions.deletions_of(get_principal(request)))
         return paginated_response(serialize_many(DeletionSerializer, found), next_cursor)
 
 
@@ -200,13 +202,13 @@ class DeletionRestoreView(APIView):
 
         Restores what was deleted, as long as its objects have not been removed. Needs the role member in the team; a
         team is restored by platform administrators."""
-        who = principal(request)
-        row = deletions.deletion_of(who, deletion_id)
+        principal = get_principal(request)
+        row = deletions.deletion_of(principal, deletion_id)
         if row.kind == Deletion.Kind.TEAM:
-            check_platform(who, Permission.MANAGE_TEAMS)
+            check_platform(principal, Permission.MANAGE_TEAMS)
         else:
-            check_may_write(who, row.team_id)
-        return Response(DeletionSerializer(deletions.restore(row, who.user)).data)
+            check_may_write(principal, row.team_id)
+        return Response(DeletionSerializer(deletions.restore(row, principal.user)).data)
 
 
 class DeletionPurgeView(APIView):
@@ -222,12 +224,12 @@ class DeletionPurgeView(APIView):
 
         Has the objects removed by the next sweep instead of at the end of the undo window. This cannot be undone.
         For administrators of the team; for a team's deletion, of the platform too."""
-        who = principal(request)
-        row = deletions.deletion_of(who, deletion_id)
+        principal = get_principal(request)
+        row = deletions.deletion_of(principal, deletion_id)
         if row.kind == Deletion.Kind.TEAM:
-            check_platform(who, Permission.MANAGE_TEAMS)
-        check(who, Permission.MANAGE, row.team_id)
-        return Response(DeletionSerializer(deletions.expedite(row, who.user)).data)
+            check_platform(principal, Permission.MANAGE_TEAMS)
+        check(principal, Permission.MANAGE, row.team_id)
+        return Response(DeletionSerializer(deletions.expedite(row, principal.user)).data)
 
 
 class DeletionCertificateView(APIView):
@@ -242,5 +244,5 @@ class DeletionCertificateView(APIView):
 
         Returns the authenticated record of what was erased and when, once the erasure is complete. `manage.py
         verify_erasure` checks it. For platform administrators."""
-        row = deletions.deletion_of(principal(request), deletion_id)
+        row = deletions.deletion_of(get_principal(request), deletion_id)
         return Response(erasure.certificate_of(row))

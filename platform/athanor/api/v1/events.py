@@ -13,30 +13,32 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.stream_sessions import StreamSession, stream_session_for
-from athanor.api.access import principal, team_named
+from athanor.api.access import get_principal, team_named
 from athanor.api.pagination import serialize_many
-from athanor.api.parameters import WholeNumber, refusal
+from athanor.api.parameters import IntegerParameter, refusal
 from athanor.api.streams import reads
 from athanor.api.streams.frames import MEDIA_TYPE, RETRY, cursor_of, positions_of
 from athanor.api.streams.subscription import LONG_POLLING, STREAMING, Subscription, open_subscription
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.events import EVENT_PAGE, TEAM_EVENT_PAGE
 from athanor.api.v1.serializers.jobs import EventSerializer
-from athanor.jobs import feed, selectors
+from athanor.jobs import event_feed, selectors
 from athanor.jobs.models import JobEvent
 
-LARGEST_PAGE = 1000
-LONGEST_WAIT_SECONDS = 30
+MAX_PAGE_EVENTS = 1000
+MAX_WAIT_SECONDS = 30
 LAST_EVENT_ID = "Last-Event-ID"
 STREAM = {(200, MEDIA_TYPE): OpenApiTypes.STR}
-LIMIT = WholeNumber("limit", "Most events of a page.", lowest=1, highest=LARGEST_PAGE, default=200)
-WAIT = WholeNumber(
-    "wait", "Longest time in seconds to wait for an event if there is none.", highest=LONGEST_WAIT_SECONDS, default=0
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of events per page.", min_value=1, max_value=MAX_PAGE_EVENTS, default=200
 )
-AFTER = WholeNumber("after", "Only events after the one with this `seq`.", default=0)
+WAIT = IntegerParameter(
+    "wait", "Maximum time in seconds to wait for an event if there is none.", max_value=MAX_WAIT_SECONDS, default=0
+)
+AFTER = IntegerParameter("after", "Only events after the one with this `seq`.", default=0)
 PAGED = [
-    LIMIT.documented,
-    WAIT.documented,
+    LIMIT.openapi,
+    WAIT.openapi,
     OpenApiParameter(
         LAST_EVENT_ID,
         str,
@@ -75,7 +77,7 @@ class JobEventsView(EventFeedView):
 
     @extend_schema(
         operation_id="jobs_events",
-        parameters=[AFTER.documented, *PAGED],
+        parameters=[AFTER.openapi, *PAGED],
         responses={
             (200, "application/json"): EVENT_PAGE,
             **STREAM,
@@ -89,11 +91,11 @@ class JobEventsView(EventFeedView):
         `Accept: text/event-stream` it is a stream of server-sent events that stays open: events are unnamed messages
         with an `id`, the newest figures of the running job are `job.progress` messages without one, and a comment is
         sent every 15 seconds."""
-        who = principal(request)
-        job = selectors.job_of(who, job_id)
+        principal = get_principal(request)
+        job = selectors.job_of(principal, job_id)
         given = request.headers.get(LAST_EVENT_ID, "")
         after = int(given) if given.isdecimal() and len(given) < 18 else AFTER.read(request)
-        heads = feed.heads([job.team_id])
+        heads = event_feed.newest_numbers([job.team_id])
         wait = WAIT.read(request)
         subscription = Subscription(_stream_session(request, heads), heads, {}, job.id, after, wait)
         rows = selectors.events_of(job, after, LIMIT.read(request))
@@ -126,11 +128,11 @@ class EventsView(EventFeedView):
         response is delayed until there is an event. With `Accept: text/event-stream` it is a stream of server-sent
         events that stays open: events are unnamed messages with an `id`, the newest figures of running jobs are
         `job.progress` messages without one, and a comment is sent every 15 seconds."""
-        who = principal(request)
+        principal = get_principal(request)
         named = request.query_params.get("team")
-        teams = {team_named(who, Permission.VIEW, named).id} if named else who.team_ids
-        feed.number()
-        heads = feed.heads(teams)
+        teams = {team_named(principal, Permission.VIEW, named).id} if named else principal.team_ids
+        event_feed.assign_numbers()
+        heads = event_feed.newest_numbers(teams)
         streams = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         source = LAST_EVENT_ID if request.headers.get(LAST_EVENT_ID) else "after"
         cursor = request.headers.get(LAST_EVENT_ID) or request.query_params.get("after") or ("" if streams else "0")
@@ -140,14 +142,14 @@ class EventsView(EventFeedView):
             raise refusal(source, "cursor", detail, "name the team, or start with after=0")
         wait = WAIT.read(request)
         limit = LIMIT.read(request)
-        rows = [] if streams else feed.after(positions, limit)
+        rows = [] if streams else event_feed.events_after(positions, limit)
         subscription = Subscription(_stream_session(request, heads), heads, positions, wait_seconds=wait)
         reached = {**positions, **{row.team_id: row.team_seq or 0 for row in rows}}
         return self.answer(request, subscription, rows, cursor_of(reached))
 
 
 def _stream_session(request: Request, heads: dict[str, int]) -> StreamSession:
-    return stream_session_for(principal(request), heads, getattr(request._request, "session", None))
+    return stream_session_for(get_principal(request), heads, getattr(request._request, "session", None))
 
 
 def _stream(subscription: Subscription, *, once: bool) -> StreamingHttpResponse:

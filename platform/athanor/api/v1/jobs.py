@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.models import Team
-from athanor.api.access import check_may_write, principal
+from athanor.api.access import check_may_write, get_principal
 from athanor.api.bodies import decode_body, parse_body
 from athanor.api.etags import IF_MATCH, if_match_check, with_etag
 from athanor.api.examples import SUBMISSION
@@ -70,9 +70,9 @@ class JobsView(APIView):
         Returns the jobs of your teams, newest first, in their short form. Filters combine with AND.
         `label.KEY=VALUE` filters by a label and may be given for several keys. Add fields of the full form with
         `expand`, or name all fields that you need in `fields`."""
-        parameters, who = request.query_params, principal(request)
+        parameters, principal = request.query_params, get_principal(request)
         jobs = selectors.filtered(
-            selectors.plain_jobs_of(who),
+            selectors.plain_jobs_of(principal),
             statuses=_statuses(parameters.get("status", "")),
             team=parameters.get("team", ""),
             project=parameters.get("project", ""),
@@ -85,7 +85,7 @@ class JobsView(APIView):
             created_after=time(request, "created_after"),
         )
         more = parameters.get("fields") or parameters.get("expand")
-        details = selectors.details_of(who) if more else selectors.summaries_of(who)
+        details = selectors.details_of(principal) if more else selectors.summaries_of(principal)
         rows, next_cursor = paginate(request, jobs, details)
         items = serialize(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
         return paginated_response(items, next_cursor)
@@ -104,7 +104,7 @@ class JobsView(APIView):
         JSON or YAML. The team may be left out if you belong to one team only. A spec that cannot run is refused with
         422, and every problem found is listed in `errors`. Needs the role member in the team."""
         written = decode_body(request)
-        return _submit(request, submission.team_of_spec(principal(request), written), written)
+        return _submit(request, submission.team_of_spec(get_principal(request), written), written)
 
 
 class JobView(APIView):
@@ -116,7 +116,7 @@ class JobView(APIView):
 
         Returns the job with its attempts, timings and specs. The response has an `ETag`; with `If-None-Match` an
         unchanged job is answered with 304."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         return with_etag(request, serialize(request, JobSerializer, job), _etag(job))
 
     @extend_schema(
@@ -132,14 +132,14 @@ class JobView(APIView):
         return deletions.delete(request, "jobs", job_id)
 
 
-def _act(request: Request, job_id: str, service: services.Wish) -> Response:
+def _act(request: Request, job_id: str, service: services.JobAction) -> Response:
     """Write the desired state of a job. Return it with 202, or 200 if it has ended already."""
-    who = principal(request)
-    job = selectors.job_of(who, job_id)
-    check_may_write(who, job.team_id)
+    principal = get_principal(request)
+    job = selectors.job_of(principal, job_id)
+    check_may_write(principal, job.team_id)
     was_final = JobStatus(job.status) in FINAL
-    service(job_id, who.user.username, if_match_check(request, _is_unchanged))
-    return Response(JobSerializer(selectors.job_of(who, job_id)).data, status=200 if was_final else 202)
+    service(job_id, principal.user.username, if_match_check(request, _is_unchanged))
+    return Response(JobSerializer(selectors.job_of(principal, job_id)).data, status=200 if was_final else 202)
 
 
 ACTION_ANSWERS = {
@@ -211,12 +211,12 @@ class ForkView(APIView):
 
         Submits a new job whose spec is that of the original, as it was written, with `changes` applied as a JSON
         merge patch. The original may be in any state and is not changed. Needs the role member in the team."""
-        who = principal(request)
-        original = selectors.job_of(who, job_id)
-        check_may_write(who, original.team_id)
+        principal = get_principal(request)
+        original = selectors.job_of(principal, job_id)
+        check_may_write(principal, original.team_id)
         changes = parse_body(request, ForkSerializer).get("changes")
         written = submission.apply_merge_patch(_written(original), changes or {})
-        return _submit(request, submission.team_of_spec(who, written), written, original)
+        return _submit(request, submission.team_of_spec(principal, written), written, original)
 
 
 class RetryView(APIView):
@@ -233,9 +233,9 @@ class RetryView(APIView):
 
         Submits a new job with the spec of a job that has ended, as it was written. A job that has not ended is
         refused with 409. Needs the role member in the team."""
-        who = principal(request)
-        original = selectors.job_of(who, job_id)
-        check_may_write(who, original.team_id)
+        principal = get_principal(request)
+        original = selectors.job_of(principal, job_id)
+        check_may_write(principal, original.team_id)
         if JobStatus(original.status) not in FINAL:
             remedy = "wait for its end or cancel it; to run it a second time in parallel, fork it"
             raise Conflict("job_not_final", f"{job_id} is {original.status} and has not ended", remedy=remedy)
@@ -250,7 +250,7 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
     key = read_key(request)
     try:
         done = services.submit(
-            submission.validate_submission(principal(request), team, written, original), key, quota_checks.check
+            submission.validate_submission(get_principal(request), team, written, original), key, quota_checks.check
         )
     except (Invalid, Conflict):
         # An accepted submission is answered again, even if its cluster or data no longer exist.

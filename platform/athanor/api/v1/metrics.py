@@ -9,15 +9,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.bodies import parse_body
-from athanor.api.parameters import LARGEST_32, WholeNumber
+from athanor.api.parameters import MAX_INT32, IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.metrics import (
-    LEAST_POINTS,
+    MAX_POINTS,
     METRICS,
     METRICS_ANSWER,
-    MOST_POINTS,
+    MIN_POINTS,
     QuerySerializer,
 )
 from athanor.core.errors import FieldProblem, Invalid
@@ -26,16 +26,16 @@ from athanor.jobs.models import Job
 from athanor.telemetry import curves, rollups
 from athanor.telemetry.codec import Matrix
 
-MOST_NUMBERS = 500_000  # points of all curves of one response, about ten megabytes
-POINTS_HELP = "Most points of each series; as many as the chart is wide in pixels are enough."
-POINTS = WholeNumber("points", POINTS_HELP, lowest=LEAST_POINTS, highest=MOST_POINTS, default=500)
-AFTER_STEP = WholeNumber("after_step", "Only steps after this one.", lowest=-1, default=-1)
-TO_STEP = WholeNumber("to_step", "The last step.", highest=curves.FAR, default=curves.FAR)
-ATTEMPT = WholeNumber(
+MAX_POINTS_PER_RESPONSE = 500_000  # points of all curves of one response, about ten megabytes
+POINTS_HELP = "Maximum number of points per series. The width of the chart in pixels is enough."
+POINTS = IntegerParameter("points", POINTS_HELP, min_value=MIN_POINTS, max_value=MAX_POINTS, default=500)
+AFTER_STEP = IntegerParameter("after_step", "Only steps after this one.", min_value=-1, default=-1)
+TO_STEP = IntegerParameter("to_step", "The last step.", max_value=curves.FAR, default=curves.FAR)
+ATTEMPT = IntegerParameter(
     "attempt",
     "Number of an attempt: the series as that attempt reported them, without what came later.",
-    lowest=1,
-    highest=LARGEST_32,
+    min_value=1,
+    max_value=MAX_INT32,
 )
 
 
@@ -46,10 +46,10 @@ class MetricsView(APIView):
         operation_id="jobs_metrics",
         parameters=[
             OpenApiParameter("names", str, description="Names of series, separated by commas. Without it, all."),
-            POINTS.documented,
-            AFTER_STEP.documented,
-            TO_STEP.documented,
-            ATTEMPT.documented,
+            POINTS.openapi,
+            AFTER_STEP.openapi,
+            TO_STEP.openapi,
+            ATTEMPT.openapi,
         ],
         responses={
             200: METRICS,
@@ -62,7 +62,7 @@ class MetricsView(APIView):
         Returns series of the job, downsampled to at most `points` points each; the lowest and the highest value of
         every interval are retained. Where a restart or a later attempt repeated steps, its points replace the
         earlier ones."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         wanted = frozenset(name for name in request.query_params.get("names", "").split(",") if name)
         asked = curves.Asked(
             jobs=[job.id],
@@ -70,7 +70,7 @@ class MetricsView(APIView):
             points=POINTS.read(request),
             from_step=AFTER_STEP.read(request) + 1,
             to_step=TO_STEP.read(request),
-            attempt=ATTEMPT.given(request),
+            attempt=ATTEMPT.read_optional(request),
         )
         found = {name: points for (_, name), points in curves.curves(asked).items()}
         last_step = max((int(points[rollups.STEP, -1]) for points in found.values()), default=-1)
@@ -97,7 +97,7 @@ class MetricsQueryView(APIView):
         sent = parse_body(request, QuerySerializer)
         jobs = _jobs(request, sent)
         names = frozenset(sent["series"])
-        points = min(sent["points"], max(LEAST_POINTS, MOST_NUMBERS // max(1, len(jobs) * len(names))))
+        points = min(sent["points"], max(MIN_POINTS, MAX_POINTS_PER_RESPONSE // max(1, len(jobs) * len(names))))
         asked = curves.Asked(
             jobs=[job.id for job in jobs],
             names=names,
@@ -124,10 +124,10 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
         detail = "name either jobs or filters"
         raise Invalid("invalid", detail, remedy=detail, problems=(FieldProblem("/jobs", "choice", detail),))
     if "jobs" in sent:
-        return selectors.jobs_by_id(principal(request), sent["jobs"])
+        return selectors.jobs_by_id(get_principal(request), sent["jobs"])
     filters = sent["filters"]
     matching = selectors.filtered(
-        selectors.plain_jobs_of(principal(request)),
+        selectors.plain_jobs_of(get_principal(request)),
         statuses=filters.get("status", []),
         team=filters.get("team", ""),
         project=filters.get("project", ""),

@@ -7,7 +7,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check_platform, principal
+from athanor.api.access import check_platform, get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
@@ -70,10 +70,10 @@ class OrphanCancelView(APIView):
 
         Asks a cluster to end an object that belongs to no live attempt. An object with a live attempt is refused
         with 409. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         asked = parse_body(request, ObjectSerializer)
         with tenancy.unrestricted():
-            orphans.cancel_object(**asked, actor=who.user)
+            orphans.cancel_object(**asked, actor=principal.user)
         return Response(asked, status=202)
 
 
@@ -89,15 +89,15 @@ class OrphanObserveView(APIView):
         """Observe an attempt now.
 
         Asks the cluster about a live attempt without waiting for the next sweep. For platform administrators."""
-        who = operator(request)
+        principal = operator(request)
         attempt_id = parse_body(request, AttemptIdSerializer)["attempt_id"]
         with tenancy.unrestricted():
-            presence = orphans.observe_attempt(attempt_id, who.user)
+            presence = orphans.observe_attempt(attempt_id, principal.user)
         return Response({"attempt_id": attempt_id, "presence": presence.value})
 
 
 def operator(request: Request) -> Principal:
     """Return the caller. Raises Forbidden without the permission to operate the platform."""
-    who = principal(request)
-    check_platform(who, Permission.OPERATE)
-    return who
+    principal = get_principal(request)
+    check_platform(principal, Permission.OPERATE)
+    return principal

@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.bodies import decode_body
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1 import submission
@@ -33,8 +33,8 @@ class PlanView(APIView):
         Resolves the spec and returns what a submission of it would do now: warnings, memory, cost, the estimated
         start and, if the job would have to wait, alternatives that might start sooner. Nothing is stored. Needs the
         role member in the team."""
-        who = principal(request)
+        principal = get_principal(request)
         written = decode_body(request)
-        asked = submission.validate_submission(who, submission.team_of_spec(who, written), written)
+        asked = submission.validate_submission(principal, submission.team_of_spec(principal, written), written)
         warnings = services.check_fits(asked.spec, asked.pool) + quota_checks.check_plan(asked)
         return Response(serialize_plan(asked, warnings, plan_job(asked)))

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check_platform, principal
+from athanor.api.access import check_platform, get_principal
 from athanor.api.bodies import decode_body, parse_body
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
@@ -41,8 +41,8 @@ from athanor.clusters.models import Pool
 from athanor.clusters.selectors import enabled_pools
 from athanor.core import outbound
 
-MOST_BYTES = 8 * 2**20
-MOST_POINTS = 5000
+MAX_CSV_BYTES = 8 * 2**20
+MAX_POINTS = 5000
 DAYS = 7
 
 
@@ -52,8 +52,8 @@ class CsvParser(BaseParser):
     media_type = "text/csv"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        """Return the first MOST_BYTES + 1 bytes of the body as text."""
-        return stream.read(MOST_BYTES + 1).decode(errors="replace")
+        """Return the first MAX_CSV_BYTES + 1 bytes of the body as text."""
+        return stream.read(MAX_CSV_BYTES + 1).decode(errors="replace")
 
 
 class PricesView(APIView):
@@ -66,7 +66,7 @@ class PricesView(APIView):
         """List prices.
 
         Returns the prices of all pools of enabled clusters, by cluster and pool."""
-        principal(request)
+        get_principal(request)
         rows = enabled_pools()
         return paginated_response(_serialize_prices(list(rows)))
 
@@ -85,12 +85,14 @@ class PoolPriceView(APIView):
 
         Changes the fields that are sent; the others stay. Usage before the change keeps its old price. For platform
         administrators."""
-        who = _operator(request)
+        principal = _operator(request)
         pricing_rules.pool_of(pool_id)
         unchanged: Callable[[Pool], None] = if_match_check(
             request, lambda pool, tag: tag == compute_etag(pricing_rules.facts(pool))
         )
-        pool = pricing_rules.set_pricing(pool_id, who.user, unchanged, **parse_body(request, PriceChangeSerializer))
+        pool = pricing_rules.set_pricing(
+            pool_id, principal.user, unchanged, **parse_body(request, PriceChangeSerializer)
+        )
         return _price_response(pool)
 
     @extend_schema(operation_id="prices_show", responses={200: PriceSerializer, **PROBLEMS})
@@ -98,7 +100,7 @@ class PoolPriceView(APIView):
         """Show the prices of a pool.
 
         Returns the pool's price, its rules by weekday and hour, and the price now. The response has an `ETag`."""
-        principal(request)
+        get_principal(request)
         return _price_response(pricing_rules.pool_of(pool_id))
 
 
@@ -127,13 +129,13 @@ class SeriesListView(APIView):
 
         A pool has one series of prices and a cluster one of carbon intensity. If it exists, the fields that are sent
         are changed and its points stay. With `url` it is fetched from there. For platform administrators."""
-        who = _operator(request)
+        principal = _operator(request)
         wanted = parse_body(request, NewPriceSeriesSerializer)
         if wanted.get("url"):
             outbound.check_webhook_url(wanted["url"])
 
         def make() -> Response:
-            return Response(PriceSeriesSerializer(pricing_rules.connect(who.user, **wanted)).data, status=201)
+            return Response(PriceSeriesSerializer(pricing_rules.connect(principal.user, **wanted)).data, status=201)
 
         return run_idempotently(request, make)
 
@@ -171,8 +173,8 @@ class SeriesFetchView(APIView):
 
         Asks the provider for new points. Within 10 seconds of the last request the provider is not asked again, and
         the response is what is stored. For platform administrators."""
-        who = _operator(request)
-        series_fetch.fetch(pricing_rules.series_of(series_id).pk, who.user)
+        principal = _operator(request)
+        series_fetch.fetch(pricing_rules.series_of(series_id).pk, principal.user)
         return Response(PriceSeriesSerializer(pricing_rules.series_of(series_id)).data)
 
 
@@ -197,10 +199,10 @@ class SeriesPointsView(APIView):
         """List the points of a series.
 
         Returns points, oldest first, at most 5000. Without `after`, those of the last seven days."""
-        principal(request)
+        get_principal(request)
         row = pricing_rules.series_of(series_id)
         after = time(request, "after") or timezone.now() - timedelta(days=DAYS)
-        found = points.points_of(row, after, time(request, "before"), MOST_POINTS)
+        found = points.points_of(row, after, time(request, "before"), MAX_POINTS)
         scale = points.SCALES[Series.Kind(row.kind)]
         return paginated_response([{"time": point.time, "value": point.value / scale} for point in found])
 
@@ -214,17 +216,17 @@ class SeriesPointsView(APIView):
 
         Takes JSON, or CSV with a time and a value per line. A point at a time that exists already replaces it. For
         platform administrators."""
-        who = _operator(request)
+        principal = _operator(request)
         row = pricing_rules.series_of(series_id)
         body = decode_body(request)
         found = points.from_csv(row.kind, body) if isinstance(body, str) else points.from_json(row.kind, body)
-        return Response({"points": points.upload(row, found, who.user)})
+        return Response({"points": points.upload(row, found, principal.user)})
 
 
 def _operator(request: Request) -> Principal:
-    who = principal(request)
-    check_platform(who, Permission.MANAGE_BUDGETS)
-    return who
+    principal = get_principal(request)
+    check_platform(principal, Permission.MANAGE_BUDGETS)
+    return principal
 
 
 def _price_response(pool: Pool) -> Response:
@@ -234,7 +236,7 @@ def _price_response(pool: Pool) -> Response:
 def _serialize_prices(pools: list[Pool]) -> list[Any]:
     second = seconds_of(timezone.now())
     tariffs = Tariffs(pools, second, second + 1)
-    of_pools, rules, series = pricing_rules.terms_of(pools), pricing_rules.rules_of(pools), pricing_rules.series_ids()
+    of_pools, rules, series = pricing_rules.pricing_of(pools), pricing_rules.rules_of(pools), pricing_rules.series_ids()
     found = []
     for pool in pools:
         of_pool = of_pools[pool.id]

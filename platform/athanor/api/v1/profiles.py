@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import check_may_write, principal
+from athanor.api.access import check_may_write, get_principal
 from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
@@ -29,13 +29,15 @@ class ProfileView(APIView):
 
         Asks every rank of a running job to trace its next steps. A job has one open request at a time. The result is
         listed by `GET /jobs/{job_id}/profiles`. Needs the role member in the team."""
-        who = principal(request)
-        job = job_of(who, job_id)
-        check_may_write(who, job.team_id)
+        principal = get_principal(request)
+        job = job_of(principal, job_id)
+        check_may_write(principal, job.team_id)
         steps = parse_body(request, ProfileRequestSerializer)["steps"]
 
         def make() -> Response:
-            return Response(ProfileSerializer(profiles.request(job.id, steps, who.user.username)).data, status=202)
+            return Response(
+                ProfileSerializer(profiles.request(job.id, steps, principal.user.username)).data, status=202
+            )
 
         return run_idempotently(request, make)
 
@@ -51,5 +53,5 @@ class ProfilesView(APIView):
 
         Returns every profile that was requested of the job, with its state. The traces are an artifact and are
         downloaded as one."""
-        rows = profiles.profiles_of(job_of(principal(request), job_id))
+        rows = profiles.profiles_of(job_of(get_principal(request), job_id))
         return paginated_response(serialize_many(ProfileSerializer, rows))

@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
-from athanor.api.access import check_may_write, principal, team_named
+from athanor.api.access import check_may_write, get_principal, team_named
 from athanor.api.bodies import parse_body
 from athanor.api.etags import with_etag
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
@@ -46,7 +46,7 @@ class ProjectsView(APIView):
         Returns the projects of your teams, newest first, with the number of their jobs."""
         asked = request.query_params
         archived = asked["archived"] == "true" if asked.get("archived") else None
-        rows = projects.projects_of(principal(request), team=asked.get("team", ""), archived=archived)
+        rows = projects.projects_of(get_principal(request), team=asked.get("team", ""), archived=archived)
         found, next_cursor = paginate(request, rows)
         items = serialize(request, ProjectSerializer, projects.with_activity(found), many=True)
         return paginated_response(items, next_cursor)
@@ -61,12 +61,12 @@ class ProjectsView(APIView):
         """Create a project.
 
         Creates a project in a team. Jobs name it in their spec. Needs the role member in the team."""
-        who = principal(request)
+        principal = get_principal(request)
         asked = parse_body(request, NewProjectSerializer)
-        team = team_named(who, Permission.SUBMIT, asked.get("team"))
+        team = team_named(principal, Permission.SUBMIT, asked.get("team"))
 
         def make() -> Response:
-            row = projects.create(team, asked["name"], asked.get("description", ""), who.user)
+            row = projects.create(team, asked["name"], asked.get("description", ""), principal.user)
             return Response(_data(row), status=201)
 
         return run_idempotently(request, make)
@@ -80,7 +80,7 @@ class ProjectView(APIView):
         """Show a project.
 
         Returns the project with the number of its jobs. The response has an `ETag`."""
-        return with_etag(request, _data(projects.project_of(principal(request), project_id)))
+        return with_etag(request, _data(projects.project_of(get_principal(request), project_id)))
 
     @extend_schema(
         operation_id="projects_change", request=ProjectChangeSerializer, responses={200: ProjectSerializer, **PROBLEMS}
@@ -90,11 +90,11 @@ class ProjectView(APIView):
 
         Changes the fields that are sent; the others stay. An archived project accepts no more jobs. Needs the role
         member in the team."""
-        who = principal(request)
-        row = projects.project_of(who, project_id)
-        check_may_write(who, row.team_id)
+        principal = get_principal(request)
+        row = projects.project_of(principal, project_id)
+        check_may_write(principal, row.team_id)
         asked = parse_body(request, ProjectChangeSerializer)
-        return Response(_data(projects.change(row, who.user, **asked)))
+        return Response(_data(projects.change(row, principal.user, **asked)))
 
     @extend_schema(
         operation_id="projects_delete",

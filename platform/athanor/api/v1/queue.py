@@ -9,9 +9,9 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import principal
+from athanor.api.access import get_principal
 from athanor.api.pagination import paginated_response
-from athanor.api.parameters import WholeNumber
+from athanor.api.parameters import IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.jobs import serialize_wait
 from athanor.api.v1.serializers.queue import PoolQueueSerializer
@@ -20,9 +20,11 @@ from athanor.jobs.queue import Queue, queues
 from athanor.jobs.reasons import explain
 from athanor.specs.v1 import PRIORITY_VALUES
 
-MOST = 500
+MAX_JOBS_PER_POOL = 500
 PRIORITIES = {value: name for name, value in PRIORITY_VALUES.items()}
-LIMIT = WholeNumber("limit", "Most jobs of each pool.", lowest=1, highest=MOST, default=100)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of jobs per pool.", min_value=1, max_value=MAX_JOBS_PER_POOL, default=100
+)
 
 
 class QueueView(APIView):
@@ -34,7 +36,7 @@ class QueueView(APIView):
             OpenApiParameter(
                 "pool", str, description="Only this pool, as `CLUSTER/NAME`, or the pools of this cluster."
             ),
-            LIMIT.documented,
+            LIMIT.openapi,
         ],
         responses={200: page_serializer("QueuePage", PoolQueueSerializer), **PROBLEMS},
     )
@@ -43,17 +45,17 @@ class QueueView(APIView):
 
         Returns the waiting jobs of each pool in the order of the last admission cycle. Members see the jobs of their
         teams, and sums over all teams; platform administrators and auditors see all jobs."""
-        who = principal(request)
+        principal = get_principal(request)
         found = queues(
-            who,
-            whole=Permission.OVERSEE in who.platform,
-            most=LIMIT.read(request),
+            principal,
+            whole=Permission.OVERSEE in principal.platform,
+            max_jobs=LIMIT.read(request),
             pool=request.query_params.get("pool", ""),
         )
-        return paginated_response([PoolQueueSerializer(_queue(who, each)).data for each in found])
+        return paginated_response([PoolQueueSerializer(_queue(principal, each)).data for each in found])
 
 
-def _queue(who: Principal, queue: Queue) -> dict[str, Any]:
+def _queue(principal: Principal, queue: Queue) -> dict[str, Any]:
     pool = queue.pool
     return {
         "pool": str(pool),
@@ -65,12 +67,12 @@ def _queue(who: Principal, queue: Queue) -> dict[str, Any]:
         "waiting_jobs": queue.waiting_jobs,
         "waiting_slots": queue.waiting_slots,
         "waiting_teams": queue.waiting_teams,
-        "jobs": [_job(who, job) for job in queue.jobs],
+        "jobs": [_job(principal, job) for job in queue.jobs],
     }
 
 
-def _job(who: Principal, job: Job) -> dict[str, Any]:
-    mine = job.team_id in who.team_ids
+def _job(principal: Principal, job: Job) -> dict[str, Any]:
+    mine = job.team_id in principal.team_ids
     return {
         "id": job.id,
         "name": job.name if mine else None,

@@ -12,10 +12,10 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check_platform, principal
+from athanor.api.access import check_platform, get_principal
 from athanor.api.bodies import parse_body, parse_document
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
-from athanor.api.parameters import WholeNumber
+from athanor.api.parameters import IntegerParameter
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.quotas import (
@@ -31,7 +31,7 @@ from athanor.quotas.tree import LIMITS, ChangesDocument, ProposalDocument, Tree,
 from athanor.scheduling import quota_history, quota_preview
 
 PARSERS = (JSONParser, YamlParser, TextYamlParser)
-MOST_DAYS = 366
+MAX_DAYS = 366
 
 
 class QuotasView(APIView):
@@ -58,9 +58,9 @@ class QuotasView(APIView):
 
         Applies the changes in order, all of them or none. They take effect immediately; running jobs above a new
         limit are not stopped. For platform administrators."""
-        who = manager(request)
+        principal = manager(request)
         document = parse_document(request, ChangesDocument, "invalid_quotas", "changes")
-        services.change_tree(partial(changes.changed, changes=document.changes), who.user, _unchanged(request))
+        services.change_tree(partial(changes.changed, changes=document.changes), principal.user, _unchanged(request))
         return _tree_response(request)
 
     @extend_schema(
@@ -74,9 +74,9 @@ class QuotasView(APIView):
 
         Makes the tree equal to the document. Groups that are left out are removed; teams that are left out stay as
         they are. For platform administrators."""
-        who = manager(request)
+        principal = manager(request)
         document = parse_document(request, TreeDocument, "invalid_quotas", "tree")
-        services.change_tree(partial(changes.declared, document=document), who.user, _unchanged(request))
+        services.change_tree(partial(changes.declared, document=document), principal.user, _unchanged(request))
         return _tree_response(request)
 
 
@@ -91,8 +91,8 @@ class QuotaDocumentView(APIView):
         """Get the quota tree as a document.
 
         Returns the tree as `PUT /quotas` accepts it. For platform administrators and auditors."""
-        who = principal(request)
-        if not sees_all(who):
+        principal = get_principal(request)
+        if not sees_all(principal):
             raise Forbidden(
                 "role_missing",
                 "the complete tree is for administrators and auditors of the platform",
@@ -122,7 +122,7 @@ class QuotaPreviewView(APIView):
         return Response(QuotaPreviewSerializer(found).data)
 
 
-DAYS = WholeNumber("days", "Number of days, today included.", lowest=1, highest=MOST_DAYS, default=30)
+DAYS = IntegerParameter("days", "Number of days, today included.", min_value=1, max_value=MAX_DAYS, default=30)
 
 
 class QuotaUsageView(APIView):
@@ -130,16 +130,16 @@ class QuotaUsageView(APIView):
 
     @extend_schema(
         operation_id="quotas_usage",
-        parameters=[DAYS.documented],
+        parameters=[DAYS.openapi],
         responses={200: QuotaUsageSerializer, **PROBLEMS},
     )
     def get(self, request: Request) -> Response:
         """Show the use of quotas by day.
 
         Returns the average number of slots held per day, and the bytes stored now, of the nodes that you can see."""
-        who, tree, now = principal(request), selectors.tree(), timezone.now()
+        principal, tree, now = get_principal(request), selectors.tree(), timezone.now()
         days = DAYS.read(request)
-        seen = visible(who, tree)
+        seen = visible(principal, tree)
         nodes = [row for row in quota_history.history(tree, now, days).values() if row.node_id in seen]
         return Response(QuotaUsageSerializer({"days": quota_history.days_until(now, days), "nodes": nodes}).data)
 
@@ -152,7 +152,7 @@ class AdmissionSettingsView(APIView):
         """Show the admission settings.
 
         Returns how admission orders jobs and whether it preempts. The response has an `ETag`."""
-        principal(request)
+        get_principal(request)
         return with_etag(request, AdmissionSettingsSerializer(services.settings()).data)
 
     @extend_schema(
@@ -166,25 +166,25 @@ class AdmissionSettingsView(APIView):
 
         Changes the fields that are sent; the others stay. They apply from the next admission cycle. For platform
         administrators."""
-        who = manager(request)
+        principal = manager(request)
         asked = parse_body(request, AdmissionSettingsSerializer, partial=True)
         unchanged: Callable[[AdmissionSettings], None] = if_match_check(
             request, lambda row, tag: tag == compute_etag(AdmissionSettingsSerializer(row).data)
         )
-        services.change_settings(asked, who.user, unchanged)
+        services.change_settings(asked, principal.user, unchanged)
         return with_etag(request, AdmissionSettingsSerializer(services.settings()).data)
 
 
 def manager(request: Request) -> Principal:
     """Return the caller. Raises Forbidden without the permission to manage quotas."""
-    who = principal(request)
-    check_platform(who, Permission.MANAGE_QUOTAS)
-    return who
+    principal = get_principal(request)
+    check_platform(principal, Permission.MANAGE_QUOTAS)
+    return principal
 
 
-def sees_all(who: Principal) -> bool:
+def sees_all(principal: Principal) -> bool:
     """Return whether the caller may see the complete tree."""
-    return Permission.OVERSEE in who.platform
+    return Permission.OVERSEE in principal.platform
 
 
 def _proposed_tree(request: Request) -> Any:
@@ -221,20 +221,20 @@ def _serialize_node(row: usage.NodeUsage) -> dict[str, Any]:
     }
 
 
-def visible(who: Principal, tree: Tree) -> set[str]:
+def visible(principal: Principal, tree: Tree) -> set[str]:
     """Return the ids of the nodes that the caller may see."""
-    return {*tree} if sees_all(who) else usage.nodes_visible_to(tree, who.team_ids)
+    return {*tree} if sees_all(principal) else usage.nodes_visible_to(tree, principal.team_ids)
 
 
 def _tree_response(request: Request) -> Response:
-    who, version, tree = principal(request), selectors.version(), selectors.tree()
-    seen = visible(who, tree)
+    principal, version, tree = get_principal(request), selectors.version(), selectors.tree()
+    seen = visible(principal, tree)
     rows = [row for row in usage.usage_of_nodes(tree, selectors.used_of_nodes(tree)) if row.node.id in seen]
     data = QuotasSerializer(
         {
             "version": version,
-            "whole": sees_all(who),
-            "may_change": Permission.MANAGE_QUOTAS in who.platform,
+            "whole": sees_all(principal),
+            "may_change": Permission.MANAGE_QUOTAS in principal.platform,
             "nodes": [_serialize_node(row) for row in rows],
         }
     ).data

@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check_platform, principal
+from athanor.api.access import check_platform, get_principal
 from athanor.api.bodies import parse_document
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate
@@ -50,10 +50,10 @@ class SimulationsView(APIView):
         Replays jobs against the present quota tree and, if anything is proposed, against the proposed one. A
         background worker runs it: read it by its id until its state is `done` or `failed`. For platform
         administrators and auditors."""
-        who = _overseer(request)
+        principal = _overseer(request)
         asked = parse_document(request, SimulationRequest, "invalid_simulation", "simulation")
         return run_idempotently(
-            request, lambda: Response(_serialize_simulation(simulations.ask(asked, who.user)), status=202)
+            request, lambda: Response(_serialize_simulation(simulations.ask(asked, principal.user)), status=202)
         )
 
 
@@ -71,9 +71,9 @@ class SimulationView(APIView):
 
 
 def _overseer(request: Request) -> Principal:
-    who = principal(request)
-    check_platform(who, Permission.OVERSEE)
-    return who
+    principal = get_principal(request)
+    check_platform(principal, Permission.OVERSEE)
+    return principal
 
 
 def _serialize_summary(row: Simulation) -> dict[str, Any]:

@@ -11,23 +11,23 @@ from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
 from athanor.jobs.selectors import jobs_of_team
-from athanor.jobs.services import Request
+from athanor.jobs.services import Submission
 from athanor.specs.validation import parse_spec
 
 
-def team_of_spec(who: Principal, written: Any) -> Team:
+def team_of_spec(principal: Principal, written: Any) -> Team:
     """Return the team that a spec names, or the only team of the caller. Raises Invalid or Forbidden."""
     name = written.get("team") if isinstance(written, dict) else None
-    return team_to_write(who, name if isinstance(name, str) else None)
+    return team_to_write(principal, name if isinstance(name, str) else None)
 
 
-def validate_submission(who: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Request:
+def validate_submission(principal: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Submission:
     """Return the validated submission. Raises Invalid with all problems that are found."""
     spec = parse_spec(written)
     problems = []
     pool = None
     data: list[Dataset] = []
-    found = jobs_of_team(who, team, spec.after)
+    found = jobs_of_team(principal, team, spec.after)
     for number, job_id in enumerate(spec.after):
         if job_id not in found:
             detail = f"team {team.name} has no job {job_id}"
@@ -53,8 +53,8 @@ def validate_submission(who: Principal, team: Team, written: Any, forked_from: J
         raise Invalid(
             "invalid_spec", problems[0].detail, remedy="correct the fields listed in errors", problems=tuple(problems)
         )
-    return Request(
-        user=who.user,
+    return Submission(
+        user=principal.user,
         team=team,
         pool=pool,
         dataset_ids=[row.id for row in data],

@@ -6,7 +6,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
-from athanor.api.access import check, principal, team_for
+from athanor.api.access import check, get_principal, team_for
 from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
@@ -25,7 +25,7 @@ class SecretsView(APIView):
         """List the secrets of a team.
 
         Returns names and destinations. No response contains a value."""
-        team = team_for(principal(request), Permission.VIEW, team_id)
+        team = team_for(get_principal(request), Permission.VIEW, team_id)
         return paginated_response(serialize_many(SecretSerializer, team_secrets.secrets_of(team)))
 
     @extend_schema(
@@ -44,12 +44,14 @@ class SecretsView(APIView):
         Creates a secret (201), or replaces the value of the one with this name (200). Jobs name secrets in
         `secrets`; running attempts keep the value that they were given. MLflow credentials are sent only to servers
         whose origin is in `destinations`. For administrators of the team."""
-        who = principal(request)
-        team = team_for(who, Permission.MANAGE, team_id)
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
         asked = parse_body(request, NewSecretSerializer)
 
         def make() -> Response:
-            row, created = team_secrets.put(team, asked["name"], asked["value"], who.user, asked.get("destinations"))
+            row, created = team_secrets.put(
+                team, asked["name"], asked["value"], principal.user, asked.get("destinations")
+            )
             return Response(SecretSerializer(row).data, status=201 if created else 200)
 
         return run_idempotently(request, make)
@@ -65,11 +67,13 @@ class SecretView(APIView):
         """Change the destinations of a secret.
 
         Replaces the destinations; the value stays. For administrators of the team."""
-        who = principal(request)
-        row = team_secrets.secret_of(who, secret_id)
-        check(who, Permission.MANAGE, row.team_id)
+        principal = get_principal(request)
+        row = team_secrets.secret_of(principal, secret_id)
+        check(principal, Permission.MANAGE, row.team_id)
         asked = parse_body(request, SecretChangesSerializer)
-        return Response(SecretSerializer(team_secrets.set_destinations(row, asked["destinations"], who.user)).data)
+        return Response(
+            SecretSerializer(team_secrets.set_destinations(row, asked["destinations"], principal.user)).data
+        )
 
     @extend_schema(operation_id="secrets_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, secret_id: str) -> Response:
@@ -77,8 +81,8 @@ class SecretView(APIView):
 
         Deletes the value. Running attempts keep it; attempts that start later run without it. For administrators of
         the team."""
-        who = principal(request)
-        row = team_secrets.secret_of(who, secret_id)
-        check(who, Permission.MANAGE, row.team_id)
-        team_secrets.delete(row, who.user)
+        principal = get_principal(request)
+        row = team_secrets.secret_of(principal, secret_id)
+        check(principal, Permission.MANAGE, row.team_id)
+        team_secrets.delete(row, principal.user)
         return Response(status=204)

@@ -23,7 +23,7 @@ from athanor.accounts.selectors import (
     service_account_of,
     service_accounts_of,
 )
-from athanor.api.access import check, check_may_grant, check_platform, principal, team_for
+from athanor.api.access import check, check_may_grant, check_platform, get_principal, team_for
 from athanor.api.bodies import parse_body, read_field
 from athanor.api.etags import IF_MATCH, compute_etag, if_match_check, with_etag
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
@@ -63,7 +63,7 @@ class TeamsView(APIView):
         """List your teams.
 
         Returns the teams that you belong to, or all teams to platform administrators."""
-        rows = teams_with_leaves(principal(request))
+        rows = teams_with_leaves(get_principal(request))
         return paginated_response(serialize_many(TeamSerializer, rows))
 
     @extend_schema(
@@ -76,15 +76,15 @@ class TeamsView(APIView):
         """Create a team.
 
         Creates a team with you as its first administrator. For platform administrators."""
-        who = principal(request)
-        check_platform(who, Permission.MANAGE_TEAMS)
+        principal = get_principal(request)
+        check_platform(principal, Permission.MANAGE_TEAMS)
         asked = parse_body(request, NewTeamSerializer)
         if asked.keys() - {"name"}:
-            check_platform(who, Permission.MANAGE_QUOTAS)
+            check_platform(principal, Permission.MANAGE_QUOTAS)
         name = asked.pop("name")
         return run_idempotently(
             request,
-            lambda: Response(TeamSerializer(quotas.create_team(name, asked, who.user)).data, status=201),
+            lambda: Response(TeamSerializer(quotas.create_team(name, asked, principal.user)).data, status=201),
         )
 
 
@@ -96,7 +96,7 @@ class TeamView(APIView):
         """Show a team.
 
         Returns the team with its limits. The response has an `ETag`."""
-        return with_etag(request, TeamSerializer(_seen(principal(request), team_id)).data)
+        return with_etag(request, TeamSerializer(_visible_team(get_principal(request), team_id)).data)
 
     @extend_schema(
         operation_id="teams_change",
@@ -108,13 +108,13 @@ class TeamView(APIView):
         """Change the limits of a team.
 
         Changes the limits that are sent; the others stay. Running jobs are not stopped. For platform administrators."""
-        who = principal(request)
-        team = _seen(who, team_id)
-        check_platform(who, Permission.MANAGE_QUOTAS)
+        principal = get_principal(request)
+        team = _visible_team(principal, team_id)
+        check_platform(principal, Permission.MANAGE_QUOTAS)
         unchanged: Callable[[QuotaNode], None] = if_match_check(
             request, lambda leaf, tag: tag == compute_etag(TeamSerializer(leaf.team).data)
         )
-        leaf = quotas.change_limits(team, parse_body(request, LimitsSerializer), who.user, unchanged)
+        leaf = quotas.change_limits(team, parse_body(request, LimitsSerializer), principal.user, unchanged)
         return with_etag(request, TeamSerializer(leaf.team).data)
 
     @extend_schema(
@@ -140,7 +140,9 @@ class MembersView(APIView):
         """List the members of a team.
 
         Returns people and service accounts with their role in the team."""
-        return paginated_response(serialize_many(MemberSerializer, members_of(_seen(principal(request), team_id))))
+        return paginated_response(
+            serialize_many(MemberSerializer, members_of(_visible_team(get_principal(request), team_id)))
+        )
 
     @extend_schema(
         operation_id="members_add",
@@ -153,14 +155,14 @@ class MembersView(APIView):
 
         Offers membership to the user with this name, who accepts or declines it at `/invitations`. The response is
         the same whether there is such a user or not. For administrators of the team."""
-        who = principal(request)
-        team = team_for(who, Permission.MANAGE, team_id)
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
         asked = parse_body(request, NewMemberSerializer)
         role = Role(asked["role"])
-        check_may_grant(who, role)
+        check_may_grant(principal, role)
 
         def make() -> Response:
-            row = members.offer_membership(team, asked["username"], role, who.user)
+            row = members.offer_membership(team, asked["username"], role, principal.user)
             return Response(InvitationSerializer(row).data, status=202)
 
         return run_idempotently(request, make)
@@ -174,7 +176,9 @@ class MemberView(APIView):
         """Show a member of a team.
 
         Returns the member with their role. The response has an `ETag`."""
-        return with_etag(request, MemberSerializer(member_of(_seen(principal(request), team_id), user_id)).data)
+        return with_etag(
+            request, MemberSerializer(member_of(_visible_team(get_principal(request), team_id), user_id)).data
+        )
 
     @extend_schema(
         operation_id="members_change",
@@ -186,14 +190,16 @@ class MemberView(APIView):
         """Change the role of a member.
 
         Sets the role. A team's last administrator cannot lose that role. For administrators of the team."""
-        who = principal(request)
-        team = team_for(who, Permission.MANAGE, team_id)
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
         role = Role(parse_body(request, RoleSerializer)["role"])
-        check_may_grant(who, role)
+        check_may_grant(principal, role)
         unchanged: Callable[[Membership], None] = if_match_check(
             request, lambda row, tag: tag == compute_etag(MemberSerializer(row).data)
         )
-        return with_etag(request, MemberSerializer(members.set_role(team, user_id, role, who.user, unchanged)).data)
+        return with_etag(
+            request, MemberSerializer(members.set_role(team, user_id, role, principal.user, unchanged)).data
+        )
 
     @extend_schema(
         operation_id="members_remove",
@@ -204,10 +210,10 @@ class MemberView(APIView):
 
         Ends the membership and revokes the member's tokens for the team. A service account is retired. For
         administrators of the team; anyone may leave a team themselves, signed in to the dashboard."""
-        who = principal(request)
-        leaves = user_id == who.user.id and who.scopes is None
-        team = team_for(who, Permission.VIEW if leaves else Permission.MANAGE, team_id)
-        members.remove_member(team, user_id, who.user)
+        principal = get_principal(request)
+        leaves = user_id == principal.user.id and principal.scopes is None
+        team = team_for(principal, Permission.VIEW if leaves else Permission.MANAGE, team_id)
+        members.remove_member(team, user_id, principal.user)
         return Response(status=204)
 
 
@@ -224,10 +230,10 @@ class MemberTokensView(APIView):
 
         Revokes all of the member's tokens for this team, and the tokens that those created. For administrators of
         the team."""
-        who = principal(request)
-        team = team_for(who, Permission.MANAGE, team_id)
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
         user = member_of(team, user_id).user
-        return Response({"revoked": services.revoke_tokens_of(user, who.user, team=team)})
+        return Response({"revoked": services.revoke_tokens_of(user, principal.user, team=team)})
 
 
 class InvitationsView(APIView):
@@ -242,7 +248,7 @@ class InvitationsView(APIView):
 
         Returns all invitations, newest first, including answered, expired and revoked ones. For administrators of
         the team."""
-        team = team_for(principal(request), Permission.MANAGE, team_id)
+        team = team_for(get_principal(request), Permission.MANAGE, team_id)
         rows = invitations_of(team)
         return paginated_response(serialize_many(InvitationSerializer, rows))
 
@@ -257,15 +263,15 @@ class InvitationsView(APIView):
 
         Creates a link that one person can use once to join the team. The link is in the response and is not shown
         again. For administrators of the team."""
-        who = principal(request)
-        team = team_for(who, Permission.MANAGE, team_id)
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
         asked = parse_body(request, NewInvitationSerializer)
         hours, note = asked.get("expires_in_hours", 72), asked.get("note", "")
         role = Role(asked["role"])
-        check_may_grant(who, role)
+        check_may_grant(principal, role)
 
         def make() -> Response:
-            row, token = members.invite(team, role, hours, note, who.user)
+            row, token = members.invite(team, role, hours, note, principal.user)
             # Behind the #, so that it is in no server's log.
             url = f"{settings.ATHANOR.public_url}/invitation#{token}"
             return Response({**InvitationSerializer(row).data, "token": token, "url": url}, status=201)
@@ -282,10 +288,10 @@ class InvitationView(APIView):
 
         Ends an invitation that was not answered. One that was accepted stays as it is. For administrators of the
         team."""
-        who = principal(request)
-        row = invitation_of(who, invitation_id)
-        check(who, Permission.MANAGE, row.team_id)
-        members.revoke_invitation(row, who.user)
+        principal = get_principal(request)
+        row = invitation_of(principal, invitation_id)
+        check(principal, Permission.MANAGE, row.team_id)
+        members.revoke_invitation(row, principal.user)
         return Response(status=204)
 
 
@@ -299,7 +305,7 @@ class OffersView(APIView):
         """List the invitations offered to you.
 
         Returns open invitations that name you. Accept or decline each by its id."""
-        return paginated_response(serialize_many(OfferSerializer, offers_to(principal(request).user)))
+        return paginated_response(serialize_many(OfferSerializer, offers_to(get_principal(request).user)))
 
 
 class OfferAcceptView(APIView):
@@ -316,8 +322,8 @@ class OfferAcceptView(APIView):
 
         Makes you a member of the team, in the role of the invitation. Called with a token, the token needs the scope
         `admin`."""
-        user = _consenting(principal(request))
-        return run_idempotently(request, lambda: _joined(members.accept_offer(invitation_id, user)))
+        user = _user_with_admin_scope(get_principal(request))
+        return run_idempotently(request, lambda: _membership_response(members.accept_offer(invitation_id, user)))
 
 
 class OfferDeclineView(APIView):
@@ -329,7 +335,7 @@ class OfferDeclineView(APIView):
 
         Closes the invitation; the team's administrators can see that you declined. Called with a token, the token
         needs the scope `admin`."""
-        members.decline_offer(invitation_id, _consenting(principal(request)))
+        members.decline_offer(invitation_id, _user_with_admin_scope(get_principal(request)))
         return Response(status=204)
 
 
@@ -353,12 +359,12 @@ class AcceptView(APIView):
             raise Unauthenticated("invalid_invitation", "no invitation was given", remedy="send its token")
         asked = parse_body(request, AcceptSerializer)
         if isinstance(request.auth, Principal):
-            user = _consenting(request.auth)
-            return run_idempotently(request, lambda: _joined(members.accept(asked["token"], user)))
+            user = _user_with_admin_scope(request.auth)
+            return run_idempotently(request, lambda: _membership_response(members.accept(asked["token"], user)))
         new = parse_body(request, NewUserSerializer)
         return run_idempotently(
             request,
-            lambda: _joined(members.accept_as_new(asked["token"], new["username"], new["password"])),
+            lambda: _membership_response(members.accept_as_new(asked["token"], new["username"], new["password"])),
             credential=f"invitation:{services.digest_of(asked['token'])}",
         )
 
@@ -374,7 +380,7 @@ class ServiceAccountsView(APIView):
         """List the service accounts of a team.
 
         Returns the accounts that programs of the team use. For administrators of the team."""
-        team = team_for(principal(request), Permission.MANAGE, team_id)
+        team = team_for(get_principal(request), Permission.MANAGE, team_id)
         return paginated_response(serialize_many(ServiceAccountSerializer, service_accounts_of(team)))
 
     @extend_schema(
@@ -388,14 +394,14 @@ class ServiceAccountsView(APIView):
 
         Creates an account without a password, which acts by tokens only. Its username is `NAME@TEAM`. For
         administrators of the team."""
-        who = principal(request)
-        team = team_for(who, Permission.MANAGE, team_id)
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
         asked = parse_body(request, NewServiceAccountSerializer)
         role = Role(asked["role"])
-        check_may_grant(who, role)
+        check_may_grant(principal, role)
 
         def make() -> Response:
-            account = members.create_service_account(team, asked["name"], role, who.user)
+            account = members.create_service_account(team, asked["name"], role, principal.user)
             return Response(ServiceAccountSerializer(account).data, status=201)
 
         return run_idempotently(request, make)
@@ -410,8 +416,8 @@ class ServiceAccountView(APIView):
 
         Revokes its tokens and ends its membership. Its jobs continue, and its name becomes free. For administrators
         of the team."""
-        who = principal(request)
-        members.retire_service_account(_managed(who, account_id), who.user)
+        principal = get_principal(request)
+        members.retire_service_account(_managed_account(principal, account_id), principal.user)
         return Response(status=204)
 
 
@@ -429,44 +435,50 @@ class ServiceAccountTokensView(APIView):
 
         Creates a bearer token. The token is in the response and is not shown again. A request by a token gets at
         most that token's scopes and lifetime. For administrators of the team."""
-        who = principal(request)
-        account = _managed(who, account_id)
+        principal = get_principal(request)
+        account = _managed_account(principal, account_id)
         team = account.service_team
         assert team is not None
         asked = parse_body(request, ScopedSerializer)
-        scopes, expires_at = narrowed(who, asked)
+        scopes, expires_at = narrowed(principal, asked)
 
         def make() -> Response:
             made = services.issue_token(
-                account, team, asked["name"], expires_at, scopes=scopes, actor=who.user, parent_id=who.token_id
+                account,
+                team,
+                asked["name"],
+                expires_at,
+                scopes=scopes,
+                actor=principal.user,
+                parent_id=principal.token_id,
             )
             return issued(*made)
 
         return run_idempotently(request, make)
 
 
-def _joined(row: Membership) -> Response:
+def _membership_response(row: Membership) -> Response:
     return Response(MemberSerializer(row).data, status=201)
 
 
-def _seen(who: Principal, team_id: str) -> Any:
+def _visible_team(principal: Principal, team_id: str) -> Any:
     """Return a team that the caller belongs to or manages."""
-    permission = Permission.MANAGE_TEAMS if Permission.MANAGE_TEAMS in who.platform else Permission.VIEW
-    return team_for(who, permission, team_id)
+    permission = Permission.MANAGE_TEAMS if Permission.MANAGE_TEAMS in principal.platform else Permission.VIEW
+    return team_for(principal, permission, team_id)
 
 
-def _consenting(who: Principal) -> User:
-    """Return the user of a session, or of a token that may manage memberships."""
-    if who.scopes is not None and Scope.ADMIN not in who.scopes:
+def _user_with_admin_scope(principal: Principal) -> User:
+    """Return the user of a session, or of a token with the scope `admin`. Raise Forbidden for other tokens."""
+    if principal.scopes is not None and Scope.ADMIN not in principal.scopes:
         raise Forbidden(
             "scope_missing",
             "your token does not have the scope 'admin', which answers invitations",
             remedy="sign in to the dashboard, or use a token that has it",
         )
-    return who.user
+    return principal.user
 
 
-def _managed(who: Principal, account_id: str) -> User:
-    account = service_account_of(who, account_id)
-    check(who, Permission.MANAGE, str(account.service_team_id))
+def _managed_account(principal: Principal, account_id: str) -> User:
+    account = service_account_of(principal, account_id)
+    check(principal, Permission.MANAGE, str(account.service_team_id))
     return account

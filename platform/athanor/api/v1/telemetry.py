@@ -5,8 +5,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import principal
-from athanor.api.parameters import LARGEST_32, WholeNumber
+from athanor.api.access import get_principal
+from athanor.api.parameters import MAX_INT32, IntegerParameter
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.telemetry import LOG_PAGE, OutputSerializer
 from athanor.backends.base import BackendUnavailable
@@ -15,12 +15,16 @@ from athanor.dispatch import output
 from athanor.jobs import selectors
 from athanor.telemetry import logs
 
-LARGEST_PAGE = 1000
-AFTER = WholeNumber("after", "Only lines after this position.", lowest=-1, default=-1)
-TAIL = WholeNumber("tail", "Only the last lines, at most this many.", lowest=1, highest=LARGEST_PAGE)
-LIMIT = WholeNumber("limit", "Most lines of a page.", lowest=1, highest=LARGEST_PAGE, default=500)
-ATTEMPT = WholeNumber("attempt", "Only lines of the attempt with this number.", lowest=1, highest=LARGEST_32)
-RANK = WholeNumber("rank", "Only lines of this rank; -1 is the agent of a node.", lowest=-1, highest=LARGEST_32)
+MAX_PAGE_LINES = 1000
+AFTER = IntegerParameter("after", "Only lines after this position.", min_value=-1, default=-1)
+TAIL = IntegerParameter("tail", "Only the last lines, at most this many.", min_value=1, max_value=MAX_PAGE_LINES)
+LIMIT = IntegerParameter(
+    "limit", "Maximum number of lines per page.", min_value=1, max_value=MAX_PAGE_LINES, default=500
+)
+ATTEMPT = IntegerParameter("attempt", "Only lines of the attempt with this number.", min_value=1, max_value=MAX_INT32)
+RANK = IntegerParameter(
+    "rank", "Only lines of this rank; -1 is the agent of a node.", min_value=-1, max_value=MAX_INT32
+)
 
 
 class LogsView(APIView):
@@ -29,12 +33,12 @@ class LogsView(APIView):
     @extend_schema(
         operation_id="jobs_logs",
         parameters=[
-            AFTER.documented,
-            TAIL.documented,
-            ATTEMPT.documented,
-            RANK.documented,
+            AFTER.openapi,
+            TAIL.openapi,
+            ATTEMPT.openapi,
+            RANK.openapi,
             OpenApiParameter("grep", str, description="Only lines that contain this text."),
-            LIMIT.documented,
+            LIMIT.openapi,
         ],
         responses={
             200: LOG_PAGE,
@@ -46,13 +50,13 @@ class LogsView(APIView):
 
         Returns lines in order, or the last ones with `tail`. A page may contain few lines or none and still not be
         the last, because a search stops after a while: continue with `next_after` until it no longer changes."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         sought = logs.Sought(
-            attempt=ATTEMPT.given(request),
-            rank=RANK.given(request),
+            attempt=ATTEMPT.read_optional(request),
+            rank=RANK.read_optional(request),
             grep=request.query_params.get("grep", ""),
         )
-        after, limit, tail = AFTER.read(request), LIMIT.read(request), TAIL.given(request)
+        after, limit, tail = AFTER.read(request), LIMIT.read(request), TAIL.read_optional(request)
         if tail is not None:
             page = logs.backwards(job, sought, after=after, limit=tail)
         else:
@@ -88,7 +92,7 @@ class OutputView(APIView):
 
         Asks the cluster now for the output that it recorded of the attempt. It shows why an attempt did not start,
         when its agent could not report that. The log of the run is at `/jobs/{job_id}/logs`."""
-        job = selectors.job_of(principal(request), job_id)
+        job = selectors.job_of(get_principal(request), job_id)
         attempt = selectors.attempt_of(job, attempt_number)
         try:
             part = output.read(attempt, request.query_params.get("cursor") or None)

@@ -14,7 +14,7 @@ from athanor.accounts import services
 from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import DEFAULT_SCOPES, Permission, Scope, includes
 from athanor.accounts.selectors import Principal, token_of, tokens_of
-from athanor.api.access import principal, team_named
+from athanor.api.access import get_principal, team_named
 from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
@@ -45,7 +45,7 @@ class TokensView(APIView):
 
         Returns the metadata of your tokens, newest first, including expired and revoked ones; a token sees those for
         its own team. The token itself is shown only when it is created."""
-        rows, next_cursor = paginate(request, tokens_of(principal(request)))
+        rows, next_cursor = paginate(request, tokens_of(get_principal(request)))
         return paginated_response(serialize_many(TokenSerializer, rows), next_cursor)
 
     @extend_schema(
@@ -60,13 +60,13 @@ class TokensView(APIView):
         Creates a bearer token for one team. The token is in the response and is not shown again. A request by a
         token gets at most that token's scopes and lifetime, and the new token is revoked with it."""
         asked = parse_body(request, TokenRequestSerializer)
-        who = principal(request)
-        team = team_named(who, Permission.VIEW, asked.get("team"))
-        scopes, expires_at = narrowed(who, asked)
+        principal = get_principal(request)
+        team = team_named(principal, Permission.VIEW, asked.get("team"))
+        scopes, expires_at = narrowed(principal, asked)
 
         def make() -> Response:
             made = services.issue_token(
-                who.user, team, asked["name"], expires_at, scopes=scopes, parent_id=who.token_id
+                principal.user, team, asked["name"], expires_at, scopes=scopes, parent_id=principal.token_id
             )
             return issued(*made)
 
@@ -85,8 +85,10 @@ class TokensRevokeAllView(APIView):
         """Revoke all your tokens.
 
         Revokes your tokens in all teams. Called with a token, it revokes that token and every token that it created."""
-        who = principal(request)
-        return Response({"revoked": services.revoke_tokens_of(who.user, who.user, by_token=who.token_id)})
+        principal = get_principal(request)
+        return Response(
+            {"revoked": services.revoke_tokens_of(principal.user, principal.user, by_token=principal.token_id)}
+        )
 
 
 class TokenView(APIView):
@@ -98,8 +100,8 @@ class TokenView(APIView):
 
         Ends the token immediately, and every token that it created. A token may revoke itself and tokens that can do
         no more than it can."""
-        who = principal(request)
-        services.revoke_token(who.user, own_token(who, token_id).id)
+        principal = get_principal(request)
+        services.revoke_token(principal.user, own_token(principal, token_id).id)
         return Response(status=204)
 
 
@@ -118,30 +120,32 @@ class TokenRotateView(APIView):
         Creates a successor with the same name and scopes. The old token continues to work for `overlap_seconds`;
         what else it created ends with it. A person renews a token that they created for another lifetime of the same
         length. A token may rotate itself and what it created, and the successor expires when the old one would have."""
-        who = principal(request)
-        row = own_token(who, token_id)
+        principal = get_principal(request)
+        row = own_token(principal, token_id)
         overlap = parse_body(request, TokenRotationSerializer)["overlap_seconds"]
 
         def make() -> Response:
-            return issued(*services.rotate_token(row, timedelta(seconds=overlap), who.user, by_token=who.token_id))
+            return issued(
+                *services.rotate_token(row, timedelta(seconds=overlap), principal.user, by_token=principal.token_id)
+            )
 
         return run_idempotently(request, make)
 
 
-def own_token(who: Principal, token_id: str) -> ApiToken:
+def own_token(principal: Principal, token_id: str) -> ApiToken:
     """Return a token of the caller. Raises Forbidden if the caller uses a token that can do less."""
-    row = token_of(who, token_id)
-    if row.id != who.token_id:
-        _refuse_wider(who, [Scope(scope) for scope in row.scopes])
+    row = token_of(principal, token_id)
+    if row.id != principal.token_id:
+        _refuse_wider(principal, [Scope(scope) for scope in row.scopes])
     return row
 
 
-def narrowed(who: Principal, asked: dict[str, Any]) -> tuple[list[Scope], datetime | None]:
+def narrowed(principal: Principal, asked: dict[str, Any]) -> tuple[list[Scope], datetime | None]:
     """Return scopes and end of a new token: never more, nor for longer, than the token that asks for it."""
     scopes = [Scope(scope) for scope in asked.get("scopes", [])]
     if not scopes:
-        scopes = [scope for scope in DEFAULT_SCOPES if who.scopes is None or scope in who.scopes]
-    _refuse_wider(who, scopes)
+        scopes = [scope for scope in DEFAULT_SCOPES if principal.scopes is None or scope in principal.scopes]
+    _refuse_wider(principal, scopes)
     days = asked.get("expires_in_days")
     most = settings.ATHANOR.token_max_days
     if days and days > most:
@@ -156,8 +160,8 @@ def issued(row: ApiToken, token: str) -> Response:
     return Response({**TokenSerializer(row).data, "token": token}, status=201)
 
 
-def _refuse_wider(who: Principal, scopes: list[Scope]) -> None:
-    wider = [scope.value for scope in scopes if who.scopes is not None and not includes(who.scopes, scope)]
+def _refuse_wider(principal: Principal, scopes: list[Scope]) -> None:
+    wider = [scope.value for scope in scopes if principal.scopes is not None and not includes(principal.scopes, scope)]
     if wider:
         raise Forbidden(
             "scope_missing",

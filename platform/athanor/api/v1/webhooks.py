@@ -10,7 +10,7 @@ from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.api.access import check, principal, team_named
+from athanor.api.access import check, get_principal, team_named
 from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
@@ -40,7 +40,7 @@ class WebhooksView(APIView):
         """List webhooks.
 
         Returns the webhooks of the teams in which you may manage them."""
-        rows = selectors.webhooks_of(principal(request))
+        rows = selectors.webhooks_of(get_principal(request))
         return paginated_response(serialize_many(WebhookSerializer, rows))
 
     @extend_schema(
@@ -56,13 +56,13 @@ class WebhooksView(APIView):
         t=TIME,v1=HEX` by HMAC-SHA256 over `TIME.BODY`. Delivery is at least once: a response other than 2xx is
         retried for 72 hours. The signing secret is in the response and is not shown again. For administrators of the
         team."""
-        who = principal(request)
+        principal = get_principal(request)
         asked = parse_body(request, NewWebhookSerializer)
-        team = team_named(who, Permission.MANAGE, asked.get("team"))
+        team = team_named(principal, Permission.MANAGE, asked.get("team"))
 
         def make() -> Response:
             webhook, secret = services.create(
-                team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=who.user
+                team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=principal.user
             )
             return Response(_with_secret(webhook, secret), status=201)
 
@@ -77,7 +77,7 @@ class WebhookView(APIView):
         """Show a webhook.
 
         Returns the webhook and how its deliveries have been going. For administrators of the team."""
-        return Response(WebhookSerializer(_managed(principal(request), webhook_id)).data)
+        return Response(WebhookSerializer(_managed(get_principal(request), webhook_id)).data)
 
     @extend_schema(
         operation_id="webhooks_change",
@@ -89,10 +89,10 @@ class WebhookView(APIView):
 
         Changes the fields that are sent; the others stay. A webhook that is enabled again receives events from then
         on. For administrators of the team."""
-        who = principal(request)
-        webhook = _managed(who, webhook_id)
-        services.change(webhook, parse_body(request, WebhookChangesSerializer), who.user)
-        return Response(WebhookSerializer(_managed(who, webhook_id)).data)
+        principal = get_principal(request)
+        webhook = _managed(principal, webhook_id)
+        services.change(webhook, parse_body(request, WebhookChangesSerializer), principal.user)
+        return Response(WebhookSerializer(_managed(principal, webhook_id)).data)
 
     @extend_schema(operation_id="webhooks_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, webhook_id: str) -> Response:
@@ -100,8 +100,8 @@ class WebhookView(APIView):
 
         Deletes the webhook with its deliveries. A delivery that is being sent may still arrive. For administrators
         of the team."""
-        who = principal(request)
-        services.delete(_managed(who, webhook_id), who.user)
+        principal = get_principal(request)
+        services.delete(_managed(principal, webhook_id), principal.user)
         return Response(status=204)
 
 
@@ -119,10 +119,10 @@ class WebhookTestView(APIView):
 
         Sends an event of type `webhook.test` once; the delivery shows the result. A team may send six a minute. For
         administrators of the team."""
-        who = principal(request)
-        webhook = _managed(who, webhook_id)
+        principal = get_principal(request)
+        webhook = _managed(principal, webhook_id)
         return run_idempotently(
-            request, lambda: Response(DeliverySerializer(services.test(webhook, who.user)).data, status=202)
+            request, lambda: Response(DeliverySerializer(services.test(webhook, principal.user)).data, status=202)
         )
 
 
@@ -140,13 +140,13 @@ class WebhookSecretView(APIView):
 
         Creates a new secret, which is in the response and is not shown again. For `overlap_seconds` deliveries are
         signed with the old one as well. For administrators of the team."""
-        who = principal(request)
-        webhook = _managed(who, webhook_id)
+        principal = get_principal(request)
+        webhook = _managed(principal, webhook_id)
         overlap = parse_body(request, WebhookSecretRotationSerializer)["overlap_seconds"]
 
         def make() -> Response:
-            secret = services.rotate_secret(webhook, timedelta(seconds=overlap), who.user)
-            return Response(_with_secret(_managed(who, webhook_id), secret), status=201)
+            secret = services.rotate_secret(webhook, timedelta(seconds=overlap), principal.user)
+            return Response(_with_secret(_managed(principal, webhook_id), secret), status=201)
 
         return run_idempotently(request, make)
 
@@ -163,7 +163,7 @@ class DeliveriesView(APIView):
         """List the deliveries of a webhook.
 
         Returns deliveries, newest first. Completed ones are deleted after 30 days. For administrators of the team."""
-        webhook = _managed(principal(request), webhook_id)
+        webhook = _managed(get_principal(request), webhook_id)
         rows, next_cursor = paginate(request, selectors.deliveries_of(webhook))
         return paginated_response(serialize_many(DeliverySerializer, rows), next_cursor)
 
@@ -176,7 +176,7 @@ class DeliveryView(APIView):
         """Show a delivery.
 
         Returns the delivery with the body that is sent. For administrators of the team."""
-        return Response(FullDeliverySerializer(_delivery(principal(request), delivery_id)).data)
+        return Response(FullDeliverySerializer(_delivery(get_principal(request), delivery_id)).data)
 
 
 class RedeliverView(APIView):
@@ -193,22 +193,22 @@ class RedeliverView(APIView):
 
         Queues the same body once more, whether it was delivered or not. Receivers recognise it by the event's id.
         For administrators of the team."""
-        who = principal(request)
-        row = _delivery(who, delivery_id)
+        principal = get_principal(request)
+        row = _delivery(principal, delivery_id)
         return run_idempotently(
-            request, lambda: Response(DeliverySerializer(services.redeliver(row, who.user)).data, status=202)
+            request, lambda: Response(DeliverySerializer(services.redeliver(row, principal.user)).data, status=202)
         )
 
 
-def _managed(who: Principal, webhook_id: str) -> Webhook:
-    webhook = selectors.webhook_of(who, webhook_id)
-    check(who, Permission.MANAGE, webhook.team_id)
+def _managed(principal: Principal, webhook_id: str) -> Webhook:
+    webhook = selectors.webhook_of(principal, webhook_id)
+    check(principal, Permission.MANAGE, webhook.team_id)
     return webhook
 
 
-def _delivery(who: Principal, delivery_id: str) -> Delivery:
-    delivery = selectors.delivery_of(who, delivery_id)
-    check(who, Permission.MANAGE, delivery.team_id)
+def _delivery(principal: Principal, delivery_id: str) -> Delivery:
+    delivery = selectors.delivery_of(principal, delivery_id)
+    check(principal, Permission.MANAGE, delivery.team_id)
     return delivery
 
 

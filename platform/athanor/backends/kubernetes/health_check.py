@@ -12,8 +12,8 @@ from athanor.backends.kubernetes.config import KubernetesConfig, PodSecurity
 from athanor.backends.kubernetes.reading import Reading
 
 Json = dict[str, Any]
-OLDEST = (1, 29)  # backoffLimitPerIndex and podReplacementPolicy are on by default since then
-MOST_SKEW_SECONDS = 60.0
+MIN_VERSION = (1, 29)  # backoffLimitPerIndex and podReplacementPolicy are on by default since then
+MAX_SKEW_SECONDS = 60.0
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 RIGHTS_REMEDY = "apply deploy/kubernetes/rbac.yaml and bind it to the account that the platform uses"
 # (group, resource, verbs): without these nothing runs.
@@ -53,11 +53,11 @@ def check_health(config: KubernetesConfig, connect: Callable[[], KubernetesClien
         findings += _queues(config, groups)
         findings += _priorities(config, client)
         findings += _network(config)
-        for check, examine in (("pod security", _namespaces), ("nodes", _nodes)):
+        for name, check in (("pod security", _namespaces), ("nodes", _nodes)):
             try:
-                findings += examine(config, client)
+                findings += check(config, client)
             except Refused as error:
-                findings.append(Finding(check, Level.WARNING, f"cannot be examined: {error}", RIGHTS_REMEDY))
+                findings.append(Finding(name, Level.WARNING, f"cannot be checked: {error}", RIGHTS_REMEDY))
     except (BackendUnavailable, Refused) as error:
         findings.append(
             Finding(
@@ -74,15 +74,15 @@ def _version(client: KubernetesClient, version: str) -> Finding:
         major, minor = (int("".join(filter(str.isdigit, part))) for part in version.lstrip("v").split(".")[:2])
     except ValueError:
         major, minor = 0, 0
-    if (major, minor) < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+    if (major, minor) < MIN_VERSION:
+        needed = ".".join(map(str, MIN_VERSION))
         return Finding("api server", Level.ERROR, f"{client.server} is {version}", f"upgrade it to {needed} or newer")
     return Finding("api server", Level.OK, f"{client.server} is {version}")
 
 
 def _clock(client: KubernetesClient, now: float) -> Finding:
     skew = client.server_now() - now
-    if abs(skew) > MOST_SKEW_SECONDS:
+    if abs(skew) > MAX_SKEW_SECONDS:
         detail = f"its clock is off from ours by {skew:.0f} s; times in its logs and ours do not agree"
         return Finding("clock", Level.WARNING, detail, "let both keep time by NTP")
     return Finding("clock", Level.OK, "its clock agrees with ours")

@@ -21,15 +21,15 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
-def slug(text: str, longest: int = 30) -> str:
+def slug(text: str, max_length: int = 30) -> str:
     """Return a text as part of a DNS label, without other characters."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].rstrip("-")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:max_length].rstrip("-")
 
 
-def distinct(text: str, longest: int = 30) -> str:
+def distinct(text: str, max_length: int = 30) -> str:
     """Return a slug that is unique for each text: `research` is `research-1a2b3c4d`."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return "-".join(filter(None, (slug(text, longest), digest)))
+    return "-".join(filter(None, (slug(text, max_length), digest)))
 
 
 def namespace_of(config: KubernetesConfig, team: str) -> str:

@@ -21,7 +21,7 @@ CONTAINER = "agent"
 HOSTNAME = "kubernetes.io/hostname"
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEADLINE_MARGIN_SECONDS = 600  # the platform ends a job at its limit; the cluster's own deadline is for when it cannot
-LONGEST_ANNOTATION = 1024
+MAX_ANNOTATION_LENGTH = 1024
 
 
 def objects_of(config: KubernetesConfig, plan: LaunchPlan) -> list[Json]:
@@ -62,8 +62,8 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
             "annotations": {
                 **config.annotations,
                 names.NODES: str(plan.nodes),
-                names.JOB_NAME: plan.job_name[:LONGEST_ANNOTATION],
-                names.TEAM_NAME: plan.team[:LONGEST_ANNOTATION],
+                names.JOB_NAME: plan.job_name[:MAX_ANNOTATION_LENGTH],
+                names.TEAM_NAME: plan.team[:MAX_ANNOTATION_LENGTH],
             },
         },
         "spec": spec,

@@ -18,9 +18,9 @@ from athanor.backends.kubernetes.reading import BATCH, Reading
 from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
 from athanor.backends.kubernetes.watch import Watch, watch_of
 
-FEW = 20  # are asked for one by one, when there is no watch
-CONFIRMED_AT_ONCE = 100  # absences in one call
-EVENTS_AT_ONCE = 5  # namespaces whose events are read in one call
+MAX_SINGLE_READS = 20  # are asked for one by one, when there is no watch
+MAX_CONFIRMED_PER_CALL = 100  # absences in one call
+MAX_EVENT_NAMESPACES_PER_CALL = 5  # namespaces whose events are read in one call
 SYNC_SECONDS = 10.0  # for a watch to begin, where the alternative is to list everything
 SECONDS_FOR_PODS = 3.0  # a Job that has none after so long may have an event that says why
 Json = dict[str, Any]
@@ -45,8 +45,8 @@ class Sweep:
 
     def answers(self, handles: Sequence[Handle]) -> dict[Handle, Observation]:
         """Return the observation of each handle."""
-        heard = self._watch is not None and self._watch.wait(SYNC_SECONDS if len(handles) > FEW else 0)
-        if not heard and len(handles) > FEW:
+        heard = self._watch is not None and self._watch.wait(SYNC_SECONDS if len(handles) > MAX_SINGLE_READS else 0)
+        if not heard and len(handles) > MAX_SINGLE_READS:
             self._list()
         answers: dict[Handle, Observation] = {}
         missing: list[Handle] = []
@@ -56,9 +56,9 @@ class Sweep:
                 self._jobs[name], self._pods[name] = job, self._watch.pods_of(name)
             elif name not in self._jobs:
                 missing.append(handle)
-        for handle in missing[:CONFIRMED_AT_ONCE]:
+        for handle in missing[:MAX_CONFIRMED_PER_CALL]:
             self._ask(handle, answers)
-        for handle in missing[CONFIRMED_AT_ONCE:]:
+        for handle in missing[MAX_CONFIRMED_PER_CALL:]:
             answers[handle] = Observation(
                 Presence.UNKNOWN, native_reason="it was in no listing; asked for by name later"
             )
@@ -139,7 +139,7 @@ class Sweep:
         """Return events of objects whose names begin so, the latest last: one request for all of a namespace."""
         place = (job.namespace, kind)
         if place not in self._events:
-            if len(self._events) >= EVENTS_AT_ONCE:
+            if len(self._events) >= MAX_EVENT_NAMESPACES_PER_CALL:
                 return []
             try:
                 self._events[place] = self._reading.events(*place)

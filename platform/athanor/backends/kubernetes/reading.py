@@ -12,7 +12,7 @@ from athanor.backends.kubernetes.state import PodState, pod_state
 
 Json = dict[str, Any]
 BATCH = "batch/v1"
-MOST_EVENTS = 500
+MAX_EVENTS = 500
 
 
 class Reading:
@@ -72,7 +72,7 @@ class Reading:
         Servers store them for an hour by default.
         """
         found = self._client.json(
-            "GET", path("v1", "events", namespace), deadline=self.deadline, limit=MOST_EVENTS,
+            "GET", path("v1", "events", namespace), deadline=self.deadline, limit=MAX_EVENTS,
             fieldSelector=f"involvedObject.kind={kind}",
         )  # fmt: skip
         items: list[Json] = found.get("items") or []

@@ -151,12 +151,12 @@ def _cause(
 
 def disruption(job: JobState, reason: str, message: str, pod: str) -> tuple[Cause, str]:
     """Return why a pod was disrupted, by the reason of its condition DisruptionTarget or of an event."""
-    who = f"Pod {pod}" if pod else "A pod"
+    subject = f"Pod {pod}" if pod else "A pod"
     if reason in ("DeletionByTaintManager", "DeletionByPodGC", "TaintManagerEviction"):
         cause = Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST
-        return cause, f"{who} was lost with its node: {message}"
+        return cause, f"{subject} was lost with its node: {message}"
     if reason == KUBELET_DISRUPTION and "low on resource: memory" in message:
-        return Cause.OUT_OF_MEMORY, f"{who} was evicted: {message}"
+        return Cause.OUT_OF_MEMORY, f"{subject} was evicted: {message}"
     if reason == KUBELET_DISRUPTION and "shutdown" in message:
-        return Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST, f"The node of {who.lower()} was shut down."
-    return Cause.PREEMPTED, f"{who} had to make room: {message or reason}"
+        return Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST, f"The node of {subject.lower()} was shut down."
+    return Cause.PREEMPTED, f"{subject} had to make room: {message or reason}"

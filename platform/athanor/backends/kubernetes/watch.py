@@ -27,7 +27,7 @@ Json = dict[str, Any]
 State = TypeVar("State", JobState, PodState)
 SILENCE_SECONDS = 75.0  # servers send a bookmark each minute
 CONNECTION_SECONDS = 290  # of one watch: servers end them after some minutes anyway
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
 UNUSED_SECONDS = 900.0
 REMEMBERED = 2000
 
@@ -77,13 +77,13 @@ class Mirror(Generic[State]):
             return self.is_fresh
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE
+        pause = FIRST_PAUSE_SECONDS
         while not self._stop.is_set() and self._is_wanted():
             try:
                 if not self._version:
                     self._list()
                 self._follow()
-                pause = FIRST_PAUSE
+                pause = FIRST_PAUSE_SECONDS
             except Refused as error:
                 if error.code == 410:
                     self._version = ""
@@ -100,7 +100,7 @@ class Mirror(Generic[State]):
                 self._stop.wait(pause)
             else:
                 continue
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def _list(self) -> None:
         items: dict[tuple[str, str], State] = {}

@@ -19,7 +19,7 @@ from athanor.backends.slurm.transport import CommandFailed, Deadline, Transport,
 # The same words whatever the locale, times as seconds since 1970, and no variable that would change a command.
 QUIET = "export LC_ALL=C SLURM_TIME_FORMAT=%s\n"
 ME = '"$(id -un)"'
-ACCOUNTED_AT_ONCE = 500
+MAX_NAMES_PER_SACCT = 500
 ACCOUNTED_SECONDS = 5  # slurmdbd may be away while the cluster is not
 ACCOUNTED_DAYS = 30
 SETTINGS_SECONDS = 300.0  # how long a cluster's own configuration is taken to be as it was
@@ -58,8 +58,8 @@ class CommandClient(SlurmClient):
         """Run sacct for these names, if there is accounting."""
         if not self.has_accounting(deadline):
             return
-        for begin in range(0, len(names), ACCOUNTED_AT_ONCE):
-            chosen = shlex.quote(",".join(names[begin : begin + ACCOUNTED_AT_ONCE]))
+        for begin in range(0, len(names), MAX_NAMES_PER_SACCT):
+            chosen = shlex.quote(",".join(names[begin : begin + MAX_NAMES_PER_SACCT]))
             said = self._ask(_sacct(chosen), deadline)
             yield from listing.accounted(said.splitlines())
 

@@ -12,7 +12,7 @@ from athanor.backends.slurm.transport import CommandFailed, Deadline
 
 SHORT_MEMORY_SECONDS = 60
 SHORT_TOKEN_SECONDS = 60
-OLDEST_RELEASE = (20, 2)
+MIN_RELEASE = (20, 2)
 NOT_SHARED = frozenset({"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs", "zfs"})
 
 
@@ -68,7 +68,7 @@ def _reach(config: SlurmConfig) -> str:
 
 def _release(version: str) -> Iterator[Finding]:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if len(numbers) == 2 and numbers < OLDEST_RELEASE:
+    if len(numbers) == 2 and numbers < MIN_RELEASE:
         said = f"Slurm {version} is older than any that the platform was written for"
         yield Finding("version", Level.WARNING, said, "Update Slurm to 20.02 or later.")
 
@@ -76,7 +76,7 @@ def _release(version: str) -> Iterator[Finding]:
 def _settings(settings: Mapping[str, str]) -> Iterator[Finding]:
     if "MinJobAge" not in settings:
         said = "slurmrestd does not report the cluster's configuration, and Slurm's commands are not installed here"
-        yield Finding("configuration", Level.WARNING, said, "Install Slurm's commands here, to have it examined.")
+        yield Finding("configuration", Level.WARNING, said, "Install Slurm's commands on the server to check it.")
         return
     if settings.get("AccountingStorageType", "").endswith("slurmdbd"):
         yield Finding("accounting", Level.OK, "slurmdbd remembers how jobs ended")

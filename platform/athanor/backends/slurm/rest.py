@@ -26,7 +26,7 @@ from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME, JobRequest
 from athanor.backends.slurm.transport import CommandFailed, Deadline, LocalShell
 
-OLDEST, NEWEST = 38, 44  # of the versions 0.0.N whose answers are known
+MIN_API_VERSION, MAX_API_VERSION = 38, 44  # of the versions 0.0.N whose answers are known
 ALREADY_DONE = frozenset({2017, 2021})  # no such job; a job that has ended
 RETRY_MARGIN = 0.5  # of a token's life
 TOKEN_REFUSED = re.compile(r"authentication|credential|token", re.IGNORECASE)
@@ -95,7 +95,7 @@ class RestClient(SlurmClient):
         if there is not None:
             return there
         version = self._version(deadline)
-        job = (fields_of_38 if version == OLDEST else later_fields)(asked, variables)
+        job = (fields_of_38 if version == MIN_API_VERSION else later_fields)(asked, variables)
         answer = self._send("POST", "job/submit", deadline, {"script": asked.script, "job": job})
         number = answer.get("job_id")
         if not isinstance(number, int) or not number:
@@ -116,7 +116,7 @@ class RestClient(SlurmClient):
 
     def set_drained(self, node: str, reason: str | None, deadline: Deadline) -> None:
         """Update the node's state; with version 0.0.38 by the commands of this host."""
-        if self._version(deadline) == OLDEST:
+        if self._version(deadline) == MIN_API_VERSION:
             self._commands.set_drained(node, reason, deadline)
             return
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", node):
@@ -181,10 +181,12 @@ class RestClient(SlurmClient):
             return known
         paths = self._answer("GET", f"{self._url}/openapi/v3", deadline).get("paths", {})
         found = {int(match[1]) for path in paths if (match := re.fullmatch(r"/slurm/v0\.0\.(\d+)/jobs/?", path))}
-        usable = [number for number in found if OLDEST <= number <= NEWEST]
+        usable = [number for number in found if MIN_API_VERSION <= number <= MAX_API_VERSION]
         if not usable:
             spoken = ", ".join(f"0.0.{number}" for number in sorted(found)) or "none"
-            raise BackendUnavailable(f"slurmrestd speaks versions {spoken}; 0.0.{OLDEST} to 0.0.{NEWEST} are known")
+            raise BackendUnavailable(
+                f"slurmrestd speaks versions {spoken}; 0.0.{MIN_API_VERSION} to 0.0.{MAX_API_VERSION} are known"
+            )
         with _lock:
             _versions[self._url] = max(usable)
         return max(usable)

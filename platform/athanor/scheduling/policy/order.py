@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from athanor.quotas.capacity import CapacityTree, Usage
 from athanor.scheduling.policy.snapshot import Settings, Waiting
 
-HIGHEST_BY_AGE = 10
+MAX_PRIORITY_BY_AGE = 10
 CLASS = 10
 NEVER = 1 << 62
 
@@ -43,9 +43,9 @@ class Candidate:
 
 def effective_priority(job: Waiting, settings: Settings) -> int:
     """Return its priority, raised one class per `age_step_seconds` of waiting, at most to high."""
-    if not settings.age_step_seconds or job.priority >= HIGHEST_BY_AGE:
+    if not settings.age_step_seconds or job.priority >= MAX_PRIORITY_BY_AGE:
         return job.priority
-    return min(HIGHEST_BY_AGE, job.priority + CLASS * (job.waited_seconds // settings.age_step_seconds))
+    return min(MAX_PRIORITY_BY_AGE, job.priority + CLASS * (job.waited_seconds // settings.age_step_seconds))
 
 
 class Shares:

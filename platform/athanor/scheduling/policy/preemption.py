@@ -19,7 +19,7 @@ from athanor.scheduling.policy.order import Candidate
 from athanor.scheduling.policy.reservations import Reservation
 from athanor.scheduling.policy.snapshot import Settings
 
-MOST_DOUBLINGS = 10
+MAX_DOUBLINGS = 10
 
 Potential = tuple[int, tuple[tuple[int, int], ...]]
 
@@ -152,7 +152,7 @@ def _could_be_asked(
 def _may_be_asked(holder: Held, settings: Settings, now: int) -> bool:
     if holder.leaving or not holder.stoppable:
         return False
-    protected = settings.protected_seconds << min(holder.preemptions, MOST_DOUBLINGS)
+    protected = settings.protected_seconds << min(holder.preemptions, MAX_DOUBLINGS)
     return now - holder.began >= protected
 
 

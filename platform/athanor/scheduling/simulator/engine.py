@@ -18,9 +18,9 @@ from athanor.scheduling.policy.cycle import Cycle
 from athanor.scheduling.policy.order import Shares
 from athanor.scheduling.policy.snapshot import Decision, Pool, Settings, Waiting
 
-MOST_CONSIDERED = 48
+MAX_CONSIDERED_JOBS = 48
 REFRESH_SHARES_SECONDS = 3600
-MOST_CYCLES = 100_000
+MAX_CYCLES = 100_000
 LEAVING_SECONDS = 60
 ARRIVES, ENDS, LEFT, PASS = range(4)
 
@@ -123,7 +123,7 @@ class _Engine:
             self.live[job.id] = _Live(Record(job), number, max(1, job.lasts))
         self.records = [self.live[job.id].record for job in jobs]
         span = jobs[-1].at - jobs[0].at if jobs else 0
-        self.cycle = plan.cycle_seconds or max(2, span // MOST_CYCLES)
+        self.cycle = plan.cycle_seconds or max(2, span // MAX_CYCLES)
         self.events: list[tuple[int, int, str, int]] = [(job.at, ARRIVES, job.id, 0) for job in jobs]
         heapq.heapify(self.events)
         self.queues: dict[tuple[str, str], _Queue] = {}
@@ -200,7 +200,7 @@ class _Engine:
             busy = {key: queue for key, queue in self.queues.items() if queue.of}
             if len(busy) < len(self.queues):
                 self.queues = busy
-            count = max(1, MOST_CONSIDERED // len(busy))
+            count = max(1, MAX_CONSIDERED_JOBS // len(busy))
             jobs = [self._waiting(self.live[one], now) for queue in busy.values() for one in queue.first(count)]
             # Further jobs can start only where one of the considered ones did.
             again = False

@@ -48,7 +48,7 @@ class Figures(BaseModel):
     running_share: float
     """Useful run time as a fraction of the time from submission to end; 1 means that no job waited."""
     longest_queue: int
-    """Most jobs that waited at the same time."""
+    """Maximum number of jobs that waited at the same time."""
 
 
 class PoolFigures(BaseModel):
@@ -85,18 +85,18 @@ class Report(BaseModel):
     """Number of admission cycles."""
 
 
-def report(outcome: Outcome) -> Report:
-    """Return the figures of a simulation, by team and in total."""
+def build_report(outcome: Outcome) -> Report:
+    """Summarize a simulation by team, by pool and in total."""
     names = {node.id: node.name for node in outcome.plan.nodes}
-    of: dict[str, list[Record]] = {}
+    by_node: dict[str, list[Record]] = {}
     for record in outcome.records:
-        of.setdefault(record.job.node, []).append(record)
-    teams = {names[node]: _figures(of[node], outcome.longest_queue.get(node, 0)) for node in sorted(of)}
+        by_node.setdefault(record.job.node, []).append(record)
+    teams = {names[node]: _figures(by_node[node], outcome.longest_queue.get(node, 0)) for node in sorted(by_node)}
     pools = {
         pool.name: PoolFigures(
             slots=pool.slots,
             used_slot_hours=round(outcome.used[pool.id] / 3600, 2),
-            utilisation=_part(outcome.used[pool.id], pool.slots * outcome.seconds),
+            utilisation=_fraction(outcome.used[pool.id], pool.slots * outcome.seconds),
         )
         for pool in sorted(outcome.plan.pools, key=lambda pool: pool.id)
     }
@@ -106,7 +106,7 @@ def report(outcome: Outcome) -> Report:
         all=_figures(outcome.records, outcome.longest_queue.get("", 0)),
         teams=teams,
         pools=pools,
-        utilisation=_part(sum(outcome.used.values()), slots * outcome.seconds),
+        utilisation=_fraction(sum(outcome.used.values()), slots * outcome.seconds),
         fairness=jain([figures.running_share for figures in teams.values()]),
         passes=outcome.passes,
     )
@@ -130,22 +130,25 @@ def _figures(records: Sequence[Record], longest_queue: int) -> Figures:
         preemptions=sum(record.preemptions for record in records),
         lost_slot_hours=round(sum(record.lost for record in records) / 3600, 2),
         used_slot_hours=round(sum(record.ran * record.job.slots for record in records) / 3600, 2),
-        running_share=min(1.0, _part(useful, elapsed)),
+        running_share=min(1.0, _fraction(useful, elapsed)),
         longest_queue=longest_queue,
     )
 
 
 def quantile(ordered: Sequence[int], percent: int) -> int:
-    """Return the percentile by the nearest-rank method."""
+    """Return the percentile by the nearest-rank method, 0 for no values. `ordered` is ascending."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
 
 
 def jain(shares: Iterable[float]) -> float:
-    """(sum of x)^2 / (n x sum of x^2), R. Jain, D. Chiu and W. Hawe 1984; 1 when all are equal, or there are none."""
+    """Return Jain's fairness index: (sum of x)^2 / (n x sum of x^2), 1 if all are equal or there are none.
+
+    Source: R. Jain, D. Chiu and W. Hawe 1984.
+    """
     values = list(shares)
     squares = sum(value * value for value in values)
     return round(sum(values) ** 2 / (len(values) * squares), 4) if squares else 1.0
 
 
-def _part(of: float, whole: float) -> float:
-    return round(of / whole, 4) if whole else 0.0
+def _fraction(part: float, total: float) -> float:
+    return round(part / total, 4) if total else 0.0

@@ -20,12 +20,12 @@ export function DecisionsPanel() {
   const now = useNow(true, 5_000);
   const columns: Column<AdmissionDecision>[] = [
     { name: "Decision", cell: ({ id }) => <span className="numeric">{id}</span> },
-    { name: "When", cell: ({ time }) => <TimeAgo time={time} now={now} /> },
+    { name: "Time", cell: ({ time }) => <TimeAgo time={time} now={now} /> },
     { name: "Considered", end: true, quiet: true, cell: ({ considered }) => considered },
     { name: "Started", cell: ({ admitted }) => <Jobs ids={admitted} /> },
     { name: "Preempted", cell: ({ preempted }) => <Jobs ids={preempted} /> },
-    { name: "Took", end: true, quiet: true, cell: ({ took_seconds }) => duration(took_seconds) },
-    { name: "Again", cell: (decision) => <Replay decision={decision} /> },
+    { name: "Duration", end: true, quiet: true, cell: ({ took_seconds }) => duration(took_seconds) },
+    { name: "Replay", cell: (decision) => <Replay decision={decision} /> },
   ];
   return (
     <Panel title="Admission decisions" flush>

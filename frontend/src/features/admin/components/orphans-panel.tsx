@@ -91,7 +91,7 @@ function ObjectsTable({ objects, onCancel }: { objects: LostObject[]; onCancel: 
   const columns: Column<LostObject>[] = [
     { name: "Objects without an attempt", cell: (object) => <span className="mono">{object.backend_name}</span> },
     { name: "Cluster", cell: (object) => object.cluster },
-    { name: "Why", cell: (object) => object.why },
+    { name: "Reason", cell: (object) => object.why },
     { name: "Job", quiet: true, cell: (object) => <span className="mono">{object.job_id || "–"}</span> },
     {
       name: "(Cancel)",
@@ -128,13 +128,13 @@ interface AttemptsTableProps {
 function AttemptsTable({ attempts, busy, onObserve }: AttemptsTableProps) {
   const now = useNow(true, 5_000);
   const columns: Column<LostAttempt>[] = [
-    { name: "Not found on its cluster", cell: (attempt) => <span className="mono">{attempt.attempt_id}</span> },
+    { name: "Attempt", cell: (attempt) => <span className="mono">{attempt.attempt_id}</span> },
     { name: "Cluster", cell: (attempt) => attempt.cluster },
-    { name: "Times", end: true, cell: (attempt) => <span className="numeric">{attempt.absent_count}</span> },
-    { name: "Since", cell: (attempt) => <TimeAgo time={attempt.absent_since} now={now} /> },
+    { name: "Times not found", end: true, cell: (attempt) => <span className="numeric">{attempt.absent_count}</span> },
+    { name: "Missing since", cell: (attempt) => <TimeAgo time={attempt.absent_since} now={now} /> },
     { name: "Job", quiet: true, cell: (attempt) => <span className="mono">{attempt.job_id}</span> },
     {
-      name: "(Look)",
+      name: "(Details)",
       end: true,
       cell: (attempt) => (
         <Button

@@ -54,13 +54,13 @@ export function ReconcilersPanel({ reconcilers }: { reconcilers: Reconciler[] })
       cell: (reconciler) => <span className="numeric">{reconciler.rows_given_up}</span>,
     },
     {
-      name: "Oldest",
+      name: "Oldest row due",
       end: true,
       cell: (reconciler) => <span className="numeric">{duration(reconciler.oldest_due_seconds)}</span>,
     },
     { name: "Last run", quiet: true, cell: (reconciler) => <TimeAgo time={reconciler.ran_at} now={now} /> },
-    { name: "Took", quiet: true, end: true, cell: (reconciler) => duration(reconciler.took_seconds) },
-    { name: "Every", quiet: true, end: true, cell: (reconciler) => duration(reconciler.every_seconds) },
+    { name: "Duration", quiet: true, end: true, cell: (reconciler) => duration(reconciler.took_seconds) },
+    { name: "Interval", quiet: true, end: true, cell: (reconciler) => duration(reconciler.every_seconds) },
   ];
   return (
     <Panel title="Reconcilers" flush>

@@ -18,19 +18,19 @@ const TYPING_MS = 300;
 
 const COLUMNS: Column<AuditEvent>[] = [
   { name: "No.", cell: (event) => event.seq },
-  { name: "When", cell: (event) => moment(event.time) },
-  { name: "Who", cell: (event) => event.actor },
-  { name: "What", cell: (event) => <span className="mono">{event.action}</span> },
+  { name: "Time", cell: (event) => moment(event.time) },
+  { name: "Actor", cell: (event) => event.actor },
+  { name: "Action", cell: (event) => <span className="mono">{event.action}</span> },
   {
-    name: "To what",
+    name: "Target",
     cell: (event) => (
       <span className="mono" style={{ overflowWrap: "anywhere" }}>
         {event.target_id}
       </span>
     ),
   },
-  { name: "Before and after", quiet: true, cell: (event) => <Change event={event} /> },
-  { name: "From", quiet: true, cell: (event) => event.address || "the platform" },
+  { name: "Change", quiet: true, cell: (event) => <Change event={event} /> },
+  { name: "Address", quiet: true, cell: (event) => event.address || "the platform" },
 ];
 
 function Change({ event }: { event: AuditEvent }) {

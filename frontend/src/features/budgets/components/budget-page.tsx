@@ -106,7 +106,7 @@ function Statement({ budget, statement }: { budget: Budget; statement: BudgetSta
     { name: "Team", cell: (line) => line.team.name },
     { name: "Spent", end: true, cell: (line) => show(line.spent) },
     { name: "Reserved", end: true, cell: (line) => show(line.reserved) },
-    { name: "Paid back", end: true, quiet: true, cell: (line) => show(line.refunded) },
+    { name: "Refunded", end: true, quiet: true, cell: (line) => show(line.refunded) },
   ];
   const tools = (
     <Button component="a" href={statementAddress(budget.id)} download size="compact-sm" variant="default">

@@ -34,14 +34,14 @@ const COLUMNS: Column<Budget>[] = [
     ),
   },
   {
-    name: "A period has",
+    name: "Amount",
     quiet: true,
     cell: (budget) =>
       `${amountText(budget, budget.amount)} a ${budget.period}${budget.accelerator ? ` of ${budget.accelerator}` : ""}, ${budget.hard ? "hard" : "soft"}`,
   },
-  { name: "Now", cell: (budget) => <BudgetBar budget={budget} /> },
+  { name: "Current period", cell: (budget) => <BudgetBar budget={budget} /> },
   {
-    name: "At the end",
+    name: "Forecast",
     cell: (budget) =>
       budget.forecast ? (
         <>

@@ -36,14 +36,14 @@ const hours = (seconds: number) => `${figure(seconds / 3600)} h`;
 const grams = (milligrams: number) => `${figure(milligrams / 1e6)} kg`;
 
 const FIGURES: Column<CostRow>[] = [
-  { name: "Slot time", end: true, cell: (row) => hours(row.slot_seconds) },
+  { name: "Slot-hours", end: true, cell: (row) => hours(row.slot_seconds) },
   { name: "Charged", end: true, cell: (row) => money(row.charged, row.currency) },
   {
     name: "Lost to faults",
     end: true,
     cell: (row) => `${hours(row.fault_slot_seconds)}, ${money(row.fault_cost, row.currency)}`,
   },
-  { name: "Saved by waiting", end: true, cell: (row) => money(row.saved_cost, row.currency) },
+  { name: "Saved by deferring", end: true, cell: (row) => money(row.saved_cost, row.currency) },
   { name: "CO₂", end: true, quiet: true, cell: (row) => grams(row.milligrams) },
   { name: "CO₂ saved", end: true, quiet: true, cell: (row) => grams(row.saved_milligrams) },
 ];

@@ -20,7 +20,7 @@ const COLUMNS: Column<PoolPrice>[] = [
   { name: "Pool", cell: (row) => `${row.cluster.name}/${row.pool}` },
   { name: "Accelerator", quiet: true, cell: (row) => <span className="mono">{row.accelerator}</span> },
   {
-    name: "Now, per slot-hour",
+    name: "Current price per slot-hour",
     end: true,
     cell: (row) => priceText(row.price_now, row.currency),
   },
@@ -66,7 +66,7 @@ export function PricesPage() {
     ...(administers
       ? [
           {
-            name: "(What to do)",
+            name: "(Actions)",
             end: true,
             cell: (row: PoolPrice) => (
               <Group gap={4} justify="flex-end" wrap="nowrap">

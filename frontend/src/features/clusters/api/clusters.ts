@@ -7,7 +7,7 @@ import type {
   ClusterCheck,
   ClusterKind,
   ClusterNode,
-  ClusterProbe,
+  ClusterHealthCheck,
   FullCluster,
   JsonObject,
   NodeIncident,
@@ -94,10 +94,10 @@ export function incidentsQuery(id: string, node: string) {
   });
 }
 
-export function probesQuery(id: string) {
+export function healthChecksQuery(id: string) {
   return queryOptions({
     queryKey: clusterKeys.probes(id),
-    queryFn: ({ signal }) => request<Page<ClusterProbe>>(`${one(id)}/probes`, { signal }),
+    queryFn: ({ signal }) => request<Page<ClusterHealthCheck>>(`${one(id)}/probes`, { signal }),
     refetchInterval: POLL_MS,
   });
 }
@@ -134,8 +134,8 @@ export async function changeCluster(
   return readCluster(await send(one(id), { method: "PATCH", json: changes, headers: { "If-Match": tag } }));
 }
 
-export function probeCluster(id: string): Promise<ClusterProbe> {
-  return request<ClusterProbe>(`${one(id)}:probe`, { method: "POST" });
+export function checkHealth(id: string): Promise<ClusterHealthCheck> {
+  return request<ClusterHealthCheck>(`${one(id)}:probe`, { method: "POST" });
 }
 
 export function syncTeams(id: string): Promise<{ changes: string[] }> {

@@ -11,10 +11,10 @@ import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { changeCluster, clusterKeys, clusterQuery, syncTeams } from "@/features/clusters/api/clusters";
 import { CapacityLine } from "@/features/clusters/components/capacity-line";
-import { DoctorPanel } from "@/features/clusters/components/doctor-panel";
+import { HealthCheckPanel } from "@/features/clusters/components/health-check-panel";
 import { NodesPanel } from "@/features/clusters/components/nodes-panel";
 import { PoolsPanel } from "@/features/clusters/components/pools-panel";
-import { ProbesPanel } from "@/features/clusters/components/probes-panel";
+import { HealthHistoryPanel } from "@/features/clusters/components/health-history-panel";
 import { QueuePanel } from "@/features/clusters/components/queue-panel";
 import { clusterCondition } from "@/features/clusters/lib/condition";
 import { chunk } from "@/lib/chunk";
@@ -29,7 +29,7 @@ const TABS = {
   nodes: "Nodes",
   queue: "Queue",
   configuration: "Configuration",
-  history: "Examinations",
+  history: "Health checks",
 };
 
 export function ClusterPage() {
@@ -124,7 +124,7 @@ export function ClusterPage() {
               </Suspense>
             </Tabs.Panel>
             <Tabs.Panel value="history">
-              <ProbesPanel clusterId={cluster.id} />
+              <HealthHistoryPanel clusterId={cluster.id} />
             </Tabs.Panel>
           </Stack>
         </Tabs>
@@ -141,7 +141,7 @@ function Overview({ cluster }: { cluster: FullCluster }) {
           <p>Running jobs continue. Queued jobs that name this cluster wait, and new ones are refused.</p>
         </Notice>
       )}
-      {cluster.setup ? <DoctorPanel clusterId={cluster.id} setup={cluster.setup} /> : null}
+      {cluster.setup ? <HealthCheckPanel clusterId={cluster.id} setup={cluster.setup} /> : null}
       <Panel title="Slots of the nodes">
         {cluster.capacity.length > 0 ? (
           <CapacityLine cluster={cluster} />

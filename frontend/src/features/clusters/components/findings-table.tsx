@@ -9,15 +9,15 @@ import { sentence } from "@/lib/text";
 
 const COLUMNS: Column<Finding>[] = [
   {
-    name: "Is",
+    name: "Result",
     cell: (finding) => {
       const condition = findingCondition(finding);
       return <Pill tone={condition.tone}>{condition.text}</Pill>;
     },
   },
-  { name: "What", cell: (finding) => <span className="mono">{finding.check}</span> },
+  { name: "Check", cell: (finding) => <span className="mono">{finding.check}</span> },
   {
-    name: "Found",
+    name: "Details",
     cell: (finding) => (
       <>
         <Text size="sm" style={{ overflowWrap: "anywhere" }}>
@@ -33,7 +33,7 @@ const COLUMNS: Column<Finding>[] = [
   },
 ];
 
-/** What an examination found, with what to do about it; the worst first. */
+/** Findings of a health check with their remedies, errors first. */
 export function FindingsTable({ findings }: { findings: Finding[] }) {
   return (
     <DataTable label="Findings" rows={worstFirst(findings)} columns={COLUMNS} rowKey={(finding) => finding.check} />

@@ -18,7 +18,7 @@ import { useNow } from "@/lib/use-now";
 interface NodeDialogProps {
   clusterId: string;
   name: string;
-  /** Undefined while the list that is shown does not hold it. */
+  /** Undefined while the shown list does not contain it. */
   node: ClusterNode | undefined;
   drains: boolean;
   onClose: () => void;
@@ -39,7 +39,7 @@ function actsOf(node: ClusterNode | undefined, drains: boolean): NodeAct[] {
   return acts;
 }
 
-/** What happened to a node, and what can be done about it. */
+/** A node with its incidents, and actions on it. */
 export function NodeDialog({ clusterId, name, node, drains, onClose }: NodeDialogProps) {
   const client = useQueryClient();
   const [asked, setAsked] = useState<NodeAct | null>(null);
@@ -79,7 +79,7 @@ export function NodeDialog({ clusterId, name, node, drains, onClose }: NodeDialo
               <Text size="sm">{EFFECTS[asked]}</Text>
               {NEEDS_REASON.has(asked) ? (
                 <TextInput
-                  label="Why"
+                  label="Reason"
                   description="Shown to users who open this node"
                   value={reason}
                   onChange={(event) => setReason(event.currentTarget.value)}
@@ -124,7 +124,7 @@ function NodeFacts({ node }: { node: ClusterNode }) {
           Requested by {node.quarantined_by}: {node.quarantine_reason}
         </Text>
       )}
-      {node.reason ? <Text size="sm">The cluster says: {node.reason}</Text> : null}
+      {node.reason ? <Text size="sm">Reason from the cluster: {node.reason}</Text> : null}
       {labels ? (
         <Text size="xs" c="dimmed" className="mono" style={{ overflowWrap: "anywhere" }}>
           {labels}
@@ -137,15 +137,15 @@ function NodeFacts({ node }: { node: ClusterNode }) {
 function Incidents({ incidents }: { incidents: NodeIncident[] }) {
   const now = useNow(true, 10_000);
   const columns: Column<NodeIncident>[] = [
-    { name: "When", cell: (incident) => <TimeAgo time={incident.time} now={now} /> },
-    { name: "What", cell: (incident) => label(incident.kind) },
-    { name: "Why", cell: (incident) => incident.detail || "–" },
+    { name: "Time", cell: (incident) => <TimeAgo time={incident.time} now={now} /> },
+    { name: "Event", cell: (incident) => label(incident.kind) },
+    { name: "Reason", cell: (incident) => incident.detail || "–" },
     {
-      name: "By, or job",
+      name: "User or job",
       quiet: true,
       cell: (incident) => (
         <span className="mono" style={{ overflowWrap: "anywhere" }}>
-          {incident.actor || incident.job_id || "seen"}
+          {incident.actor || incident.job_id || "–"}
         </span>
       ),
     },

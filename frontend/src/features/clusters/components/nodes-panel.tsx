@@ -72,9 +72,9 @@ function columnsOf(open: (name: string) => void, now: number): Column<ClusterNod
     },
     { name: "Memory", end: true, quiet: true, cell: (node) => bytes(node.memory_bytes) },
     { name: "Groups", quiet: true, cell: (node) => node.pools.join(", ") || "–" },
-    { name: "Seen", quiet: true, cell: (node) => <TimeAgo time={node.seen_at} now={now} /> },
+    { name: "Last seen", quiet: true, cell: (node) => <TimeAgo time={node.seen_at} now={now} /> },
     {
-      name: "(What to do)",
+      name: "(Actions)",
       end: true,
       cell: (node) => (
         <Button

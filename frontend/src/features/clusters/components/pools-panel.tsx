@@ -66,7 +66,7 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
     ...(operates
       ? [
           {
-            name: "(What to do)",
+            name: "(Actions)",
             end: true,
             cell: (pool: Pool) => (
               <Group gap={4} justify="flex-end" wrap="nowrap">

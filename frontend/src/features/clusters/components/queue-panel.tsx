@@ -13,13 +13,13 @@ import { label } from "@/lib/status";
 import { sentence } from "@/lib/text";
 import { useNow } from "@/lib/use-now";
 
-/** What the cluster has of ours, in our words and in its own. Of other teams' jobs only ids are shown. */
+/** Attempts that are queued or running on the cluster, with its own status for them. Other teams' jobs show only ids. */
 export function QueuePanel({ clusterId }: { clusterId: string }) {
   const queue = useQuery(queueQuery(clusterId));
   const now = useNow(true, 5_000);
   const columns: Column<QueuedAttempt>[] = [
     {
-      name: "There",
+      name: "Name on the cluster",
       cell: (attempt) => (
         <>
           <Text size="sm" className="mono" style={{ overflowWrap: "anywhere" }}>
@@ -31,7 +31,7 @@ export function QueuePanel({ clusterId }: { clusterId: string }) {
         </>
       ),
     },
-    { name: "Is", cell: (attempt) => label(attempt.phase || attempt.status) },
+    { name: "Phase", cell: (attempt) => label(attempt.phase || attempt.status) },
     {
       name: "Cluster status",
       cell: (attempt) => (
@@ -66,7 +66,7 @@ export function QueuePanel({ clusterId }: { clusterId: string }) {
           {rows.length > 0 ? (
             <DataTable label="Queue" rows={rows} columns={columns} rowKey={(attempt) => attempt.attempt_id} />
           ) : (
-            <EmptyState title="No jobs of the platform there">None waiting and none running.</EmptyState>
+            <EmptyState title="No jobs on this cluster">None queued and none running.</EmptyState>
           )}
         </Panel>
       ) : null}

@@ -6,10 +6,10 @@ interface Condition {
   tone: Tone;
 }
 
-/** What a cluster is to somebody who wants to run a job there. */
+/** Whether jobs can run on a cluster. */
 export function clusterCondition(cluster: Pick<Cluster, "enabled" | "usable">): Condition {
   if (!cluster.enabled) return { text: "Disabled", tone: "muted" };
-  if (cluster.usable === null) return { text: "Not examined", tone: "waiting" };
+  if (cluster.usable === null) return { text: "Not checked", tone: "waiting" };
   return cluster.usable ? { text: "Usable", tone: "good" } : { text: "Not usable", tone: "bad" };
 }
 
@@ -27,9 +27,9 @@ export function nodeCondition(node: Pick<ClusterNode, "state" | "quarantined_at"
 }
 
 const LEVELS: Record<Finding["level"], Condition> = {
-  ok: { text: "Right", tone: "good" },
+  ok: { text: "Passed", tone: "good" },
   warning: { text: "Warning", tone: "waiting" },
-  error: { text: "Wrong", tone: "bad" },
+  error: { text: "Failed", tone: "bad" },
 };
 
 export function findingCondition(finding: Pick<Finding, "level">): Condition {

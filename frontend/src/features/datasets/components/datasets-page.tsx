@@ -28,7 +28,7 @@ const COLUMNS: Column<Dataset>[] = [
     ),
   },
   {
-    name: "In a spec",
+    name: "Source in a spec",
     cell: (dataset) => (
       <>
         <span className="mono">dataset:{dataset.name}</span>{" "}

@@ -32,7 +32,7 @@ const COLUMNS: Column<Profile>[] = [
     ),
   },
   { name: "Size", end: true, cell: (profile) => (profile.size_bytes === null ? "" : bytes(profile.size_bytes)) },
-  { name: "Asked for", end: true, quiet: true, cell: (profile) => moment(profile.created_at) },
+  { name: "Requested", end: true, quiet: true, cell: (profile) => moment(profile.created_at) },
   {
     name: "(Download)",
     end: true,

@@ -19,7 +19,7 @@ import { expectedStart, holders, place } from "@/lib/wait";
 
 function columnsAt(now: number): Column<QueuedJob>[] {
   return [
-    { name: "Place", cell: ({ wait }) => (wait ? (place(wait) ?? "–") : "–") },
+    { name: "Position", cell: ({ wait }) => (wait ? (place(wait) ?? "–") : "–") },
     {
       name: "Job",
       cell: (job) =>
@@ -36,9 +36,9 @@ function columnsAt(now: number): Column<QueuedJob>[] {
     { name: "Team", quiet: true, cell: (job) => job.team.name },
     { name: "Priority", quiet: true, cell: (job) => job.priority },
     { name: "Slots", end: true, cell: (job) => job.slots },
-    { name: "Why it waits", cell: (job) => <Why job={job} /> },
-    { name: "Starts", cell: ({ wait }) => (wait ? (expectedStart(wait, now) ?? "not known yet") : "not known yet") },
-    { name: "Since", quiet: true, cell: (job) => <TimeAgo time={job.queued_at} now={now} /> },
+    { name: "Reason", cell: (job) => <Why job={job} /> },
+    { name: "Estimated start", cell: ({ wait }) => (wait ? (expectedStart(wait, now) ?? "not known yet") : "not known yet") },
+    { name: "Queued", quiet: true, cell: (job) => <TimeAgo time={job.queued_at} now={now} /> },
   ];
 }
 

@@ -18,7 +18,7 @@ interface NodeDialogProps {
   onClose: () => void;
 }
 
-/** Edits one node. Preview is shown before it can be saved, and saved only if the tree is still that one. */
+/** Edit a node. A change must be previewed before it is saved, and is refused if the tree has changed since. */
 export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogProps) {
   const client = useQueryClient();
   const [draft, setDraft] = useState(first);
@@ -67,7 +67,7 @@ export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogPr
           {isTop ? null : (
             <NumberInput
               label="Weight"
-              description="Its part of what siblings share"
+              description="Share relative to its siblings"
               inputWrapperOrder={["label", "input", "description", "error"]}
               min={0}
               value={draft.weight}

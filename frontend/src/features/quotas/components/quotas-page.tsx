@@ -25,8 +25,8 @@ function limitText(node: QuotaNode): string {
   const limits = LIMITS.flatMap(({ name, label }) => {
     const value = node[name];
     if (value === null) return [];
-    const said = name === "max_run_seconds" ? duration(value) : name === "max_storage_bytes" ? bytes(value) : value;
-    return [`${label.split(",")[0]?.toLowerCase()}: ${said}`];
+    const text = name === "max_run_seconds" ? duration(value) : name === "max_storage_bytes" ? bytes(value) : value;
+    return [`${label.split(",")[0]?.toLowerCase()}: ${text}`];
   });
   if (node.weight !== 1) limits.push(`weight: ${node.weight}`);
   return limits.join(", ");
@@ -58,7 +58,7 @@ function columnsFor(
       name: "Jobs",
       cell: (node) => (
         <Text size="sm" className="numeric">
-          {node.running_jobs} hold slots, {node.queued_jobs} wait
+          {node.running_jobs} holding slots, {node.queued_jobs} queued
         </Text>
       ),
     },
@@ -86,7 +86,7 @@ function columnsFor(
   return [
     ...columns,
     {
-      name: "(What to do)",
+      name: "(Actions)",
       end: true,
       cell: (node) => (
         <Group gap={4} justify="flex-end" wrap="nowrap">
@@ -110,7 +110,7 @@ function columnsFor(
   ];
 }
 
-/** Who may use how much, and who uses how much now; of other teams only sums. */
+/** The quota tree with current usage; users without a platform role see only the path above their teams. */
 export function QuotasPage() {
   const client = useQueryClient();
   const quotas = useQuery(quotasQuery());
@@ -131,7 +131,7 @@ export function QuotasPage() {
   const accelerators = [...new Set(tree?.nodes.flatMap((node) => node.shares.map((share) => share.accelerator)))];
   const lead = tree?.whole
     ? "Slots and limits of the organisation, its groups and teams. Changes take effect immediately."
-    : "Your path of the tree. Of other teams' jobs only sums are shown; a platform administrator changes it.";
+    : "Your teams and the groups above them. Other teams appear only in totals. Platform administrators change quotas.";
   return (
     <Page
       title="Quotas"

@@ -37,8 +37,8 @@ export function SimulatorPage() {
   const now = useNow(true, 5_000);
   const rows = simulations.data?.items ?? [];
   const columns: Column<SimulationSummary>[] = [
-    { name: "Asked for", cell: (row) => <TimeAgo time={row.created_at} now={now} /> },
-    { name: "By", cell: (row) => row.created_by },
+    { name: "Requested", cell: (row) => <TimeAgo time={row.created_at} now={now} /> },
+    { name: "Requested by", cell: (row) => row.created_by },
     { name: "State", cell: (row) => <Pill tone={TONES[row.state]}>{row.state}</Pill> },
     {
       name: "(Show)",

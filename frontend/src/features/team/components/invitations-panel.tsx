@@ -57,7 +57,7 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
     close();
   };
   const columns: Column<Invitation>[] = [
-    { name: "For", cell: (row) => row.username || row.note || "anybody with the link" },
+    { name: "Invited", cell: (row) => row.username || row.note || "anybody with the link" },
     { name: "Role", cell: (row) => row.role },
     {
       name: "State",
@@ -66,8 +66,8 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
         return <Pill tone={state.tone}>{state.text}</Pill>;
       },
     },
-    { name: "By", quiet: true, cell: (row) => row.created_by },
-    { name: "Until", quiet: true, cell: (row) => moment(row.expires_at) },
+    { name: "Created by", quiet: true, cell: (row) => row.created_by },
+    { name: "Expires", quiet: true, cell: (row) => moment(row.expires_at) },
     {
       name: "(Revoke)",
       end: true,

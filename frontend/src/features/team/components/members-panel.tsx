@@ -69,7 +69,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
         ),
     },
     {
-      name: "(What to do)",
+      name: "(Actions)",
       end: true,
       cell: (member) => (
         <Group gap={4} justify="flex-end" wrap="nowrap">

@@ -28,10 +28,10 @@ export function OffersPanel() {
       ),
     },
     { name: "Role", cell: (offer) => offer.role },
-    { name: "By", quiet: true, cell: (offer) => offer.created_by },
-    { name: "Until", quiet: true, cell: (offer) => moment(offer.expires_at) },
+    { name: "Invited by", quiet: true, cell: (offer) => offer.created_by },
+    { name: "Expires", quiet: true, cell: (offer) => moment(offer.expires_at) },
     {
-      name: "(Answer)",
+      name: "(Actions)",
       end: true,
       cell: (offer) => (
         <Group gap={4} justify="flex-end" wrap="nowrap">

@@ -33,7 +33,7 @@ export function ProjectsPanel({ teamId, teamName, writes, manages }: ProjectsPan
   const columns: Column<Project>[] = [
     { name: "Name", cell: (project) => project.name },
     { name: "Jobs", end: true, cell: (project) => project.job_count },
-    { name: "Not ended", end: true, quiet: true, cell: (project) => project.live_job_count },
+    { name: "Active jobs", end: true, quiet: true, cell: (project) => project.live_job_count },
     { name: "Last job", quiet: true, cell: (project) => <TimeAgo time={project.last_submitted_at} now={now} /> },
     {
       name: "State",

@@ -50,13 +50,13 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
   };
   const columns: Column<Secret>[] = [
     { name: "Name", cell: (secret) => <span className="mono">{secret.name}</span> },
-    { name: "In a job", quiet: true, cell: (secret) => <span className="mono">{variableOf(secret.name)}</span> },
+    { name: "Variable in jobs", quiet: true, cell: (secret) => <span className="mono">{variableOf(secret.name)}</span> },
     {
-      name: "May be sent to",
+      name: "Destinations",
       cell: (secret) => <span className="mono">{secret.destinations.join(", ") || "no server"}</span>,
     },
-    { name: "Set by", quiet: true, cell: (secret) => secret.updated_by ?? "somebody who is gone" },
-    { name: "Set", quiet: true, cell: (secret) => moment(secret.updated_at) },
+    { name: "Updated by", quiet: true, cell: (secret) => secret.updated_by ?? "somebody who is gone" },
+    { name: "Updated", quiet: true, cell: (secret) => moment(secret.updated_at) },
     ...(manages
       ? [
           {

@@ -49,9 +49,9 @@ export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
   };
   const columns: Column<ServiceAccount>[] = [
     { name: "Name", cell: (account) => <span className="mono">{account.username}</span> },
-    { name: "Since", quiet: true, cell: (account) => moment(account.created_at) },
+    { name: "Created", quiet: true, cell: (account) => moment(account.created_at) },
     {
-      name: "(What to do)",
+      name: "(Actions)",
       end: true,
       cell: (account) => (
         <Group gap={4} justify="flex-end" wrap="nowrap">

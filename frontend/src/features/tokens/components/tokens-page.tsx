@@ -68,7 +68,7 @@ export function TokensPage() {
       },
     },
     {
-      name: "Made by",
+      name: "Created by",
       quiet: true,
       cell: (token) => (token.parent === null ? "you" : `token ${names.get(token.parent) ?? token.parent}`),
     },

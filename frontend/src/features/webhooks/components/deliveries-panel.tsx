@@ -50,7 +50,7 @@ export function DeliveriesPanel({ webhook }: { webhook: Webhook }) {
       quiet: true,
       cell: (delivery) => (delivery.next_try_at ? clock(delivery.next_try_at) : "–"),
     },
-    { name: "Made", quiet: true, cell: (delivery) => <TimeAgo time={delivery.created_at} now={now} /> },
+    { name: "Created", quiet: true, cell: (delivery) => <TimeAgo time={delivery.created_at} now={now} /> },
     {
       name: "(Redeliver)",
       end: true,

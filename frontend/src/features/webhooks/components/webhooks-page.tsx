@@ -91,9 +91,9 @@ export function WebhooksPage() {
         return <Pill tone={state.tone}>{state.text}</Pill>;
       },
     },
-    { name: "Last arrived", quiet: true, cell: (webhook) => <TimeAgo time={webhook.last_success_at} now={now} /> },
+    { name: "Last delivered", quiet: true, cell: (webhook) => <TimeAgo time={webhook.last_success_at} now={now} /> },
     {
-      name: "On",
+      name: "Enabled",
       cell: (webhook) => (
         <Switch
           checked={webhook.enabled}
@@ -103,7 +103,7 @@ export function WebhooksPage() {
       ),
     },
     {
-      name: "(What to do)",
+      name: "(Actions)",
       end: true,
       cell: (webhook) => (
         <Group gap={4} justify="flex-end" wrap="nowrap">

@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from athanor.api.bodies import RequestSerializer
 
-LONGEST_PASSWORD = 200
+MAX_PASSWORD_LENGTH = 200
 
 
 class SignInSerializer(serializers.Serializer[Any]):
@@ -29,10 +29,10 @@ class PasswordChangeSerializer(RequestSerializer):
     """The current and the new password."""
 
     current_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
+        max_length=MAX_PASSWORD_LENGTH, trim_whitespace=False, help_text="Current password."
     )
     new_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD,
+        max_length=MAX_PASSWORD_LENGTH,
         trim_whitespace=False,
         help_text="New password. It must meet the platform's password rules.",
     )
@@ -43,7 +43,7 @@ class PasswordResetSerializer(RequestSerializer):
 
     token = serializers.CharField(max_length=500, help_text="Token of the link: what follows the `#`.")
     new_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD,
+        max_length=MAX_PASSWORD_LENGTH,
         trim_whitespace=False,
         help_text="New password. It must meet the platform's password rules.",
     )

@@ -1,6 +1,6 @@
 """Serializers of checkpoints and artifacts, and of their downloads."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -11,6 +11,8 @@ from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.core.errors import Conflict
 from trainer.contract.manifest import CheckpointManifest, Manifest
 
+Row = TypeVar("Row", Checkpoint, Artifact)
+
 
 class StoredFileSerializer(serializers.Serializer[Any]):
     """A file of a checkpoint or artifact."""
@@ -19,7 +21,7 @@ class StoredFileSerializer(serializers.Serializer[Any]):
     size = serializers.IntegerField(help_text="Size of the decrypted file in bytes.")
 
 
-class StoredSerializer(serializers.Serializer[Any]):
+class StoredSerializer(serializers.Serializer[Row]):
     """What checkpoints and artifacts have in common."""
 
     id = serializers.CharField()
@@ -66,14 +68,14 @@ class StoredSerializer(serializers.Serializer[Any]):
         return known[row.pk]
 
 
-class ArtifactSerializer(StoredSerializer):
+class ArtifactSerializer(StoredSerializer[Artifact]):
     """A model, log or profile that a job stored."""
 
     kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
     name = serializers.CharField(help_text="Name of the artifact.")
 
 
-class CheckpointSerializer(StoredSerializer):
+class CheckpointSerializer(StoredSerializer[Checkpoint]):
     """A state that a job stored to resume from."""
 
     world_size = serializers.SerializerMethodField(help_text="Number of ranks that wrote it. Null unless `authentic`.")

@@ -8,7 +8,7 @@ from athanor.api.bodies import RequestSerializer
 from athanor.api.v1.serializers.common import NamedSerializer
 from athanor.budgets.models import Budget, BudgetPeriod
 
-LARGEST = 2**53 - 1
+MAX_AMOUNT = 2**53 - 1
 
 
 class BudgetPeriodSerializer(serializers.Serializer[BudgetPeriod]):
@@ -123,7 +123,7 @@ class NewBudgetSerializer(RequestSerializer):
     )
     amount = serializers.IntegerField(
         min_value=0,
-        max_value=LARGEST,
+        max_value=MAX_AMOUNT,
         help_text=(
             "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."
         ),
@@ -148,7 +148,7 @@ class BudgetChangeSerializer(RequestSerializer):
     name = serializers.CharField(max_length=100, required=False, help_text="Name, unique within the node.")
     amount = serializers.IntegerField(
         min_value=0,
-        max_value=LARGEST,
+        max_value=MAX_AMOUNT,
         required=False,
         help_text=(
             "What each period has to spend, in slot-seconds or, for a budget of money, in millionths of the currency."

@@ -8,7 +8,7 @@ from athanor.api.bodies import RequestSerializer
 from athanor.api.v1.serializers.common import ProblemSerializer
 from athanor.api.v1.serializers.jobs import JobSummarySerializer
 
-MOST_AT_ONCE = 200
+MAX_JOBS_PER_REQUEST = 200
 
 
 class BulkSerializer(RequestSerializer):
@@ -17,7 +17,7 @@ class BulkSerializer(RequestSerializer):
     ids = serializers.ListField(
         child=serializers.CharField(max_length=60),
         min_length=1,
-        max_length=MOST_AT_ONCE,
+        max_length=MAX_JOBS_PER_REQUEST,
         help_text="Ids of 1 to 200 jobs. An id that is given twice is acted on once.",
     )
 

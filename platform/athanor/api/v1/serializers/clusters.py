@@ -9,14 +9,14 @@ from athanor.api.pagination import serialize_many
 from athanor.api.v1.serializers.common import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Pool
+from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, NodeIncident, Pool
 from athanor.fleet import clusters
 from athanor.jobs.models import Attempt
 from athanor.jobs.selectors import slots_held
 
 CURRENCY = r"^[A-Z]{3}$"
-LARGEST = 2**31 - 1
-LARGEST_BYTES = 2**62
+MAX_INT32 = 2**31 - 1
+MAX_BYTES = 2**62
 
 
 class PoolSerializer(serializers.Serializer[Any]):
@@ -45,18 +45,18 @@ class PoolChangeSerializer(RequestSerializer):
         help_text="Accelerator of its nodes, or `cpu`. A new pool without it has `cpu`.",
     )
     nodes = serializers.IntegerField(
-        required=False, min_value=0, max_value=LARGEST, help_text="Number of nodes. A new pool without it has 1."
+        required=False, min_value=0, max_value=MAX_INT32, help_text="Number of nodes. A new pool without it has 1."
     )
     slots_per_node = serializers.IntegerField(
         required=False,
         min_value=1,
-        max_value=LARGEST,
+        max_value=MAX_INT32,
         help_text=("Slots per node. A slot runs one process: one accelerator, or one CPU core. A new pool needs it."),
     )
     memory_bytes = serializers.IntegerField(
         required=False,
         min_value=1,
-        max_value=LARGEST_BYTES,
+        max_value=MAX_BYTES,
         help_text="Memory of one node in bytes, shared by its processes. A new pool needs it.",
     )
     price_per_slot_hour = AmountField(
@@ -120,7 +120,7 @@ class FindingSerializer(serializers.Serializer[Any]):
     remedy = serializers.CharField(allow_blank=True, help_text="What to do about a warning or an error. May be empty.")
 
 
-class ProbeSerializer(serializers.Serializer[ClusterProbe]):
+class ProbeSerializer(serializers.Serializer[ClusterHealthCheck]):
     """The result of a health check of a cluster, for as long as it stayed the same."""
 
     id = serializers.CharField()
@@ -417,14 +417,14 @@ def serialize_full_cluster(row: Cluster, *, operates: bool) -> dict[str, Any]:
 
 
 def _setup(row: Cluster) -> dict[str, Any]:
-    survey = selectors.survey_of(row)
+    sync = selectors.inventory_sync_of(row)
     return {
         "config": row.config,
         "config_problems": [vars(problem) for problem in clusters.config_problems(row)],
         "capabilities": clusters.capabilities(row),
         "probe": services.latest_health_check(row),
-        "nodes_at": survey.nodes_at if survey else None,
-        "nodes_problem": survey.problem if survey else "",
+        "nodes_at": sync.nodes_at if sync else None,
+        "nodes_problem": sync.problem if sync else "",
         "suspects": list(selectors.suspects(row)),
         "proposed_pools": selectors.proposals(row, selectors.listed_nodes(row)),
     }

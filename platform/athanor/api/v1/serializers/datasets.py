@@ -5,9 +5,10 @@ from typing import Any
 from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import NamedSerializer
+from athanor.artifacts.models import Dataset
 
 
-class DatasetSerializer(serializers.Serializer[Any]):
+class DatasetSerializer(serializers.Serializer[Dataset]):
     """Text of a team to train on."""
 
     id = serializers.CharField()

@@ -5,6 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import NamedSerializer
+from athanor.artifacts.deletions import Preview
 from athanor.artifacts.models import Deletion
 
 
@@ -45,7 +46,7 @@ class DependentSerializer(serializers.Serializer[Any]):
     status = serializers.CharField(help_text="Status of the job.")
 
 
-class DeletionPreviewSerializer(serializers.Serializer[Any]):
+class DeletionPreviewSerializer(serializers.Serializer[Preview]):
     """What a deletion would remove."""
 
     kind = serializers.CharField(help_text="Kind of what would be deleted.")

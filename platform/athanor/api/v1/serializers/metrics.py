@@ -9,10 +9,10 @@ from athanor.api.v1.serializers.common import build_serializer
 from athanor.jobs.states import JobStatus
 from athanor.telemetry import curves
 
-LEAST_POINTS = 4
-MOST_POINTS = 5000
-MOST_JOBS = 100
-MOST_SERIES = 100
+MIN_POINTS = 4
+MAX_POINTS = 5000
+MAX_JOBS = 100
+MAX_SERIES = 100
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
@@ -86,24 +86,24 @@ class QuerySerializer(RequestSerializer):
     jobs = serializers.ListField(
         child=serializers.CharField(max_length=40),
         required=False,
-        max_length=MOST_JOBS,
+        max_length=MAX_JOBS,
         help_text="Ids of jobs. Give this or `filters`.",
     )
     filters = JobFiltersSerializer(required=False, help_text="Which jobs. Give this or `jobs`.")
     limit = serializers.IntegerField(
-        min_value=1, max_value=MOST_JOBS, default=50, help_text="With `filters`: at most this many jobs, the newest."
+        min_value=1, max_value=MAX_JOBS, default=50, help_text="With `filters`: at most this many jobs, the newest."
     )
     series = serializers.ListField(
         child=serializers.CharField(max_length=200),
         min_length=1,
-        max_length=MOST_SERIES,
+        max_length=MAX_SERIES,
         help_text="Names of series, such as `train/loss`.",
     )
     points = serializers.IntegerField(
-        min_value=LEAST_POINTS,
-        max_value=MOST_POINTS,
+        min_value=MIN_POINTS,
+        max_value=MAX_POINTS,
         default=500,
-        help_text="Most points of each series; as many as the chart is wide in pixels are enough.",
+        help_text="Maximum number of points per series. The width of the chart in pixels is enough.",
     )
     from_step = serializers.IntegerField(min_value=0, max_value=curves.FAR, default=0, help_text="First step.")
     to_step = serializers.IntegerField(
@@ -122,8 +122,8 @@ class QuerySerializer(RequestSerializer):
         choices=["extremes", "mean"],
         default="extremes",
         help_text=(
-            "`extremes` returns real points and loses no spike; `mean` returns means with the lowest and "
-            "highest value of each interval."
+            "How series are downsampled: `extremes` returns reported points and loses no spike; `mean` returns the "
+            "mean, the lowest and the highest value of each interval."
         ),
     )
 
@@ -147,7 +147,8 @@ METRICS_ANSWER = build_serializer(
         "items": JobCurvesSerializer(many=True, help_text="Jobs in the order of `jobs`, or newest first."),
         "points": serializers.IntegerField(
             help_text=(
-                "Most points of each series in this response: fewer than requested if there are very many series."
+                "Maximum number of points per series in this response: fewer than requested if there are very many "
+                "series."
             )
         ),
     },

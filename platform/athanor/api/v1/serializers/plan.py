@@ -11,7 +11,7 @@ from athanor.budgets.tariff import MICRO
 from athanor.core.errors import FieldProblem
 from athanor.jobs import services
 from athanor.jobs.reasons import explain
-from athanor.jobs.services import Request
+from athanor.jobs.services import Submission
 from athanor.scheduling.job_plan import BudgetEffect as Effect
 from athanor.scheduling.job_plan import Cost as PlannedCost
 from athanor.scheduling.job_plan import JobPlan
@@ -135,17 +135,17 @@ Plan = build_serializer(
 )
 
 
-def serialize_plan(request: Request, warnings: Sequence[FieldProblem], plan: JobPlan) -> dict[str, Any]:
+def serialize_plan(submission: Submission, warnings: Sequence[FieldProblem], plan: JobPlan) -> dict[str, Any]:
     """Return the plan of a submission in the form of the component Plan."""
-    need = fit.estimate(request.spec, services.pool_facts(request.pool))
+    need = fit.estimate(submission.spec, services.pool_facts(submission.pool))
     cost = _serialize_cost(plan.cost)
     return {
-        "resolved_spec": request.spec.model_dump(mode="json"),
+        "resolved_spec": submission.spec.model_dump(mode="json"),
         "warnings": [vars(warning) for warning in warnings],
         "estimate": {
             **vars(need),
-            "slots": request.pool.slots,
-            "cost_currency": request.pool.currency,
+            "slots": submission.pool.slots,
+            "cost_currency": submission.pool.currency,
             "cost_at_time_limit": cost["amount"],
         },
         "cost": cost,

@@ -111,7 +111,7 @@ class PriceSeriesMappingSerializer(RequestSerializer):
     value = serializers.CharField(required=False, help_text="Field of a point with its value. `value` without it.")
 
 
-class PriceSeriesSerializer(serializers.Serializer[Any]):
+class PriceSeriesSerializer(serializers.Serializer[Series]):
     """Prices of a pool, or carbon intensity of a cluster's grid, over time."""
 
     id = serializers.CharField()
@@ -121,7 +121,7 @@ class PriceSeriesSerializer(serializers.Serializer[Any]):
     pool_id = serializers.CharField(allow_null=True, help_text="Id of the pool. Null for `carbon`.")
     cluster_id = serializers.CharField(allow_null=True, help_text="Id of the cluster. Null for `price`.")
     stale_seconds = serializers.IntegerField(
-        help_text="Longest time in seconds for which a point applies. It ends earlier at the next point."
+        help_text="Maximum time in seconds for which a point applies. It ends earlier at the next point."
     )
     url = serializers.CharField(
         allow_blank=True, help_text="Address that it is fetched from. Empty if it is not fetched."
@@ -146,7 +146,7 @@ class NewPriceSeriesSerializer(RequestSerializer):
         min_value=60,
         max_value=31 * 86_400,
         required=False,
-        help_text="Longest time in seconds for which a point applies. A new series without it has 7200.",
+        help_text="Maximum time in seconds for which a point applies. A new series without it has 7200.",
     )
     url = serializers.CharField(
         max_length=2000,

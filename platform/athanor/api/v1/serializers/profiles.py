@@ -1,7 +1,5 @@
 """Serializers of profiles of a job's steps."""
 
-from typing import Any
-
 from rest_framework import serializers
 
 from athanor.api.bodies import RequestSerializer
@@ -11,7 +9,7 @@ from trainer.contract.run import MOST_PROFILED_STEPS
 DEFAULT_STEPS = 3
 
 
-class ProfileSerializer(serializers.Serializer[Any]):
+class ProfileSerializer(serializers.Serializer[Profile]):
     """A request to trace steps of a job, and its result."""
 
     id = serializers.CharField()

@@ -20,10 +20,10 @@ class QuotaGrantSerializer(serializers.Serializer[Any]):
     accelerator = serializers.CharField(help_text="The accelerator, or `cpu`.")
     nominal = serializers.IntegerField(help_text="Slots of the node's own.")
     borrow_limit = serializers.IntegerField(
-        allow_null=True, help_text="Most slots beyond its own that the subtree may use. Null: no limit."
+        allow_null=True, help_text="Maximum number of slots beyond its own that the subtree may use. Null: no limit."
     )
     lend_limit = serializers.IntegerField(
-        allow_null=True, help_text="Most slots of its own that others may use. Null: all."
+        allow_null=True, help_text="Maximum number of slots of its own that others may use. Null: all."
     )
 
 
@@ -62,21 +62,28 @@ class QuotaNodeSerializer(serializers.Serializer[Any]):
     team = serializers.SerializerMethodField(help_text="Team of a leaf. Null for others.")
     weight = serializers.FloatField(help_text="Weight against its siblings in fair-share ranking.")
     max_running_jobs = serializers.IntegerField(
-        allow_null=True, help_text="Most jobs of the subtree that may hold slots at the same time. Null: no limit."
+        allow_null=True,
+        help_text="Maximum number of jobs of the subtree that may hold slots at the same time. Null: no limit.",
     )
     max_queued_jobs = serializers.IntegerField(
-        allow_null=True, help_text="Most jobs of the subtree that may wait at the same time. Null: no limit."
+        allow_null=True,
+        help_text="Maximum number of jobs of the subtree that may wait at the same time. Null: no limit.",
     )
     max_slots = serializers.IntegerField(
-        allow_null=True, help_text="Most slots that jobs of the subtree may hold at the same time. Null: no limit."
+        allow_null=True,
+        help_text="Maximum number of slots that jobs of the subtree may hold at the same time. Null: no limit.",
     )
-    max_slots_per_job = serializers.IntegerField(allow_null=True, help_text="Most slots of one job. Null: no limit.")
+    max_slots_per_job = serializers.IntegerField(
+        allow_null=True, help_text="Maximum number of slots of one job. Null: no limit."
+    )
     max_run_seconds = serializers.IntegerField(
-        allow_null=True, help_text="Longest `time_limit_seconds` of a job. Null: no limit."
+        allow_null=True, help_text="Maximum `time_limit_seconds` of a job. Null: no limit."
     )
     max_storage_bytes = serializers.IntegerField(
         allow_null=True,
-        help_text="Most bytes that the subtree may store before new data and jobs are refused. Null: no limit.",
+        help_text=(
+            "Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit."
+        ),
     )
     grants = QuotaGrantSerializer(many=True, help_text="Slots of its own, by accelerator.")
     shares = ShareSerializer(many=True, help_text="Quota and use of its subtree, by accelerator.")

@@ -2,16 +2,17 @@
 
 from typing import Any
 
+from allauth.mfa.models import Authenticator
 from rest_framework import serializers
 
-from athanor.api.v1.serializers.account import LONGEST_PASSWORD
+from athanor.api.v1.serializers.account import MAX_PASSWORD_LENGTH
 
 
 class PasswordConfirmationSerializer(serializers.Serializer[Any]):
     """The current password, which changes of second factors require."""
 
     current_password = serializers.CharField(
-        max_length=LONGEST_PASSWORD, trim_whitespace=False, help_text="Current password."
+        max_length=MAX_PASSWORD_LENGTH, trim_whitespace=False, help_text="Current password."
     )
 
 
@@ -38,7 +39,7 @@ class NewRecoveryCodesSerializer(serializers.Serializer[Any]):
     )
 
 
-class PasskeySerializer(serializers.Serializer[Any]):
+class PasskeySerializer(serializers.Serializer[Authenticator]):
     """A passkey of the user."""
 
     id = serializers.CharField(source="pk")

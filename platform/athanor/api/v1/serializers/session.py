@@ -5,11 +5,12 @@ from typing import Any
 from rest_framework import serializers
 
 from athanor.accounts import second_factors
+from athanor.accounts.models import Membership, User
 from athanor.accounts.roles import PlatformRole
 from athanor.api.bodies import RequestSerializer
 
 
-class UserSerializer(serializers.Serializer[Any]):
+class UserSerializer(serializers.Serializer[User]):
     """The signed-in user."""
 
     id = serializers.CharField()
@@ -25,7 +26,7 @@ class UserSerializer(serializers.Serializer[Any]):
     )
 
 
-class TeamRoleSerializer(serializers.Serializer[Any]):
+class TeamRoleSerializer(serializers.Serializer[Membership]):
     """A team of the user, with their role in it."""
 
     id = serializers.CharField(source="team.id", help_text="Id of the team.")
@@ -34,7 +35,7 @@ class TeamRoleSerializer(serializers.Serializer[Any]):
 
 
 class SignOnSerializer(serializers.Serializer[Any]):
-    """The organisation's sign-on provider."""
+    """The organisation's identity provider."""
 
     name = serializers.CharField(help_text="Name of the provider.")
     url = serializers.CharField(help_text="Path to POST to, with the CSRF token, to sign in at the provider.")
@@ -57,7 +58,7 @@ class SessionSerializer(serializers.Serializer[Any]):
     teams = TeamRoleSerializer(many=True, help_text="Teams of the user, by name. Empty if nobody is signed in.")
     csrf_token = serializers.CharField(help_text="Value of `X-CSRFToken` for requests of this session.")
     sign_on = SignOnSerializer(
-        allow_null=True, help_text="The organisation's sign-on provider. Null if none is configured."
+        allow_null=True, help_text="The organisation's identity provider. Null if none is configured."
     )
     second_factor = PendingSecondFactorSerializer(
         allow_null=True, help_text="The sign-in that waits for its second factor. Null if none does."

@@ -7,8 +7,8 @@ from rest_framework import serializers
 from athanor.api.bodies import RequestSerializer
 from athanor.artifacts.models import TeamSecret
 
-LONGEST_VALUE = 16_384
-MOST_DESTINATIONS = 20
+MAX_VALUE_LENGTH = 16_384
+MAX_DESTINATIONS = 20
 
 
 class SecretSerializer(serializers.Serializer[TeamSecret]):
@@ -38,7 +38,7 @@ class DestinationsField(serializers.ListField):
     child = serializers.CharField(max_length=300)
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(max_length=MOST_DESTINATIONS, **options)
+        super().__init__(max_length=MAX_DESTINATIONS, **options)
 
 
 class NewSecretSerializer(RequestSerializer):
@@ -48,7 +48,7 @@ class NewSecretSerializer(RequestSerializer):
         r"^[a-z][a-z0-9-]*$", max_length=63, help_text="Name within the team: lower-case letters, digits and `-`."
     )
     value = serializers.CharField(
-        max_length=LONGEST_VALUE,
+        max_length=MAX_VALUE_LENGTH,
         trim_whitespace=False,
         write_only=True,
         help_text="The value. No response contains it.",

@@ -11,7 +11,7 @@ from athanor.quotas import services as quotas
 
 LIMITS = ("max_running_jobs", "max_slots")
 ROLES = [role.value for role in Role]
-LONGEST_INVITATION_HOURS = 24 * 30
+MAX_INVITATION_HOURS = 24 * 30
 
 
 class LimitsSerializer(RequestSerializer):
@@ -22,14 +22,14 @@ class LimitsSerializer(RequestSerializer):
         required=False,
         min_value=0,
         max_value=2**31 - 1,
-        help_text="Most jobs that may run at the same time. Null: no limit.",
+        help_text="Maximum number of jobs that may run at the same time. Null: no limit.",
     )
     max_slots = serializers.IntegerField(
         allow_null=True,
         required=False,
         min_value=0,
         max_value=2**31 - 1,
-        help_text="Most slots that its jobs may hold at the same time. Null: no limit.",
+        help_text="Maximum number of slots that its jobs may hold at the same time. Null: no limit.",
     )
 
 
@@ -43,10 +43,10 @@ class TeamSerializer(serializers.Serializer[Team]):
     """A team with its limits."""
 
     max_running_jobs = serializers.IntegerField(
-        allow_null=True, help_text="Most jobs that may run at the same time. Null: no limit."
+        allow_null=True, help_text="Maximum number of jobs that may run at the same time. Null: no limit."
     )
     max_slots = serializers.IntegerField(
-        allow_null=True, help_text="Most slots that its jobs may hold at the same time. Null: no limit."
+        allow_null=True, help_text="Maximum number of slots that its jobs may hold at the same time. Null: no limit."
     )
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name, unique on the platform.")
@@ -116,7 +116,7 @@ class NewInvitationSerializer(RoleSerializer):
     expires_in_hours = serializers.IntegerField(
         required=False,
         min_value=1,
-        max_value=LONGEST_INVITATION_HOURS,
+        max_value=MAX_INVITATION_HOURS,
         help_text="Hours for which the link works. 72 without it.",
     )
 

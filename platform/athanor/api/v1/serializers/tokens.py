@@ -4,14 +4,15 @@ from typing import Any
 
 from rest_framework import serializers
 
+from athanor.accounts.models import ApiToken
 from athanor.accounts.roles import Scope
 from athanor.api.bodies import RequestSerializer
 
-LONGEST_OVERLAP_SECONDS = 7 * 86_400
+MAX_OVERLAP_SECONDS = 7 * 86_400
 DEFAULT_OVERLAP_SECONDS = 3600
 
 
-class TokenSerializer(serializers.Serializer[Any]):
+class TokenSerializer(serializers.Serializer[ApiToken]):
     """Metadata of a token."""
 
     id = serializers.CharField()
@@ -98,6 +99,6 @@ class TokenRotationSerializer(RequestSerializer):
     overlap_seconds = serializers.IntegerField(
         default=DEFAULT_OVERLAP_SECONDS,
         min_value=0,
-        max_value=LONGEST_OVERLAP_SECONDS,
+        max_value=MAX_OVERLAP_SECONDS,
         help_text="Seconds for which the old token continues to work.",
     )

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from athanor.api.bodies import RequestSerializer
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
 
-LONGEST_OVERLAP_SECONDS = 7 * 86_400
+MAX_OVERLAP_SECONDS = 7 * 86_400
 DEFAULT_OVERLAP_SECONDS = 86_400
 TYPE = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")
 
@@ -170,6 +170,6 @@ class WebhookSecretRotationSerializer(RequestSerializer):
     overlap_seconds = serializers.IntegerField(
         default=DEFAULT_OVERLAP_SECONDS,
         min_value=0,
-        max_value=LONGEST_OVERLAP_SECONDS,
+        max_value=MAX_OVERLAP_SECONDS,
         help_text="Seconds for which the old secret signs as well.",
     )

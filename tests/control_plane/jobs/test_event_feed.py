@@ -1,4 +1,4 @@
-"""A team's events have one order, that of their commits; one that is committed late is never skipped."""
+"""A team's events are ordered by commit, and an event that is committed late is never skipped."""
 
 import random
 import threading
@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from athanor.accounts.models import Team, User
-from athanor.jobs import events, feed, services
+from athanor.jobs import event_feed, events, services
 from athanor.jobs.models import EventHead, Job, JobEvent
 from tests.control_plane.conftest import Api
 
@@ -25,7 +25,7 @@ VALUES (%s, %s, %s, 'test.happened', now(), 'test', '', '{}', '')
 
 @contextmanager
 def another_connection() -> Iterator[psycopg.Connection[Any]]:
-    """Beside Django's, with its own transaction."""
+    """Open a second connection to the database, with its own transaction."""
     settings = connection.settings_dict
     with psycopg.connect(
         host=settings["HOST"], port=settings["PORT"], dbname=settings["NAME"], user=settings["USER"],
@@ -44,38 +44,38 @@ def test_an_event_that_is_committed_late_comes_after_those_that_were_read(
     submit: Callable[..., Job], team: Team
 ) -> None:
     early, late = submit(), submit()
-    feed.number()
-    read_to = feed.heads([team.id])[team.id]
+    event_feed.assign_numbers()
+    read_to = event_feed.newest_numbers([team.id])[team.id]
     with another_connection() as first, another_connection() as second:
         first.execute(ADD, [late.id, team.id, 2])  # draws the lower id, and is still open
         second.execute(ADD, [early.id, team.id, 2])
         second.commit()
-        feed.number()
-        seen = feed.after({team.id: read_to}, 10)
+        event_feed.assign_numbers()
+        seen = event_feed.events_after({team.id: read_to}, 10)
         assert [(event.job_id, event.seq) for event in seen] == [(early.id, 2)]
         read_to = seen[-1].team_seq or 0
         first.commit()
-    feed.number()
-    missed = feed.after({team.id: read_to}, 10)
+    event_feed.assign_numbers()
+    missed = event_feed.events_after({team.id: read_to}, 10)
     assert [(event.job_id, event.seq) for event in missed] == [(late.id, 2)], "not skipped"
     assert missed[0].pk < seen[0].pk, "though its id is lower than one that was read before it"
 
 
 @pytest.mark.django_db(transaction=True)
 def test_whoever_waits_for_the_number_sees_what_was_committed_meanwhile(submit: Callable[..., Job], team: Team) -> None:
-    """Two numberers at once: the second one looks after the first has committed, so no number is given twice."""
+    """Two concurrent numberers: the second reads after the first has committed, so no number is assigned twice."""
     submit()
     with another_connection() as other:
-        other.execute("SELECT pg_advisory_xact_lock(%s)", [feed.LOCK])
-        other.execute(feed.NUMBER, [10])
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [event_feed.LOCK])
+        other.execute(event_feed.NUMBER, [10])
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '50ms'")
             with pytest.raises(Exception, match="lock timeout"):
-                feed.number()
+                event_feed.assign_numbers()
             cursor.execute("SET lock_timeout = 0")
         other.commit()
     submit()
-    assert feed.number() == 1
+    assert event_feed.assign_numbers() == 1
     assert [seq for seq, _, _ in numbered(team)] == [1, 2]
 
 
@@ -88,9 +88,9 @@ def test_numbers_count_from_one_without_gaps_in_each_team(
     JobEvent.objects.filter(job=foreign).update(team=other_team)
     for job in jobs:
         services.request_stop(job.id, "ada")
-    monkeypatch.setattr(feed, "BATCH", 2)
-    assert feed.number() == JobEvent.objects.count() == 7
-    assert feed.number() == 0
+    monkeypatch.setattr(event_feed, "BATCH", 2)
+    assert event_feed.assign_numbers() == JobEvent.objects.count() == 7
+    assert event_feed.assign_numbers() == 0
     rows = numbered(team)
     assert [seq for seq, _, _ in rows] == list(range(1, 7))
     assert [seq for seq, _, _ in numbered(other_team)] == [1]
@@ -150,7 +150,7 @@ def test_a_stream_without_a_loop_is_one_page(api: Api, submit: Callable[..., Job
 
 @pytest.mark.django_db(transaction=True)
 def test_a_reader_beside_many_writers_sees_each_event_once_and_in_order(submit: Callable[..., Job], team: Team) -> None:
-    """Writers of several jobs whose transactions overlap, and others who number too."""
+    """Run writers of several jobs with overlapping transactions, and other processes that assign numbers."""
     jobs = [submit() for _ in range(WRITERS)]
     written, failures = threading.Event(), []
 
@@ -166,7 +166,7 @@ def test_a_reader_beside_many_writers_sees_each_event_once_and_in_order(submit: 
 
     def number() -> None:
         while not written.is_set():
-            feed.number()
+            event_feed.assign_numbers()
 
     def guarded(work: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -184,8 +184,8 @@ def test_a_reader_beside_many_writers_sees_each_event_once_and_in_order(submit: 
     expected = WRITERS * (EVENTS + 1)
     while len(seen) < expected and not failures:
         alive = any(thread.is_alive() for thread in writers)
-        feed.number()
-        fresh = feed.after({team.id: seen[-1].team_seq or 0 if seen else 0}, 7)
+        event_feed.assign_numbers()
+        fresh = event_feed.events_after({team.id: seen[-1].team_seq or 0 if seen else 0}, 7)
         seen.extend(fresh)
         assert fresh or alive, "nobody writes any more, and something was skipped"
     written.set()

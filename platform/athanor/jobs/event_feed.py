@@ -1,10 +1,10 @@
-"""A team's events in one order: the order in which their transactions were committed.
+"""The event feed of a team: its events in the order in which their transactions were committed.
 
 A number drawn while a transaction runs can become visible after a higher one, and a reader that has read up to the
 higher one never sees it. So events are written without a number and get it afterwards, from one writer at a time, which
 numbers what is committed by then: a late commit gets a higher number than everything that was read before it.
 
-Readers of a feed call `number` first; a reconciler does so for webhooks. A submission pays nothing for it.
+Readers of a feed call `assign_numbers` first; a reconciler does so for webhooks. A submission does not wait for it.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,12 +38,12 @@ def unnumbered() -> QuerySet[JobEvent]:
     return JobEvent.objects.filter(team_seq__isnull=True)
 
 
-def number() -> int:
+def assign_numbers() -> int:
     """Assign numbers to committed events without one. Return how many."""
     numbered = 0
     while unnumbered().exists():
         with transaction.atomic(), connection.cursor() as cursor:
-            # A statement of its own: what is committed is looked up after the lock was got, not before.
+            # A separate statement, so that its snapshot of committed events is taken after the lock is acquired.
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
             cursor.execute(NUMBER, [BATCH])
             done = cursor.rowcount
@@ -53,13 +53,13 @@ def number() -> int:
     return numbered
 
 
-def heads(team_ids: Collection[str]) -> dict[str, int]:
-    """Return the newest number of each team; 0 without events."""
+def newest_numbers(team_ids: Collection[str]) -> dict[str, int]:
+    """Return the newest number of each team, 0 for a team without events."""
     known = dict(EventHead.objects.filter(team_id__in=team_ids).values_list("team_id", "seq"))
     return {team_id: known.get(team_id, 0) for team_id in team_ids}
 
 
-def after(positions: Mapping[str, int], limit: int) -> list[JobEvent]:
+def events_after(positions: Mapping[str, int], limit: int) -> list[JobEvent]:
     """Return the next events after each team's position: in order within a team, team by team."""
     found: list[JobEvent] = []
     for team_id, seq in positions.items():
@@ -68,6 +68,6 @@ def after(positions: Mapping[str, int], limit: int) -> list[JobEvent]:
     return found
 
 
-def after_in_job(job_id: str, seq: int, limit: int) -> list[JobEvent]:
+def job_events_after(job_id: str, seq: int, limit: int) -> list[JobEvent]:
     """Return the next events of one job after `seq`. Row-level security limits them to the session's teams."""
     return list(JobEvent.objects.filter(job_id=job_id, seq__gt=seq).order_by("seq")[:limit])

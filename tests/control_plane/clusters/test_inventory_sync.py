@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import WORLDS, FakeClusterBackend, World
-from athanor.clusters.models import Cluster, ClusterProbe, Node, NodeIncident, Survey
+from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident
 from athanor.core import leases
 from athanor.fleet import inventory_sync
 
@@ -29,9 +29,9 @@ def iron() -> Iterator[World]:
 
 
 def again() -> None:
-    """As if a minute had passed since the last inventory."""
-    Survey.objects.update(nodes_at=timezone.now() - timedelta(seconds=61))
-    inventory_sync.survey_due()
+    """Make the inventory of every cluster due, as a minute after the last one."""
+    InventorySync.objects.update(nodes_at=timezone.now() - timedelta(seconds=61))
+    inventory_sync.sync_due()
 
 
 def kinds(name: str) -> list[str]:
@@ -39,17 +39,17 @@ def kinds(name: str) -> list[str]:
 
 
 def test_every_cluster_is_surveyed_and_then_left_alone_for_a_while(iron: World) -> None:
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     assert {node.name: node.state for node in Node.objects.all()} == {"n1": "ready", "n2": "ready"}
-    assert ClusterProbe.objects.get().usable
+    assert ClusterHealthCheck.objects.get().usable
     assert not inventory_sync.due().exists()
     calls = iron.calls
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     assert iron.calls == calls
 
 
 def test_what_becomes_of_a_node_is_noted_once(iron: World) -> None:
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     assert kinds("n1") == []
     iron.nodes["n1"] = replace(iron.nodes["n1"], state=NodeState.DOWN, reason="Not responding", slots_used=3)
     again()
@@ -63,7 +63,7 @@ def test_what_becomes_of_a_node_is_noted_once(iron: World) -> None:
 
 
 def test_a_node_that_is_no_longer_listed_is_kept_for_a_while(iron: World) -> None:
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     gone = iron.nodes.pop("n1")
     again()
     again()
@@ -82,7 +82,7 @@ def test_a_node_that_is_no_longer_listed_is_kept_for_a_while(iron: World) -> Non
 
 
 def test_a_quarantined_node_that_somebody_gave_back_is_drained_again(iron: World) -> None:
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     Node.objects.filter(name="n2").update(quarantined_at=timezone.now(), quarantine_reason="bad link")
     again()
     assert iron.nodes["n2"].state is NodeState.DRAINED
@@ -92,27 +92,27 @@ def test_a_quarantined_node_that_somebody_gave_back_is_drained_again(iron: World
 def test_a_cluster_that_is_away_hides_no_other_and_says_so(iron: World) -> None:
     broken = Cluster.objects.create(name="copper", kind="fake_cluster", config={"no_such_field": 1})
     iron.away = 10
-    inventory_sync.survey_due()
-    problems = {row.cluster.name: row.problem for row in Survey.objects.select_related("cluster")}
+    inventory_sync.sync_due()
+    problems = {row.cluster.name: row.problem for row in InventorySync.objects.select_related("cluster")}
     assert problems["iron"] == "the backend is away"
     assert "no_such_field" in problems["copper"]
-    assert not ClusterProbe.objects.get(cluster__name="iron").usable
-    assert not ClusterProbe.objects.filter(cluster=broken).exists()
+    assert not ClusterHealthCheck.objects.get(cluster__name="iron").usable
+    assert not ClusterHealthCheck.objects.filter(cluster=broken).exists()
     iron.away = 0
     again()
-    assert Survey.objects.get(cluster__name="iron").problem == ""
+    assert InventorySync.objects.get(cluster__name="iron").problem == ""
 
 
 def test_an_inventory_and_an_observation_do_not_wait_for_each_other(
     iron: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inventory_sync.survey_due()
+    inventory_sync.sync_due()
     claimed: list[Any] = []
     original = FakeClusterBackend.nodes
 
     def nodes(self: FakeClusterBackend) -> list[NodeFacts]:
         claimed.extend(leases.claim(Cluster.objects.all(), seconds=20, limit=1))
-        claimed.extend(leases.claim(Survey.objects.all(), seconds=20, limit=1))
+        claimed.extend(leases.claim(InventorySync.objects.all(), seconds=20, limit=1))
         return original(self)
 
     monkeypatch.setattr(FakeClusterBackend, "nodes", nodes)
@@ -123,8 +123,8 @@ def test_an_inventory_and_an_observation_do_not_wait_for_each_other(
 
 def test_findings_of_the_platform_itself_belong_to_every_health_check(iron: World, settings: Any) -> None:
     iron.findings = [Finding("answer", Level.OK, "fine")]
-    inventory_sync.survey_due()
-    findings = {finding["check"]: finding for finding in ClusterProbe.objects.get().findings}
+    inventory_sync.sync_due()
+    findings = {finding["check"]: finding for finding in ClusterHealthCheck.objects.get().findings}
     assert findings["platform_address"]["level"] == "warning"
     assert "ATHANOR_PUBLIC_URL" in findings["platform_address"]["remedy"]
     assert "ATHANOR_S3_ENDPOINT" in findings["object_store"]["remedy"], "nodes would look for it at themselves"

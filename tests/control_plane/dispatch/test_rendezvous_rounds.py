@@ -1,4 +1,4 @@
-"""Ranks are given when all nodes are there, in the order of the network, and anew when one has left."""
+"""Ranks are assigned when all nodes have joined, in network order, and again after a node has left."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +9,7 @@ from django.db.models import F
 
 from athanor.clusters.models import Node, Pool
 from athanor.core.errors import Invalid
-from athanor.dispatch import rendezvous, tokens
+from athanor.dispatch import rendezvous_rounds, tokens
 from athanor.jobs.models import Attempt, AttemptNode, Job
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def attempt(submit: Callable[..., Job], pool: Pool) -> Attempt:
-    """Of two nodes and a spare one."""
+    """Return an attempt of two nodes and a spare one."""
     pool.nodes = 4
     pool.save()
     return drive.start(submit(resources={"nodes": 2, "spare_nodes": 1, "processes_per_node": 1, "cluster": "fake"}))
@@ -29,7 +29,7 @@ def attempt(submit: Callable[..., Job], pool: Pool) -> Attempt:
 
 def join(attempt: Attempt, index: int, **changes: Any) -> Place:
     facts = {"node_index": index, "name": f"n{index}", "address": f"10.0.0.{index}", "store_port": 1000 + index}
-    return rendezvous.join(attempt, Join(**{**facts, **changes}))
+    return rendezvous_rounds.join(attempt, Join(**{**facts, **changes}))
 
 
 def time_passes(seconds: float) -> None:
@@ -88,7 +88,7 @@ def test_the_inventory_tells_the_switches_that_a_node_does_not_know(attempt: Att
 def test_who_leaves_a_round_ends_it_for_all_and_the_spare_node_is_taken(attempt: Attempt) -> None:
     all_there(attempt)
     assert join(attempt, 0, round=2, because="lost a peer").state == "gathering"
-    assert rendezvous.newest_round(attempt) == 2
+    assert rendezvous_rounds.newest_round(attempt) == 2
     assert join(attempt, 2, round=1).round == 2
     time_passes(11)
     first, spare = join(attempt, 0, round=2), join(attempt, 2)

@@ -2,37 +2,37 @@ import { Button, Modal, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
-import type { ClusterProbe } from "@/api/types";
+import type { ClusterHealthCheck } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
-import { probesQuery } from "@/features/clusters/api/clusters";
+import { healthChecksQuery } from "@/features/clusters/api/clusters";
 import { FindingsTable } from "@/features/clusters/components/findings-table";
 import { moment } from "@/lib/format";
 
-function summary(probe: ClusterProbe): string {
+function summary(probe: ClusterHealthCheck): string {
   const bad = probe.findings.filter((finding) => finding.level !== "ok").map((finding) => finding.check);
-  return bad.length > 0 ? bad.join(", ") : "nothing";
+  return bad.length > 0 ? bad.join(", ") : "none";
 }
 
-/** What examinations found over time: an entry for as long as it stayed the same. */
-export function ProbesPanel({ clusterId }: { clusterId: string }) {
-  const probes = useQuery(probesQuery(clusterId));
-  const [chosen, setChosen] = useState<ClusterProbe | null>(null);
-  const columns: Column<ClusterProbe>[] = [
-    { name: "From", cell: (probe) => moment(probe.began_at) },
-    { name: "Last so", cell: (probe) => moment(probe.seen_at) },
+/** History of health checks: consecutive checks with the same result are one row. */
+export function HealthHistoryPanel({ clusterId }: { clusterId: string }) {
+  const probes = useQuery(healthChecksQuery(clusterId));
+  const [chosen, setChosen] = useState<ClusterHealthCheck | null>(null);
+  const columns: Column<ClusterHealthCheck>[] = [
+    { name: "First seen", cell: (probe) => moment(probe.began_at) },
+    { name: "Last seen", cell: (probe) => moment(probe.seen_at) },
     {
-      name: "Was",
+      name: "State",
       cell: (probe) => <Pill tone={probe.usable ? "good" : "bad"}>{probe.usable ? "Usable" : "Not usable"}</Pill>,
     },
     { name: "Version", quiet: true, cell: (probe) => probe.version || "–" },
-    { name: "Not right", cell: (probe) => <span className="mono">{summary(probe)}</span> },
+    { name: "Failed checks", cell: (probe) => <span className="mono">{summary(probe)}</span> },
     {
-      name: "(Look)",
+      name: "(Details)",
       end: true,
       cell: (probe) => (
         <Button
@@ -53,7 +53,7 @@ export function ProbesPanel({ clusterId }: { clusterId: string }) {
       {probes.data ? (
         <Panel flush>
           {rows.length > 0 ? (
-            <DataTable label="Examinations" rows={rows} columns={columns} rowKey={(probe) => probe.id} />
+            <DataTable label="Health checks" rows={rows} columns={columns} rowKey={(probe) => probe.id} />
           ) : (
             <EmptyState title="No health check yet" />
           )}

@@ -6,15 +6,15 @@ import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
-import { clusterKeys, probeCluster } from "@/features/clusters/api/clusters";
+import { clusterKeys, checkHealth } from "@/features/clusters/api/clusters";
 import { FindingsTable } from "@/features/clusters/components/findings-table";
 import { useNow } from "@/lib/use-now";
 
-export function DoctorPanel({ clusterId, setup }: { clusterId: string; setup: ClusterSetup }) {
+export function HealthCheckPanel({ clusterId, setup }: { clusterId: string; setup: ClusterSetup }) {
   const client = useQueryClient();
   const now = useNow(true, 5_000);
-  const examine = useMutation({
-    mutationFn: () => probeCluster(clusterId),
+  const check = useMutation({
+    mutationFn: () => checkHealth(clusterId),
     onSettled: () => client.invalidateQueries({ queryKey: clusterKeys.all }),
   });
   const probe = setup.probe;
@@ -25,14 +25,14 @@ export function DoctorPanel({ clusterId, setup }: { clusterId: string; setup: Cl
           {probe.version} <TimeAgo time={probe.seen_at} now={now} />
         </Text>
       ) : null}
-      <Button size="compact-sm" variant="default" loading={examine.isPending} onClick={() => examine.mutate()}>
-        Examine now
+      <Button size="compact-sm" variant="default" loading={check.isPending} onClick={() => check.mutate()}>
+        Run health check
       </Button>
     </Group>
   ) : null;
   return (
-    <Panel title="Examination" tools={tools} flush>
-      {examine.error ? <ProblemNotice error={examine.error} /> : null}
+    <Panel title="Health check" tools={tools} flush>
+      {check.error ? <ProblemNotice error={check.error} /> : null}
       {probe ? (
         <FindingsTable findings={probe.findings} />
       ) : (
