@@ -175,7 +175,7 @@ def test_a_node_gets_the_model_from_the_store(origin: str, first: FinishedRun, t
         files.append(StoredFile(path=path.name, parts=[part]))
     run = run.model_copy(update={"base": BaseModelSource(name="model:art_1", origin=origin, files=files)})
     with AgentApi(run, keys, objects) as api:
-        client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
+        client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
         place = NodePlace(tmp_path / "work", cache=tmp_path / "cache")
         assert Supervisor(HttpConnection(api.url, TOKEN), client, place).run() is EndClass.COMPLETED
         losses = first.series("train/loss")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.runs import TINY, tiny_text, tiny_training
 from trainer.contract.data import MixturePart, TokenizerSpec
-from trainer.contract.optimisation import StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus
@@ -214,9 +214,9 @@ def training_of(places: list[SourcePlace], packing: str, sequences: int = 12, **
     return TrainingSpec.model_validate({**TINY, "data": data, "sequence_length": LENGTH, "tokens_per_step": tokens})
 
 
-def batches_of(corpus: Corpus, part: RankShare, step: int, sizes: StepSizes) -> list[list[int]]:
+def batches_of(corpus: Corpus, part: RankShare, step: int, schedule: BatchSizeSchedule) -> list[list[int]]:
     """Tokens, targets, documents and positions of each sequence that a rank is given for a step."""
-    loader = Loader(corpus, sizes, part, torch.device("cpu"), step)
+    loader = Loader(corpus, schedule, part, torch.device("cpu"), step)
     try:
         return [row for batch in loader.next_step(step) for row in rows_of(batch)]
     finally:
@@ -239,7 +239,7 @@ def test_resizing_and_restarting_loses_and_repeats_no_sample_and_keeps_their_ord
     chosen = places[:num_sources]
     whole = reference(tuple(chosen), packing)
     training = training_of(chosen, packing)
-    sizes = data.draw(st.sampled_from([StepSizes(12), StepSizes(12, start=8, ramp_steps=20)]))
+    schedule = data.draw(st.sampled_from([BatchSizeSchedule(12), BatchSizeSchedule(12, start=8, ramp_steps=20)]))
     steps = data.draw(st.lists(st.integers(0, 39), min_size=1, max_size=3))
     for step in steps:
         world = data.draw(st.integers(1, 8))
@@ -247,8 +247,8 @@ def test_resizing_and_restarting_loses_and_repeats_no_sample_and_keeps_their_ord
         found = []
         for rank in range(world):
             part = RankShare(rank, world, micro_batch)
-            found += batches_of(Corpus(chosen, training, NOWHERE), part, step, sizes)
-        assert found == whole[sizes.before(step) : sizes.before(step + 1)]
+            found += batches_of(Corpus(chosen, training, NOWHERE), part, step, schedule)
+        assert found == whole[schedule.sequences_before(step) : schedule.sequences_before(step + 1)]
 
 
 @lru_cache

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def supervisor_for(api: AgentApi, work: Path, **place: object) -> Supervisor:
-    client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
+    client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
     return Supervisor(HttpConnection(api.url, TOKEN), client, NodePlace(work, **place))
 
 
@@ -217,7 +217,7 @@ def test_a_later_attempt_reads_its_checkpoint_from_the_copy_near_its_node(tmp_pa
             enough = partial(api.wait_for, lambda: len(api.losses()) > stop_after, 60)
             stopper = threading.Thread(target=lambda: (enough(), setattr(api, "stop", "pause")), daemon=True)
             stopper.start()
-            client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
+            client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
             connection = HttpConnection(api.url, TOKEN, tmp_path / "kept")
             return Supervisor(connection, client, NodePlace(tmp_path / f"work{number}")).run()
 
@@ -351,7 +351,7 @@ def test_a_platform_that_never_answers_is_named_as_unreachable(tmp_path: Path) -
     run, keys, objects = platform_run(tiny_training())
     with AgentApi(run, keys, objects) as api:
         api.api_away = True
-        client = PlatformClient(api.url, TOKEN, patience_seconds=0.5)
+        client = PlatformClient(api.url, TOKEN, retry_seconds=0.5)
         supervisor = Supervisor(HttpConnection(api.url, TOKEN), client, NodePlace(tmp_path))
         assert supervisor.run() is EndClass.PLATFORM_UNREACHABLE
 

@@ -15,7 +15,7 @@ from tests.trainer.runs import TINY, tiny_text
 from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import DatasetManifest
-from trainer.contract.optimisation import StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import ShardCache
@@ -115,7 +115,7 @@ def test_only_the_shards_of_the_first_windows_are_fetched_for_the_first_steps(
     place, storage = stored
     corpus = Corpus([place], training_of(), storage)
     sampler = corpus.sources[0].sampler(TINY["seed"])
-    loader = Loader(corpus, StepSizes(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
+    loader = Loader(corpus, BatchSizeSchedule(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
     for step in range(4):
         loader.next_step(step)
     storage.wait_for_asked(4)
@@ -145,7 +145,7 @@ def test_the_wait_for_a_step_is_measured_and_is_zero_for_a_ready_one(
     clock = Clock()
     monkeypatch.setattr("trainer.data.loader.time", clock)
     corpus = Corpus([place], training_of(), storage)
-    loader = Loader(corpus, StepSizes(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
+    loader = Loader(corpus, BatchSizeSchedule(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
 
     def let_go() -> None:
         assert clock.read.wait(30)  # the step is being asked for
@@ -159,8 +159,8 @@ def test_the_wait_for_a_step_is_measured_and_is_zero_for_a_ready_one(
     loader.close()
 
 
-def cache(folder: Path, index: DatasetIndex, fetch: Callable | None, limit: int, keep_open: int = 4) -> ShardCache:
-    return ShardCache(folder, index.shards["train"], index.dtype, fetch, limit, keep_open)
+def cache(folder: Path, index: DatasetIndex, fetch: Callable | None, limit: int, max_open: int = 4) -> ShardCache:
+    return ShardCache(folder, index.shards["train"], index.dtype, fetch, limit, max_open)
 
 
 def test_the_cache_keeps_the_shards_that_were_used_last_and_no_more_than_fit(prepared: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_cache_keeps_the_shards_that_were_used_last_and_no_more_than_fit(pre
         fetched.append(name)
         return (prepared / name).read_bytes()
 
-    first = cache(tmp_path, index, fetch, 3 * SHARD_BYTES, keep_open=1)
+    first = cache(tmp_path, index, fetch, 3 * SHARD_BYTES, max_open=1)
     for number in (0, 1, 2, 0, 3):
         assert (
             first.tokens(number).tolist() == np.fromfile(prepared / index.shards["train"][number].name, "<u2").tolist()
@@ -263,7 +263,9 @@ def test_a_damaged_file_that_nothing_can_replace_is_damage(prepared: Path, tmp_p
     for path in prepared.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     damage(tmp_path / "train-00001.tokens")
-    with pytest.raises(TrainerError, match="shard train-00001.tokens of dataset:a is damaged: its digest differs"):
+    with pytest.raises(
+        TrainerError, match="shard train-00001.tokens of dataset:a is damaged: its SHA-256 digest differs"
+    ):
         samples(SourcePlace("dataset:a", tmp_path, None, ""), FolderStorage(tmp_path))
 
 
@@ -300,7 +302,7 @@ def test_a_loader_counts_the_skipped_of_each_step(stored: tuple[SourcePlace, Cou
     found = [0] * 12
     for rank in range(2):
         corpus = Corpus([place], training_of(on_corrupt="skip"), storage)
-        loader = Loader(corpus, StepSizes(8), RankShare(rank, 2, 2), torch.device("cpu"), 0)
+        loader = Loader(corpus, BatchSizeSchedule(8), RankShare(rank, 2, 2), torch.device("cpu"), 0)
         for step in range(12):
             loader.next_step(step)
             found[step] += loader.skipped_sequences
@@ -325,7 +327,7 @@ def test_a_file_of_another_shard_is_damage(stored: tuple[SourcePlace, CountingSt
     swapped = place.manifest.model_copy(update={"files": [moved.model_copy(update={"path": "train-00000.tokens"})]})
     wrong = SourcePlace(place.name, place.folder, swapped, place.key)
     source = Source(wrong, "train", DataSpec(source="dataset:a"), LENGTH, storage)
-    with pytest.raises(TrainerError, match="what the store holds differs from the index"):
+    with pytest.raises(TrainerError, match="its SHA-256 digest in the store differs"):
         source.row(0, 0)
 
 

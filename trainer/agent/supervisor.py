@@ -32,7 +32,7 @@ from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import LocalSinks, sink_queues
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
-from trainer.resilience.failures import RESTARTABLE, describe
+from trainer.resilience.failures import RESTARTABLE, classify_exception
 from trainer.resilience.forking import Forked
 from trainer.resilience.memory import (
     halve_micro_batch,
@@ -110,7 +110,7 @@ class Supervisor:
         try:
             outcome = self._train(run, keys)
         except Exception as error:
-            failure = describe(error, rank=-1)
+            failure = classify_exception(error, rank=-1)
             if failure.end_class is EndClass.INTERNAL_ERROR:
                 logger.exception("the agent failed")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
@@ -353,7 +353,7 @@ class Supervisor:
                     self.request_stop(reply.stop)
                 if reply.profile is not None and self._profiles is not None:
                     self._profiles.want(reply.profile)
-            if self._shipper.over is not None:
+            if self._shipper.attempt_over is not None:
                 self._over.set()
             if self._ended.wait(run.heartbeat_seconds):
                 return

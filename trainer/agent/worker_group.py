@@ -10,7 +10,7 @@ from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.failures import Failure, first_cause, killed, oom_kills, read_failures
+from trainer.resilience.failures import Failure, classify_exit, count_oom_kills, find_root_cause, read_failures
 from trainer.resilience.forking import Forked, fork
 from trainer.resilience.shared_status import SharedStatus
 
@@ -38,7 +38,7 @@ class WorkerGroup:
         """Start the processes; `assignments` are those of this node, in order of local rank."""
         self._assignments = assignments
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
-        self._oom_kills = oom_kills()
+        self._oom_kills = count_oom_kills()
         self._forked: list[Forked] = []
         # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
         # answer to find it ended takes its status out of the fork server's pipe.
@@ -108,7 +108,7 @@ class WorkerGroup:
                 break
             self._wait_for_an_end(_POLL_SECONDS)
         self._wait_for_reporting_ranks(reporting)
-        cause = first_cause(failures)
+        cause = find_root_cause(failures)
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
@@ -133,10 +133,10 @@ class WorkerGroup:
     def _failures(self) -> list[Failure]:
         reported = read_failures(self._assignments[0].failures)
         reporting = {failure.rank for failure in reported}
-        short_of_memory = oom_kills() > self._oom_kills
+        had_oom_kill = count_oom_kills() > self._oom_kills
         for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
             if code is not None and code not in _GOOD_EXITS and assignment.rank not in reporting:
-                reported.append(killed(assignment.rank, code, kernel_was_short_of_memory=short_of_memory))
+                reported.append(classify_exit(assignment.rank, code, had_oom_kill=had_oom_kill))
         return reported
 
     def _outcome(self, end_class: EndClass, message: str) -> Outcome:

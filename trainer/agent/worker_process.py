@@ -6,7 +6,7 @@ import sys
 from trainer.contract.environment import secret_variable
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.failures import describe, write_failure
+from trainer.resilience.failures import classify_exception, write_failure
 
 
 def run_worker(assignment: Assignment) -> None:
@@ -18,7 +18,7 @@ def run_worker(assignment: Assignment) -> None:
     try:
         end_class = work(assignment)
     except BaseException as error:
-        failure = describe(error, assignment.rank)
+        failure = classify_exception(error, assignment.rank)
         write_failure(assignment.failures, failure)
         if failure.end_class in (EndClass.INTERNAL_ERROR, EndClass.COLLECTIVE_TIMEOUT):
             raise

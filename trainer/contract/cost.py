@@ -92,7 +92,7 @@ class RankCost:
         self.stages = {number: layers[number] for number in numbers}
         self.layers = [layer for stage in self.stages.values() for layer in stage]
         self.has_embedding, self.has_head = 0 in numbers, spec.num_stages - 1 in numbers
-        full = training.step_sizes.full
+        full = training.batch_size_schedule.full
         self.micro_batch = micro_batch_size(training, sizes, vocab_size)
         self.micro_batches = num_micro_batches(full, sizes.data, self.micro_batch)
         self._width = 4 if training.precision == "fp32" else 2
@@ -230,8 +230,7 @@ class RankCost:
 
     def _activation_bytes(self) -> int:
         """Return the bytes of stored activations. A recomputed layer stores its input, and the outputs of saved
-        operations
-        (`selective`); one such layer at a time has everything."""
+        operations (`selective`); one such layer at a time has everything."""
         shape, kept, most = self._shape, 0.0, 0.0
         for layer in self.layers:
             values = self._values_of_layer(layer)
@@ -321,7 +320,7 @@ class RankCost:
 
     @property
     def _share_of_step(self) -> int:
-        sequences = -(-self._training.step_sizes.full // self._sizes.data)
+        sequences = -(-self._training.batch_size_schedule.full // self._sizes.data)
         return sequences * self._training.sequence_length // self._sizes.context
 
     @property

@@ -39,7 +39,7 @@ def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, 
 
     `largest`: what memory has room for, where more was tried before.
     """
-    asked, full = training.parallelism.micro_batch_sequences, training.step_sizes.full
+    asked, full = training.parallelism.micro_batch_sequences, training.batch_size_schedule.full
     share = -(-full // sizes.data)
     if asked == "auto":
         most = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
@@ -77,7 +77,7 @@ def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
 
 
 def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int) -> MeshProblem | None:
-    for sequences in sorted({training.step_sizes.fewest, training.step_sizes.full}):
+    for sequences in sorted({training.batch_size_schedule.smallest, training.batch_size_schedule.full}):
         problem = pipeline_problem(training.parallelism, num_micro_batches(sequences, sizes.data, micro_batch))
         if problem is not None:
             return problem
@@ -121,7 +121,7 @@ def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProb
 
 
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:
-    sequences, length = training.step_sizes.fewest, training.sequence_length
+    sequences, length = training.batch_size_schedule.smallest, training.sequence_length
     if sequences >= data_ranks:
         return []
     field = "tokens_per_step" if training.batch_ramp is None else "batch_ramp/start_tokens_per_step"

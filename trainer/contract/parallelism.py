@@ -346,8 +346,8 @@ def pipeline_problem(spec: ParallelismSpec, num_micro_batches: int) -> MeshProbl
 
 def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: list[int] | None) -> list[range]:
     """Return the layers of each stage, chosen so that the slowest stage is as fast as can be, and among these splits
-    the one whose
-    largest stage has the fewest parameters. The head counts as computation, embedding and head as parameters."""
+    the one whose largest stage has the fewest parameters. The head counts as computation, embedding and head as
+    parameters."""
     layers = shape.num_layers
     if chosen is not None:
         ends = [sum(chosen[: number + 1]) for number in range(len(chosen))]
@@ -369,8 +369,7 @@ def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: li
 
 def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
     """Return the stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both
-    ends;
-    the others go round."""
+    ends; the others go round."""
     if spec.pipeline_schedule in TWO_STAGES_PER_RANK:
         return [rank, spec.num_stages - 1 - rank]
     return list(range(rank, spec.num_stages, spec.pipeline))

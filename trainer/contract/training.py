@@ -1,7 +1,7 @@
 """What a run computes: the part of a job spec that the trainer reads.
 
-Everything here changes the numbers of a run or the cost of a step; where a run is placed, who owns it
-and how often it may be retried are the platform's (`athanor.specs`).
+Everything here changes the numbers of a run or the cost of a step; where a run is placed, who owns it and how often it
+may be retried are the platform's (`athanor.specs`).
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +11,14 @@ from pydantic import Field, model_validator
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
-from trainer.contract.optimisation import BatchRamp, LoraSpec, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
+from trainer.contract.optimisation import (
+    BatchRamp,
+    BatchSizeSchedule,
+    LoraSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    batch_size_schedule,
+)
 from trainer.contract.parallelism import ParallelismSpec
 
 LARGEST_SEED = 2**63 - 1
@@ -172,18 +179,18 @@ class TrainingSpec(SpecModel):
         return TrainingSpec.model_validate({**self.model_dump(), "model": model, "tokenizer": tokenizer})
 
     @property
-    def step_sizes(self) -> StepSizes:
-        """Sequences of each step."""
+    def batch_size_schedule(self) -> BatchSizeSchedule:
+        """Return the batch size of each step in sequences. `tokens_at` has it in tokens."""
         ramp = self.batch_ramp.model_dump() if self.batch_ramp is not None else None
-        return step_sizes(self.tokens_per_step, self.sequence_length, ramp)
+        return batch_size_schedule(self.tokens_per_step, self.sequence_length, ramp)
 
     def tokens_at(self, step: int) -> int:
-        """Tokens of 0-based `step`."""
-        return self.step_sizes.at(step) * self.sequence_length
+        """Return the tokens of 0-based `step`, over all ranks."""
+        return self.batch_size_schedule.sequences_at(step) * self.sequence_length
 
     def tokens_before(self, step: int) -> int:
-        """Tokens of all steps before 0-based `step`: what was seen after `step` steps."""
-        return self.step_sizes.before(step) * self.sequence_length
+        """Return the tokens of all steps before 0-based `step`."""
+        return self.batch_size_schedule.sequences_before(step) * self.sequence_length
 
 
 def _check_whole(field: str, tokens: int, sequence_length: int) -> None:

@@ -52,11 +52,11 @@ class Corpus:
         """[len(samples), S]. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
         return stacked([self.sources[source].row(shard, row) for source, shard, row in self.places(samples)])
 
-    def expect(self, sample: int) -> None:
-        """Have the shards on their way that samples from `sample` on will need."""
+    def prefetch(self, sample: int) -> None:
+        """Fetch in the background the shards that `sample` and the samples after it need."""
         numbers = self._mixture.before(sample)
         for source, sampler, number in zip(self.sources, self._samplers, numbers, strict=True):
-            source.expect(sampler.coming_shards(number))
+            source.prefetch(sampler.coming_shards(number))
 
     def close(self) -> None:
         """Close every source."""

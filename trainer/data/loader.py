@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trainer.contract.launch_plan import num_micro_batches
-from trainer.contract.optimisation import StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, stacked
 from trainer.data.packing import IGNORED, Rows
@@ -63,11 +63,11 @@ class Loader:
     """
 
     def __init__(
-        self, corpus: Corpus, sizes: StepSizes, part: RankShare, device: torch.device, first_step: int
+        self, corpus: Corpus, schedule: BatchSizeSchedule, part: RankShare, device: torch.device, first_step: int
     ) -> None:
         self.counts_vary = corpus.is_packed
         """Whether some targets of a step are not counted, so that their number must be found out."""
-        self._corpus, self._sizes, self._part, self._device = corpus, sizes, part, device
+        self._corpus, self._schedule, self._part, self._device = corpus, schedule, part, device
         self.stalls: deque[float] = deque(maxlen=_REMEMBERED)
         self.skipped_sequences = 0.0
         self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_AHEAD)
@@ -105,8 +105,8 @@ class Loader:
             self._ready.put(error)
 
     def _gather(self, step: int) -> _Gathered:
-        first, sequences = self._sizes.before(step), self._sizes.at(step)
-        self._corpus.expect(first)
+        first, sequences = self._schedule.sequences_before(step), self._schedule.sequences_at(step)
+        self._corpus.prefetch(first)
         skipped = self._corpus.skipped_rows
         start, stop = share(sequences, self._part.world_size, self._part.rank)
         batches, count = [], self._part.num_micro_batches(sequences)

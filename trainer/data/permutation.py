@@ -1,8 +1,8 @@
 """A keyed permutation of 0 .. size-1 that needs no table: any element is computed from its index alone.
 
-A balanced Feistel network permutes the smallest even-bit power of two that holds `size`; values beyond
-`size` are sent through again until they fall inside (cycle walking; Black and Rogaway 2002), less than four
-rounds on average since the domain is at most four times too large.
+A balanced Feistel network permutes the smallest even-bit power of two that holds `size`; values beyond `size` are sent
+through again until they fall inside (cycle walking; Black and Rogaway 2002), less than four rounds on average since the
+domain is at most four times too large.
 """
 
 import hashlib

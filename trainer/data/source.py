@@ -97,9 +97,9 @@ class Source:
             EndClass.DATA_ERROR, f"every shard of the {self.split} split of {self.name} is damaged in the store"
         )
 
-    def expect(self, shards: list[int]) -> None:
-        """Shards that will be needed, in order; fetched ahead."""
-        self._cache.expect(shards)
+    def prefetch(self, shards: list[int]) -> None:
+        """Fetch shards in the background, in this order."""
+        self._cache.prefetch(shards)
 
     def close(self) -> None:
         """Close the shard cache."""

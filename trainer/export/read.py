@@ -18,7 +18,7 @@ from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
-from trainer.export.names import hugging_face_names, is_stack
+from trainer.export.names import hugging_face_names, is_expert_stack
 from trainer.models.decoder import Decoder
 from trainer.parallel.layout import ParamLayout
 
@@ -50,7 +50,7 @@ class StoredWeights:
         theirs = hugging_face_names(name, self._shape)
         if not theirs:
             return torch.zeros(sizes)
-        if not is_stack(name):
+        if not is_expert_stack(name):
             return self._box(theirs[0], offsets, sizes, whole)
         chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
         return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape
-from trainer.models.feed_forward import EnterBy, LeaveBy, each_product, product
+from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears
 
 RopeCache = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -115,15 +115,18 @@ def _attend_inside(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *,
 
 
 class Attention(nn.Module):
-    """`attend` is replaced where the sequence is spread over ranks; `num_heads` are those of this rank. `enter_by` and
-    `leave_by`: see `FeedForward`."""
+    """Grouped-query attention with rotary positions, and RMSNorm of queries and keys where `qk_norm` is set.
+
+    `attend` computes softmax(Q K^T) V; context parallelism and generation replace it. `num_heads` and `num_kv_heads`
+    are those of this rank. `project_in` (queries, keys, values) and `project_out` are replaced as in `FeedForward`.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
         self.attend: Attend = attend
-        self.enter_by: EnterBy = each_product
-        self.leave_by: LeaveBy = product
+        self.project_in: InputProjection = apply_linears
+        self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
         self.query = nn.Linear(shape.hidden_size, width, bias=False)
         self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
@@ -136,7 +139,7 @@ class Attention(nn.Module):
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         """Return the attention's output, [B, S, D]. `mask`: [B, 1, S, S] or None for causal."""
-        query, key, value = self.enter_by(x_BSD, (self.query, self.key, self.value))
+        query, key, value = self.project_in(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
         query_BSHE = query.view(batch, length, self.num_heads, self.head_size)
         key_BSKE = key.view(batch, length, self.num_kv_heads, self.head_size)
@@ -148,4 +151,4 @@ class Attention(nn.Module):
             rotate(key_BSKE.transpose(1, 2), rope_cache),
         )
         mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
-        return self.leave_by(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)
+        return self.project_out(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)

@@ -18,9 +18,8 @@ LARGEST_FUSED_HEAD = 256
 def attend_part(
     query_BHqE: Tensor, key_BKkE: Tensor, value_BKkE: Tensor, mask: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32). `causal`: query i sees keys 0 .. i; `mask`: [B or
-    1, 1, q,
-    k], true where a query sees a key as well. A query that sees nothing has result 0 and log-sum-exp -inf."""
+    """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32). `causal`: query i sees keys 0 .. i; `mask`: [B or 1,
+    1, q, k], true where a query sees a key as well. A query that sees nothing has result 0 and log-sum-exp -inf."""
     if not _is_fused(query_BHqE, mask):
         return _products(query_BHqE, key_BKkE, value_BKkE, _with_causal(mask, query_BHqE) if causal else mask)
     if query_BHqE.device.type == "cpu":
@@ -39,8 +38,7 @@ def part_gradients(
     log_sum_BHq: Tensor, mask: Tensor | None, *, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return what this part of the keys adds to the gradients of query, key and value; `mixed_BHqE` and `log_sum_BHq`
-    are
-    those over all keys."""
+    are those over all keys."""
     if not _is_fused(query_BHqE, mask):
         mask = _with_causal(mask, query_BHqE) if causal else mask
         return _product_gradients(grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq, mask)

@@ -181,7 +181,6 @@ def cut_parameters(model: nn.Module, mesh: Mesh) -> dict[str, tuple[int, ...]]:
 
 
 def initial_part(param_layout: ParamLayout, num_layers: int, seed: int) -> Tensor:
-    """Return the initial value of a rank's shard: the same model on any mesh. A head that shares the embedding's
-    weight on
-    another stage begins as the embedding does."""
+    """Return the initial value of a rank's shard: the same model on any mesh. A head that shares the embedding's weight
+    on another stage begins as the embedding does."""
     return param_layout.part_of(initial_value(param_layout.name, param_layout.shape, num_layers, seed))

@@ -43,17 +43,17 @@ def overlap_products(block: Block, mesh: Mesh) -> bool:
         return False
     fused = has_fused_products(mesh)
 
-    def enter_by(x_BSD: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
+    def project_in(x_BSD: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
         products: Sequence[Tensor] = _GatherAndMultiply.apply(
             x_BSD, group, fused, *(linear.weight for linear in linears)
         )
         return products
 
-    def leave_by(x_BSD: Tensor, linear: nn.Module) -> Tensor:
+    def project_out(x_BSD: Tensor, linear: nn.Module) -> Tensor:
         return _MultiplyAndScatter.apply(x_BSD, linear.weight, group, fused)
 
     for part in (block.attention, block.mlp):
-        part.enter_by, part.leave_by = enter_by, leave_by
+        part.project_in, part.project_out = project_in, project_out
     return True
 
 

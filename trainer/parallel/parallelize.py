@@ -90,8 +90,8 @@ def parallelize_model(
     first_part: Callable[[ParamLayout], Tensor | None] = lambda place: None,
 ) -> ParallelModel:
     """Build this rank's part of the model; a collective. `micro_batch`: sequences in one forward pass; `prepare` sees
-    each stage before it is sharded;
-    `first_part` gives the values that a shard begins with, or None for random ones by the spec's seed."""
+    each stage before it is sharded; `first_part` gives the values that a shard begins with, or None for random ones by
+    the spec's seed."""
     spec, shape = training.parallelism, training.model.resolve()
     mesh.form_groups()
     context = ContextCut(mesh, spec)

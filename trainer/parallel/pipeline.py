@@ -105,8 +105,7 @@ class Pipeline:
 
     def _through(self, batches: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]) -> list[Tensor]:
         """Return the head's results for each (tokens, targets, documents, positions); none where there is no head.
-        Every stage
-        in turn takes all batches.
+        Every stage in turn takes all batches.
 
         Torch's schedules keep their backward actions when they evaluate, which the V-shaped ones do not survive.
         """

@@ -83,8 +83,7 @@ class Weights:
 
     def inference(self) -> AbstractContextManager[object]:
         """Return a context for a forward pass without gradients. Not inference mode: FSDP's hooks need version
-        counters, which it does not keep,
-        and compiled blocks cannot take the tensors of an exchange made in it."""
+        counters, which it does not keep, and compiled blocks cannot take the tensors of an exchange made in it."""
         context: AbstractContextManager[object] = torch.no_grad()
         return context
 

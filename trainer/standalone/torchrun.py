@@ -27,7 +27,7 @@ from trainer.reporting.sinks.choice import LocalSinks, sink_queues
 from trainer.reporting.sinks.sink_queue import ReportEvent
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection
-from trainer.resilience.failures import describe
+from trainer.resilience.failures import classify_exception
 from trainer.resilience.memory import (
     halve_micro_batch,
     load_micro_batch,
@@ -95,7 +95,7 @@ def run_rank(
         assignment = replace(assignment, profile=profile)
         end_class, message = _worked(assignment, platform, sinks)
     except Exception as error:  # noqa: BLE001 - printed on the terminal, and reported to torchrun by the exit status
-        failure = describe(error, place.rank)
+        failure = classify_exception(error, place.rank)
         end_class, message = failure.end_class, failure.message
         if end_class is EndClass.OUT_OF_MEMORY and assignment is not None:
             message = _make_smaller(assignment, platform, message)

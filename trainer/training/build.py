@@ -113,7 +113,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         model=model,
         optimizer=optimizer,
         balancer=Balancer(model.stages, mesh),
-        loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
+        loader=Loader(corpus, training.batch_size_schedule, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
         sampler=Sampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),

@@ -63,9 +63,8 @@ def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
 
 
 def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
-    """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens
-    of all data sets; bits per byte
-    is the loss in bits, by what a byte of the split's text comes to in tokens."""
+    """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
+    all data sets; bits per byte is the loss in bits, by what a byte of the split's text comes to in tokens."""
     begin = time.monotonic()
     mesh = model.weights.mesh
     sums_N2 = torch.zeros(len(sets), 2, dtype=torch.float64, device=mesh.device)

@@ -21,7 +21,7 @@ from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_config, peft_name
 from trainer.export.folder import read_config
-from trainer.export.names import hugging_face_names, is_stack
+from trainer.export.names import hugging_face_names, is_expert_stack
 from trainer.models.lora import is_adapter, merged
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
@@ -74,7 +74,7 @@ def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: 
     in fp32, as `transformers` keeps it."""
     kept = torch.float32 if name.endswith("mlp.balance") else dtype
     theirs = hugging_face_names(name, shape)
-    parts = whole.unbind() if is_stack(name) else [whole] * len(theirs)
+    parts = whole.unbind() if is_expert_stack(name) else [whole] * len(theirs)
     for their_name, part in zip(theirs, parts, strict=True):
         tensors[their_name] = part.to("cpu", kept, copy=True).contiguous()
 

@@ -35,7 +35,7 @@ def train(state: TrainState) -> EndClass:
     if training.compile:
         with state.reporter.phase("compile"):
             run_ahead(state)
-    elif training.step_sizes.at(state.first_step) < training.step_sizes.full:
+    elif training.batch_size_schedule.sequences_at(state.first_step) < training.batch_size_schedule.full:
         run_ahead(state)
     if state.first_step == 0:
         monitor.evaluated(0, evaluated(state, 0))
@@ -115,7 +115,7 @@ def run_ahead(state: TrainState) -> None:
     rows = state.validation[0].batches[0].to(state.mesh.device)
     chosen = torch.arange(state.part.micro_batch, device=state.mesh.device) % rows.tokens_BS.shape[0]
     batch = rows.each(lambda tensor: tensor[chosen])
-    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.step_sizes.full), 1.0)
+    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.batch_size_schedule.full), 1.0)
     state.optimizer.zero_gradients()
     nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
     state.balancer.step(nothing)
